@@ -11,7 +11,7 @@ from hpo_core.hopper.unit_times import UnitTimes
 
 
 class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+    """A pass of one configuration over one partition, on one worker (a sub-epoch).
 
     A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
     """
@@ -19,12 +19,12 @@ class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     configuration: int
     """Number of the trial."""
     epoch: int
-    """From 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
+    """Epoch, from 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
     partition: int
     """Place among the schedule's partitions."""
     worker: str
     number: int
-    """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    """Number of the unit in its schedule, from 0. It tells a late end of a lost unit apart."""
     others: tuple[tuple[int, str], ...] = ()
     """(partition, worker) of the other ranks of a gang, from rank 1 on."""
 
@@ -45,7 +45,7 @@ class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counted: bool
     """False where the unit was lost, or its configuration removed, before it ended."""
     order: tuple[int, ...] | None = None
-    """Where the epoch ended with this unit: its partitions in the order of the visits."""
+    """Partitions of the epoch in the order of the visits, where it ended with this unit."""
     job_ended: bool = False
     """Whether this was the last epoch that the configuration was given."""
 
@@ -133,7 +133,7 @@ class HopWorker:
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
-        """Exactly these."""
+        """Set the partitions that the worker holds."""
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""

@@ -55,7 +55,7 @@ def recorded_seats(
 
 
 def _matched(wanted: Sequence[Sequence[HopWorker]]) -> list[HopWorker] | None:
-    """One worker from each list, all different; None: there is no such choice.
+    """Choose a worker from each list, all different; None: there is no such choice.
 
     Augmenting paths, as many in one pass as there are apart from each other (Hopcroft and Karp, 1973, without the
     layers): a gang of thousands of ranks takes few passes. A pass that finds none proves that there is none.

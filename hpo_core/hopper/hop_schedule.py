@@ -355,7 +355,7 @@ class HopSchedule:
         self._without_work.pop(worker, None)
 
     def _release(self, unit: PlannedUnit) -> PlannedUnit | None:
-        """The same unit as it was started, its workers idle from now on; None where it is not in flight."""
+        """Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight."""
         started = self._flying.pop(unit.number, None)
         for name in dict.fromkeys(worker for _, worker in unit.seats):
             worker = self.board.workers.get(name)

@@ -8,16 +8,16 @@ from math import exp, log
 EXPECTED = 0.1
 """Variance of the logarithm of what a pilot or the history gave: about 30 % off."""
 SPEEDS = 0.25
-"""The same of a worker's slowness before its first unit."""
+"""Variance of the logarithm of a worker's slowness before its first unit."""
 NOISE = 0.01
 """Variance of a measurement: units of one configuration on one worker differ by about 10 %."""
 DRIFT = 0.0002
 """Added to both variances at each measurement, so that old ones are forgotten."""
 
 REMEMBERED = 100
-"""Evaluations whose times count for the next."""
+"""Number of evaluations whose times count for the next."""
 GANGS_REMEMBERED = 20
-"""The same of units of gangs."""
+"""Number of units of gangs whose times count for the next."""
 
 
 class UnitTimes:
@@ -215,7 +215,7 @@ class GangLimit:
         return self._sizes is None
 
     def ranks(self, configurations: int, workers: int) -> int:
-        """At most so many for the next unit: an equal part of the workers, below half as many models as workers."""
+        """Largest number of ranks for the next unit: an equal part of the workers where models are few, else 1."""
         if 2 * configurations >= workers or not configurations:
             return 1
         return self.fitting(workers // configurations)

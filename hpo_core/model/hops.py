@@ -8,7 +8,7 @@ import msgspec
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):
-    """One pass of a trial over one partition of the data: what a model does between two hops.
+    """Pass of a trial over one partition of the data: what a model does between two hops.
 
     The job that carries it trains from ``target - 1`` to ``target``: its units make that epoch.
     """
@@ -24,7 +24,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     number: int
     """Counts all units that the executor started for the attempt: no two write to one path."""
     state: str = ""
-    """Where the model's state goes afterwards, relative to the study's folder or a URL; empty: nothing is written."""
+    """Path of the model's state afterwards, relative to the study's folder or a URL; empty: nothing is written."""
     durable: bool = False
     """Whether the state must survive a crash of the computer: at the end of an epoch."""
     hopped: bool = False
@@ -49,7 +49,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
         return self.trains and self.place + self.ranks >= self.count
 
     def of_rank(self, rank: int) -> Unit:
-        """The same unit with the partition that a rank sees."""
+        """Replace the partition by the one that a rank sees."""
         name, index = ((self.partition, self.index), *self.others)[rank]
         return msgspec.structs.replace(self, partition=name, index=index)
 
@@ -68,7 +68,7 @@ class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One unit that a result came from: where and when a trial saw a partition."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     partition: int
     """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
@@ -94,6 +94,6 @@ def units_of(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -
 
 
 TogetherField = tuple[int, ...] | msgspec.UnsetType
-"""As a field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
+"""Field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
 VisitsField = tuple[Visit, ...] | msgspec.UnsetType
-"""As a field of a report or an event: not set, and left out of the journal, where models do not hop."""
+"""Field of a report or an event: not set, and left out of the journal, where models do not hop."""

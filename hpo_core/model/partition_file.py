@@ -27,7 +27,7 @@ Another one means that the file was replaced, moved, written to, or given other 
 
 
 class PartitionFile(Part):
-    """One partition. A worker holds it where the file is there and is as large, and has the digest, that is known."""
+    """A partition. A worker holds it where the file is there and has the size and digest that are known."""
 
     name: str = Field(
         min_length=1, max_length=MOST_CHARACTERS, description="Path of the file below the folder of partitions."
@@ -91,7 +91,7 @@ def natural_order(name: str) -> tuple[tuple[str | int, ...], str]:
 
 
 def folder_here(folder: str, environment: Mapping[str, str]) -> str:
-    """Where the partitions lie for a process: its own ``HPO_PARTITION_FOLDER``, or else the study's folder.
+    """Folder of the partitions for a process: its own ``HPO_PARTITION_FOLDER``, or else the study's folder.
 
     >>> folder_here("/srv/shards", {}), folder_here("/srv/shards", {"HPO_PARTITION_FOLDER": "/scratch"})
     ('/srv/shards', '/scratch')

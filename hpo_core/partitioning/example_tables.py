@@ -266,5 +266,5 @@ class CsvLines:
 
 
 def _ended(record: bytes) -> bytes:
-    """With a line break at its end, which the last record of a file may lack."""
+    """Add the line break that the last record of a file may lack."""
     return record if record.endswith(b"\n") else record + b"\n"

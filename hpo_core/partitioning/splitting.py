@@ -80,7 +80,7 @@ _LEFT_BEHIND = re.compile(rf"\.((part|validation)-\d{{5}}-of-\d{{5}}\.\w+|manife
 
 
 class PartitionWriter:
-    """One folder that partitions are written into.
+    """Writes partitions into one folder.
 
     Args:
         overwrite: whether the files of a former manifest are replaced.

@@ -23,11 +23,11 @@ from hpo_core.views.settings_words import data_words
 
 
 class HopUnit(msgspec.Struct, frozen=True, gc=False):
-    """One model on one partition, as it is behind a result."""
+    """Model on a partition: a unit behind a result."""
 
     trial: int
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     partition: int
     """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
@@ -120,7 +120,7 @@ class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     seconds: float
     workers: tuple[str, ...]
-    """Where models visited it; the journal does not hold who else has a copy."""
+    """Workers where models visited it; the journal does not hold who else has a copy."""
 
 
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
@@ -153,7 +153,7 @@ def mean_utilization(uses: Sequence[WorkerUse]) -> float | None:
 
 
 def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """In the order of the partitions, also of those that no model visited yet.
+    """What was done on each partition in their order, also on those that no model visited yet.
 
     Args:
         files: all partitions, those of validation at the end.
@@ -210,7 +210,7 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) -> MovedBytes | None:
-    """None where no unit has ended.
+    """Bytes that the models moved; None where no unit has ended.
 
     Args:
         spec: of the study.
@@ -260,7 +260,7 @@ class PartitionNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, spec: StudySpec) -> PartitionNames | None:
-        """None where models do not hop."""
+        """Names of a study's partitions; None where models do not hop."""
         names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
         if not names:
             return None
@@ -270,7 +270,7 @@ class PartitionNames(msgspec.Struct, frozen=True):
 
 
 def short_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Without the folder and the end that all of them have.
+    """Leave out the folder and the end that all names have.
 
     >>> short_names(["shards/part-00000-of-00002.npz", "shards/part-00001-of-00002.npz"])
     ('part-00000', 'part-00001')
@@ -292,18 +292,18 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 VISITS_NAMED = 64
-"""In one line; an epoch may have thousands."""
+"""Maximum number of visits named in one line; an epoch may have thousands."""
 
 
 class EpochVisits(msgspec.Struct, frozen=True):
-    """One epoch of a trial."""
+    """Visits of one epoch of a trial."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     trained: tuple[tuple[str, str, float], ...]
     """(partition, worker, seconds) in the order of the visits."""
     evaluated: tuple[tuple[str, str, float], ...]
-    """Likewise on the validation data."""
+    """(partition, worker, seconds) of the evaluations on validation data."""
     ranks: tuple[int, ...]
     """Ranks of the units that trained, in their order."""
 
@@ -375,7 +375,7 @@ def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNS
 
 
 def worker_name(worker: str) -> str:
-    """As people read it.
+    """Address of a worker without its protocol.
 
     >>> worker_name("tcp://127.0.0.1:40001")
     '127.0.0.1:40001'
@@ -420,7 +420,7 @@ def done_words(study: Study) -> str:
 
 
 def plain_hops(study: Study) -> dict[str, Any]:
-    """For programs; empty where models do not hop, or no result is there."""
+    """Moves, workers and partitions of a study as JSON; empty where models do not hop, or no result is there."""
     spec = study.spec
     units = hop_units(spec, study.state)
     moved = moved_bytes(spec, study.state, units)

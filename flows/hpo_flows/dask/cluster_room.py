@@ -149,7 +149,7 @@ class DeviceNames:
         """Names that were given, by name and computer."""
 
     def told_apart(self, seen: Seen) -> Seen:
-        """The same devices, no two under one name."""
+        """Rename devices so that no two have one name."""
         keys = [(name, _computer(facts)) for _, devices in sorted(seen.items()) for name, facts in devices.items()]
         for name, computer in dict.fromkeys(keys):
             if (name, computer) not in self._given:

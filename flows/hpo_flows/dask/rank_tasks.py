@@ -384,7 +384,7 @@ class Cancellation:
 
 
 def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
-    """Where each rank of a gang is among the others; None for a job of one slot."""
+    """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
         return [None] * len(seats)
     hosts = [host_of(workers[0]) if workers else "" for workers in seats]

@@ -26,7 +26,7 @@ PARTITION_SECONDS = 60.0
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
 _LOOK_SECONDS = 10.0
-"""Between two looks at a cluster that starts, at most; what takes longer is a standstill of this process."""
+"""Longest time between two looks at a cluster that starts; more is a standstill of this process and does not count."""
 
 
 class SchedulerClient:

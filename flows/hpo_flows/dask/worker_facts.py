@@ -57,7 +57,7 @@ class WorkerFacts(NamedTuple):
     usages: dict[str, Usage]
     """What running attempts were seen to use there, by attempt."""
     partitions: HeldPartitions | None = None
-    """None before it was asked."""
+    """Partitions that lie there; None before it was asked."""
 
 
 class Asked(NamedTuple):
@@ -121,7 +121,7 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
 
 
 def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
-    """One value of :func:`facts_of_workers`; what a worker of another version says otherwise is left out."""
+    """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
     threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
     of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None
     seen = None if of_kind is None else _fitting(of_kind, SeenDevice)

@@ -1,4 +1,4 @@
-"""One job whose model hops: its units, its report, and how far it has come, in the study's folder."""
+"""Job whose model hops: its units, its report, and its progress in the study's folder."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ PART_OF_DISK = 0.5
 
 
 class ModelsAtOnce:
-    """As many as ``data.concurrent`` says; else by the outline of the search, and what the disk has room for.
+    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
 
     A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
 
@@ -219,7 +219,7 @@ class HoppingExecutor:
             self._inner.cancel(sorted(keys))
 
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove states of all others: a worker that was lost may have written one after its job had ended."""
+        """Remove states of all other trials: a lost worker may have written one after its job had ended."""
         if self._files is not None:
             self._files.keep_only(trials)
 
@@ -439,4 +439,4 @@ class HoppingExecutor:
 
 
 _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
-"""The same job is granted again."""
+"""Outcomes after which the same job is granted again."""

@@ -79,7 +79,7 @@ def data_name(files: Sequence[PartitionFile]) -> str:
 
 
 def epoch_times_of(study: Study) -> EpochTimes:
-    """With what earlier studies and the journal of this one say."""
+    """Expected unit times, from earlier studies and the journal of this one."""
     spec = study.spec
     objective = spec.objective or ""
     code = objective_digest(objective, spec.pythonpath)

@@ -154,10 +154,10 @@ def refusal(error: BaseException) -> str:
 
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
-"""Between two looks at the queue; longer the longer nothing changed, for a controller serves a whole site."""
+"""Time between two looks at the queue: longer the longer nothing changed, for a controller serves a whole site."""
 
 AGAIN_SECONDS = 60.0
-"""How soon jobs that came to nothing are submitted again."""
+"""Time after which jobs that ended without a worker are submitted again."""
 
 
 class SlurmWatch:
@@ -195,14 +195,14 @@ class SlurmWatch:
     # Told by the jobs, on Dask's loop.
 
     def refused(self, why: str) -> None:
-        """Slurm took a job not."""
+        """Note that Slurm refused a job."""
         self.refusals.append(why)
         self.submit_from = time.monotonic() + AGAIN_SECONDS
 
     # Asked by the executor.
 
     def news(self) -> str:
-        """What was not told before; empty: nothing."""
+        """News that was not told before; may be empty."""
         with self._lock:
             news, self._news = " ".join(self._news), []
         return news
