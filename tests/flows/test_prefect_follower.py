@@ -23,10 +23,9 @@ from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_jobs import call
-from hpo_flows.study_run.followed_jobs import FollowedJobs
-from hpo_flows.study_run.prefect_follower import Controller, StudyFollower, _final_state
-from hpo_flows.study_run.prefect_process import Ending
-from hpo_flows.study_run.tasks import End
+from hpo_flows.prefect_pages.follower import Controller, StudyFollower, _final_state
+from hpo_flows.prefect_pages.follower_process import Ending
+from hpo_flows.prefect_pages.task_runs import End, FollowedJobs
 from tests.conftest import failed, make_spec
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from hpo_core import Outcome, Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
+from hpo_flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from hpo_flows.study_run import live_progress
-from hpo_flows.study_run.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from hpo_flows.study_run.session import expected_jobs, grain
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import ALL, SEARCHES, spec_of

@@ -20,8 +20,8 @@ from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
-from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
-from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_state
+from hpo_flows.prefect_pages.task_runs import End, TaskDispatcher, device_tags, final_state
+from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 

@@ -1,4 +1,4 @@
-"""PrefectProcess: the controller's end of the process that shows its study in Prefect.
+"""The controller's end of the process that shows its study in Prefect (``follower.py``).
 
 A study neither waits for Prefect nor imports it: what happens in Prefect delays and ends the pages alone.
 """
@@ -10,13 +10,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from hpo_core.security.private_files import open_private
+from hpo_core.spec import StudySpec
+from hpo_core.views.jobs.data_words import data_words
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
@@ -36,10 +40,15 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """tune, resume, extend or rerun; begins the name of the flow run."""
     start: int
     """The first entry to show."""
+    began: float
+    """When the command began, in seconds since the epoch."""
+    parameters: dict[str, Any] = {}
+    """Parameters of the flow run; see :func:`shown_parameters`."""
+    tags: list[str] = []
     server_folder: str = ""
-    """Of the home's own server; empty: the API that the settings name."""
+    """Folder of the home's own server; empty: the API that the settings name."""
     runs_folder: str
-    """Where flow runs that are shown are noted, see ``hpo_flows.liveness.shown_runs``."""
+    """Where flow runs that are shown are noted, see ``hpo_flows.prefect_pages.shown_runs``."""
     start_timeout: float = 300.0
     """See ``SharedServer``."""
 
@@ -51,7 +60,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """One line; empty where nothing failed."""
     links: dict[str, str] = {}
-    """Title to target, see ``StudyArtifacts.finish``."""
+    """Title to target, see ``StudyPages.finish``."""
 
 
 class PrefectProcess:
@@ -76,13 +85,10 @@ class PrefectProcess:
         self._on_shown = on_shown
         self._say = say
         self._log = folder / LOG
-        self._command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "hpo_flows.study_run.prefect_follower",
-            msgspec.json.encode(shown).decode(),
-        ]
+        # arguments of a process can be read by every user of the machine
+        self._shown = tempfile.TemporaryFile()  # noqa: SIM115 - each process that is started reads it
+        self._shown.write(msgspec.json.encode(shown))
+        self._shown.flush()
         self._journal = journal
         self._lock = threading.Lock()
         """Held where the process is replaced, told of the end, or tells."""
@@ -95,12 +101,13 @@ class PrefectProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         with open_private(self._log, "ab") as log:
             return subprocess.Popen(
-                self._command,
+                [sys.executable, "-P", "-m", "hpo_flows.prefect_pages.follower", str(self._shown.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is the controller's: it tells how the study ended
                 env=os.environ | {"HPO_JOURNAL": self._journal},
+                pass_fds=(self._shown.fileno(),),
             )
 
     def _listen(self) -> None:
@@ -157,3 +164,34 @@ class PrefectProcess:
         with contextlib.suppress(KeyboardInterrupt):
             self._listener.join(timeout=seconds)
         return self._code == 0
+
+
+def tags_of(spec: StudySpec) -> list[str]:
+    """Tags of a study's flow run: a list of runs is filtered by them."""
+    pool = [] if spec.share is None else [f"pool {spec.share.pool or spec.cluster.place}"]
+    return ["hpo", spec.study, spec.search.method, *pool]
+
+
+def shown_parameters(spec: StudySpec) -> dict[str, Any]:
+    """Parameters of the flow run of a study that no form describes, in the words of the form."""
+    plain = spec.plain()
+    record = spec.search.record()  # thousands of parameters and grants: more than a Prefect server takes
+    rows = [{"name": name, **parameter} for name, parameter in plain["space"].items()]
+    return {
+        "objective": spec.objective,
+        "metric": plain["metric"],
+        "numbers": [row for row in rows if "choices" not in row],
+        "choices": [row for row in rows if "choices" in row],
+        "method": plain["search"] if record is None else {"method": spec.search.method, "source": record.source},
+        "sampler": spec.sampler.name,
+        "limits": plain["stop"],
+        "training": plain["training"],
+        **({} if plain["packing"] is None else {"packing": plain["packing"]}),
+        **({} if spec.data is None else {"data": data_words(spec)}),
+        "seed": spec.seed,
+        "cluster": plain["cluster"],
+        "experiment": spec.tracking.experiment,
+        **({} if spec.tracking.optuna is None else {"optuna": spec.tracking.optuna}),
+        "name": spec.study,
+        "journal_retry_seconds": spec.journal.retry_seconds,
+    }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas import OrchestrationResult
 
+
 SHOWN_RUNS = "shown-runs"
 """Folder of a home."""
 OWN_SERVER = "of this home"

@@ -11,20 +11,147 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from html import escape
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from hpo_core.home import Home
+from hpo_core.home import Home, is_name
+from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.local_server import LocalServer
+from hpo_core.report.html_page import Live, html_page
+from hpo_core.report.live_report import ASK_SECONDS, LiveReport
+from hpo_core.report.local_server import Answer, LocalServer
+from hpo_core.report.study.tables import table
+from hpo_core.security.lock_file import LockFile
 from hpo_core.security.private_files import open_private
-from hpo_flows.home_ui.report_index import ReportIndex
-from hpo_flows.home_ui.running_ui import said_by, ui_lock
-from hpo_flows.liveness.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
+from hpo_core.study import Study
+from hpo_core.tracking.mlflow_links import run_url
+from hpo_core.tracking.run_location import ProjectionPlace, read_place
+from hpo_core.views.formatting import number
+from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import configured_api, prepare_environment
 from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
+
+
+def ui_lock(folder: Path) -> LockFile:
+    """The lock that is held while a home is served on this machine; its text says where.
+
+    Args:
+        folder: ``HOME/ui``.
+    """
+    return LockFile(folder / f"ui-{socket.gethostname()}.lock", "`hpo ui`")
+
+
+def said_by(lock: LockFile) -> dict[str, Any]:
+    """What the holder of the lock wrote: ``said``, lines for a person, and ``mlflow``, its address."""
+    text = lock.read()
+    found: dict[str, Any] = json.loads(text) if text.startswith("{") else {}
+    return found
+
+
+def mlflow_page(home: Home, place: ProjectionPlace) -> str:
+    """Where a study's run in MLflow is seen: in the ``hpo ui`` that runs now, else as its projection noted."""
+    folder = home.folder / "ui"
+    if not place.tracking_uri.startswith("sqlite:") or place.tracking_uri != home.default_tracking_uri:
+        return place.url
+    if not os.access(folder, os.R_OK | os.W_OK):
+        return place.url
+    lock = ui_lock(folder)
+    try:
+        if lock.take(fcntl.LOCK_SH):  # nobody serves it
+            return place.url
+        address = said_by(lock).get("mlflow")
+    finally:
+        lock.close()
+    return place.url if not address else run_url(address, place.experiment_id, place.run_id)
+
+
+KEPT = 8
+"""Reports that are kept in memory; of the others the oldest go."""
+
+
+class ReportIndex:
+    """Answers for a ``LocalServer``: ``""`` is a list that follows its studies, ``NAME/`` the report of one."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._reports: dict[str, LiveReport] = {}
+        self._rows: dict[str, tuple[int, list[str]]] = {}
+
+    def answer(self, place: str) -> Answer | None:
+        """The index, or a page of a study's report."""
+        if place in ("", "fragment", "version"):
+            return self._index(place)
+        name, _, part = place.partition("/")
+        report = self._report(name) if "/" in place and is_name(name) else None
+        return None if report is None else report.answer(part)
+
+    def _report(self, name: str) -> LiveReport | None:
+        with self._lock:
+            if name not in self._reports:
+                source = self._home.read_journal()
+                if name not in {info.name for info in source.studies()}:
+                    source.close()
+                    return None
+                while len(self._reports) >= KEPT:
+                    del self._reports[next(iter(self._reports))]
+                folder = self._home.study_folder(name)
+
+                def links() -> dict[str, str]:
+                    run = read_place(folder)
+                    return {"All studies": "../"} | ({} if run is None else {"MLflow": mlflow_page(self._home, run)})
+
+                self._reports[name] = LiveReport(source, name, folder, links)
+            return self._reports[name]
+
+    def _index(self, place: str) -> Answer:
+        source = self._home.read_journal()
+        try:
+            studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
+            version = f"{len(studies)}-{sum(info.entries for info in studies)}"
+            if place == "version":
+                return Answer(json.dumps({"version": version, "ended": False}), "application/json")
+            rows = []
+            for info in studies:  # a study is read again only where its journal has grown
+                entries, row = self._rows.get(info.name, (-1, []))
+                if entries != info.entries:
+                    row = _row(source, info.name, info.created)
+                    self._rows[info.name] = (info.entries, row)
+                rows.append(row)
+        finally:
+            source.close()
+        shown = "<p>No study yet.</p>"
+        if rows:
+            shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
+            for name, *_ in rows:  # a name has no character that HTML knows
+                cell = 'data-label="study">'
+                shown = shown.replace(
+                    f"{cell}{name}</td>", f'{cell}<a href="{escape(name)}/">{escape(name)}</a></td>', 1
+                )
+        home = escape(str(self._home.folder))
+        body = (
+            f'<header><h1>Studies</h1><p class="about">of {home}, the newest first</p></header>'
+            f'<section class="card" style="margin-top:18px">{shown}</section>'
+        )
+        live = Live(version, ASK_SECONDS, draws=False)
+        return Answer(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
+
+
+def _row(source: Journal, name: str, created: float) -> list[str]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
+    try:
+        summary = summarize(Study.open(name, source, reading=True))
+    except HpoError as error:
+        return [name, "", f"damaged: {error}", "", "", "", when]
+    best = "" if summary.best is None else f"{summary.metric} {number(summary.best.value, 5)}"
+    return [name, summary.method, summary.status, f"{summary.trials:,}", f"{summary.jobs:,}", best, when]
+
 
 Say = Callable[[str], None]
 _END_SECONDS = 15.0
@@ -46,8 +173,8 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
             say(line)
         lock.close()
         return
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _as_interrupt)
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, _as_interrupt)
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:
@@ -128,7 +255,7 @@ def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
         port = reserved.getsockname()[1]
         with open_private(folder / "mlflow.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hpo_flows.home_ui.mlflow_process", str(reserved.fileno())],
+                [sys.executable, "-P", "-m", "hpo_flows.guarded_server", "mlflow", str(reserved.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

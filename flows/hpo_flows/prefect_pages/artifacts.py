@@ -1,25 +1,21 @@
 """What the Prefect UI shows of a study while it runs: one page (best, rungs, picture, links), and a bar of progress.
 
-Both are made once and then changed in place: a new version for every change would fill the timeline with dots. A
-thread of its own sends the changes, so that a slow or unreachable API delays the artifacts and not the study.
+Both are made once and then changed in place: a new version for every change would fill the timeline with dots.
 """
 
 from __future__ import annotations
 
 import base64
-import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
-from hpo_core.model.trial import Job, Report
 from hpo_core.report.search_picture import search_picture
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
@@ -29,7 +25,7 @@ from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import best_result, other_best_words, rule_words
-from hpo_flows.study_run.live_progress import Pace, remaining_units
+from hpo_flows.progress import Pace, remaining_units
 
 SOONEST = 4.0
 """Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
@@ -134,7 +130,7 @@ def _address(url: str) -> str:
 
 
 class StudyArtifacts:
-    """The artifacts of one flow run, an observer of its study.
+    """The artifacts of one flow run.
 
     Args:
         flow_run: the flow run they belong to.
@@ -157,30 +153,35 @@ class StudyArtifacts:
         self._pace = Pace(study)
         self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
         self._due = 0.0
-        self._sending: threading.Thread | None = None
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Artifacts follow the clock, not the number of reports."""
-
-    def on_tick(self) -> None:
-        if time.monotonic() >= self._due and (self._sending is None or not self._sending.is_alive()):
+    def on_tick(self, client: SyncPrefectClient) -> None:
+        """Bring the artifacts up to date where that is due."""
+        if time.monotonic() >= self._due:
             self._due = time.monotonic() + min(LATEST, max(SOONEST, self._pace.elapsed() / 60))
-            shown = self._shown()
-            self._sending = threading.Thread(target=self._send, args=(shown,), name="artifacts", daemon=True)
-            self._sending.start()
+            self.update(client)
 
-    def close(self) -> None:
-        if self._sending is not None:
-            self._sending.join(timeout=10)
-        self._send(self._shown())
-
-    def finish(self, links: Mapping[str, str]) -> None:
-        """After the end: add links to what belongs to the study.
+    def update(self, client: SyncPrefectClient, links: Mapping[str, str] | None = None) -> None:
+        """Bring the artifacts up to date now.
 
         Args:
             links: title to target, for example MLflow and the report; see :func:`study_markdown`.
         """
-        self._send(self._shown(links))
+        for what, (kind, data, description) in self._shown(links).items():
+            update = ArtifactUpdate(data=data, description=description)
+            if what not in self._made:
+                made = client.create_artifact(
+                    ArtifactCreate(
+                        key=artifact_key(self._study.name, what),
+                        type=kind,
+                        data=data,
+                        description=description,
+                        flow_run_id=self._flow_run,
+                    )
+                )
+                self._made[what] = (made.id, update)
+            elif self._made[what][1] != update:
+                client.update_artifact(self._made[what][0], update)
+                self._made[what] = (self._made[what][0], update)
 
     def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
@@ -218,22 +219,3 @@ class StudyArtifacts:
             return None
         done = study.state.resource_used
         return round(100.0 * done / max(done + left, 1), 1)
-
-    def _send(self, shown: dict[str, tuple[str, Any, str]]) -> None:
-        try:
-            with get_client(sync_client=True) as client:
-                for what, (kind, data, description) in shown.items():
-                    update = ArtifactUpdate(data=data, description=description)
-                    if what not in self._made:
-                        key = artifact_key(self._study.name, what)
-                        made = client.create_artifact(
-                            ArtifactCreate(
-                                key=key, type=kind, data=data, description=description, flow_run_id=self._flow_run
-                            )
-                        )
-                        self._made[what] = (made.id, update)
-                    elif self._made[what][1] != update:
-                        client.update_artifact(self._made[what][0], update)
-                        self._made[what] = (self._made[what][0], update)
-        except Exception as error:
-            logging.getLogger(__name__).warning("Prefect artifacts are not up to date: %s", error)
