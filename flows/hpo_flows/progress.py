@@ -51,11 +51,15 @@ def remaining_units(study: Study) -> int | None:
 
 
 class Pace:
-    """Units per second since this controller began, for the ETA."""
+    """Units per second since this controller began, for the ETA.
 
-    def __init__(self, study: Study) -> None:
+    Args:
+        before: seconds since then.
+    """
+
+    def __init__(self, study: Study, before: float = 0.0) -> None:
         self._study = study
-        self._started = time.monotonic()
+        self._started = time.monotonic() - before
         self._units = study.state.resource_used
         self._known: tuple[float, float | None] = (-1.0, None)
 

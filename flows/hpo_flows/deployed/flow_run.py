@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -56,6 +57,7 @@ class PagesThread:
             lambda: open_journal(url, reading=True),
             flow_run=self._run,
             start=study.seq,
+            began=time.time(),
             ended=self._ended,
             say=self._session.say,
         )

@@ -135,6 +135,7 @@ class StudyArtifacts:
     Args:
         flow_run: the flow run they belong to.
         placed: tells how many jobs run, where jobs share devices.
+        began: when its controller began, in seconds since the epoch.
         pool: tells how the study stands in its pool, where it shares slots with others.
     """
 
@@ -144,13 +145,14 @@ class StudyArtifacts:
         flow_run: UUID,
         placed: Callable[[], int] | None = None,
         *,
+        began: float,
         pool: Callable[[], str] | None = None,
     ) -> None:
         self._pool = pool
         self._study = study
         self._placed = placed
         self._flow_run = flow_run
-        self._pace = Pace(study)
+        self._pace = Pace(study, before=max(0.0, time.time() - began))
         self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
         self._due = 0.0
 

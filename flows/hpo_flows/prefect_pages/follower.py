@@ -85,7 +85,7 @@ class Controller:
             os.kill(self._parent, signal.SIGINT)
 
 
-def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID, began: datetime) -> Any:
+def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | None, began: datetime) -> Any:
     from prefect.states import Cancelled, Completed, Crashed
 
     from hpo_core.cli.output import best_line
@@ -176,6 +176,7 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
         lambda: open_journal(os.environ["HPO_JOURNAL"], reading=True),
         flow_run=flow_run.id,
         start=shown.start,
+        began=shown.began,
         ended=controller.ended,
         say=controller.tell,
         cancelled=controller.interrupt,

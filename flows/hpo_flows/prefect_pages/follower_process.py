@@ -89,6 +89,13 @@ class PrefectProcess:
         self._shown = tempfile.TemporaryFile()  # noqa: SIM115 - each process that is started reads it
         self._shown.write(msgspec.json.encode(shown))
         self._shown.flush()
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "hpo_flows.prefect_pages.follower",
+            str(self._shown.fileno()),
+        ]
         self._journal = journal
         self._lock = threading.Lock()
         """Held where the process is replaced, told of the end, or tells."""
@@ -101,7 +108,7 @@ class PrefectProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         with open_private(self._log, "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "hpo_flows.prefect_pages.follower", str(self._shown.fileno())],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

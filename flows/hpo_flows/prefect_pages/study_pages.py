@@ -61,6 +61,7 @@ class StudyPages:
         name: the study, which need not be in the journal yet.
         open_journal: called again where the journal cannot be reached.
         start: the first entry that counts as news.
+        began: when its controller began, in seconds since the epoch.
         ended: set once the controller records no more.
         say: told what a person at the controller's terminal should know.
         cancelled: called once somebody cancelled the flow run, where nobody else ends its controller.
@@ -73,6 +74,7 @@ class StudyPages:
         *,
         flow_run: UUID,
         start: int,
+        began: float,
         ended: threading.Event,
         say: Callable[[str], None],
         cancelled: Callable[[], None] | None = None,
@@ -83,6 +85,7 @@ class StudyPages:
         self._open_journal = open_journal
         self._flow_run = flow_run
         self._start = start
+        self._began = began
         self._ended = ended
         self._say = say
         self._cancelled = cancelled
@@ -201,7 +204,7 @@ class StudyPages:
         self._task_runs = runs = TaskRuns(study, self._flow_run, self._write)
         pool = self._pool_words if study.spec.share is not None else None
         placed = None if study.spec.packing is None else lambda: runs.running
-        self._artifacts = StudyArtifacts(study, self._flow_run, placed, pool=pool)
+        self._artifacts = StudyArtifacts(study, self._flow_run, placed, began=self._began, pool=pool)
         self._result_lines = ResultLines(study)
         for notice in notices_of(study):
             self._write(logging.WARNING, notice, time.time())
