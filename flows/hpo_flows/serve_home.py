@@ -22,10 +22,8 @@ from typing import Any
 from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.html_page import Live, html_page
-from hpo_core.report.live_report import ASK_SECONDS, LiveReport
-from hpo_core.report.local_server import Answer, LocalServer
-from hpo_core.report.study.tables import table
+from hpo_core.report.html_page import Live, html_page, table
+from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageResponse
 from hpo_core.security.lock_file import LockFile
 from hpo_core.security.private_files import open_private
 from hpo_core.study import Study
@@ -84,7 +82,7 @@ class ReportIndex:
         self._reports: dict[str, LiveReport] = {}
         self._rows: dict[str, tuple[int, list[str]]] = {}
 
-    def answer(self, place: str) -> Answer | None:
+    def answer(self, place: str) -> PageResponse | None:
         """The index, or a page of a study's report."""
         if place in ("", "fragment", "version"):
             return self._index(place)
@@ -110,13 +108,13 @@ class ReportIndex:
                 self._reports[name] = LiveReport(source, name, folder, links)
             return self._reports[name]
 
-    def _index(self, place: str) -> Answer:
+    def _index(self, place: str) -> PageResponse:
         source = self._home.read_journal()
         try:
             studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
             version = f"{len(studies)}-{sum(info.entries for info in studies)}"
             if place == "version":
-                return Answer(json.dumps({"version": version, "ended": False}), "application/json")
+                return PageResponse(json.dumps({"version": version, "ended": False}), "application/json")
             rows = []
             for info in studies:  # a study is read again only where its journal has grown
                 entries, row = self._rows.get(info.name, (-1, []))
@@ -140,7 +138,7 @@ class ReportIndex:
             f'<section class="card" style="margin-top:18px">{shown}</section>'
         )
         live = Live(version, ASK_SECONDS, draws=False)
-        return Answer(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
+        return PageResponse(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

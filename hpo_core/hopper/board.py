@@ -3,14 +3,58 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from hpo_core.hopper.recorded_orders import ANY_ORDER
-from hpo_core.hopper.unit import Unit
+import msgspec
+
 from hpo_core.hopper.unit_times import UnitTimes
 
+
+class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+
+    A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
+    """
+
+    configuration: int
+    """Number of the trial."""
+    epoch: int
+    """From 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
+    partition: int
+    """Place among the schedule's partitions."""
+    worker: str
+    number: int
+    """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    others: tuple[tuple[int, str], ...] = ()
+    """Of a gang: (partition, worker) of its other ranks, from rank 1 on."""
+
+    @property
+    def seats(self) -> tuple[tuple[int, str], ...]:
+        """(partition, worker) of all ranks, from rank 0 on."""
+        return ((self.partition, self.worker), *self.others)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Those that are visited, by rank."""
+        return tuple(partition for partition, _ in self.seats)
+
+
+class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the end of a unit meant."""
+
+    counted: bool
+    """False where the unit was lost, or its configuration removed, before it ended."""
+    order: tuple[int, ...] | None = None
+    """Where the epoch ended with this unit: its partitions in the order of the visits."""
+    job_ended: bool = False
+    """Whether this was the last epoch that the configuration was given."""
+
+
+Step = tuple[int, ...]
+"""Partitions that a record says are seen next: one, or several by the ranks of a gang."""
+
 WHOLE = 1_000_000
-"""Work of one unit on a partition of mean size and workers of slowness 1. Whole numbers, so that equals are equal."""
+"""Work of one unit on a partition of mean size and workers of slowness 1. Integers: equal work compares equal."""
 NOTICED = 0.05
 """Relative change of an estimate below which sums are not made anew."""
 
@@ -18,29 +62,31 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced",
-                 "since", "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "has_gangs", "left", "number", "open", "orders",
+                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
         self.number = number
-        """Counts what was added to the schedule, from 0."""
+        """Place in the order in which configurations were added, from 0."""
         self.epoch = epoch
-        """The one under way."""
+        """The epoch under way."""
         self.to = to
-        self.orders = ANY_ORDER
-        """Those that have to be followed."""
+        self.orders: Mapping[int, Sequence[Step]] = {}
+        """Recorded steps that have to be followed, by epoch."""
+        self.has_gangs = False
+        """Whether some of them are gangs."""
         self.alone = False
         """Whether its units have one rank, whatever there is room for."""
         self.since = 0
-        """Orders the configurations by when they began to wait."""
+        """Place in the order in which configurations began to wait."""
         self.visits: list[int] = []
         """Partitions that were visited in this epoch."""
         self.left = 0
-        """Partitions that are left in this epoch, the one in flight not counted; a bit each."""
+        """Bits of the partitions that are left in this epoch, the one in flight not counted."""
         self.open = 0
-        """Those of them that may be next."""
-        self.unit: Unit | None = None
+        """Bits of the partitions that may be next."""
+        self.unit: PlannedUnit | None = None
         """The unit in flight."""
         self.entry: Waiting | None = None
         """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
@@ -51,17 +97,26 @@ class Visiting:
         self.priced = -1
         """The price list that ``work`` was summed with."""
 
-    def wait_for_next(self, everything: int) -> None:
-        """Opens what may be next: any partition that is left, or the next of the recorded order."""
-        order = self.orders.of(self.epoch)
-        is_free = order is None or len(self.visits) >= len(order)
-        self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
-        if self.recorded_gang():
-            self.open = 0  # no single worker begins it
+    def next_step(self, behind: int) -> Step | None:
+        """What is recorded after so many visits of this epoch; None: any partition that is left."""
+        for step in self.orders.get(self.epoch, ()):
+            if behind <= 0:
+                return step
+            behind -= len(step)
+        return None
 
-    def recorded_gang(self) -> tuple[int, ...]:
+    def wait_for_next(self) -> None:
+        """Open what may be next: any partition that is left, or the next of the recorded order."""
+        step = self.next_step(len(self.visits))
+        if step is None:
+            self.open = self.left
+        else:
+            self.open = 1 << step[0] if len(step) == 1 else 0  # no single worker begins a recorded gang
+
+    def recorded_gang(self) -> Step:
         """The partitions that the record says are seen together next; empty where the next unit has one rank."""
-        return self.orders.gang(self.epoch, len(self.visits))
+        step = self.next_step(len(self.visits)) if self.has_gangs else None
+        return step if step is not None and len(step) > 1 else ()
 
 
 class HopWorker:
@@ -74,7 +129,7 @@ class HopWorker:
         self.number = number
         """Counts the workers that joined, from 0."""
         self.slowness = slowness
-        self.unit: Unit | None = None
+        self.unit: PlannedUnit | None = None
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
@@ -156,7 +211,7 @@ class Board:
         self.mean = self.total // len(self.prices)
         self._list += 1
 
-    def measured(self, unit: Unit, seconds: float) -> None:
+    def measured(self, unit: PlannedUnit, seconds: float) -> None:
         """A unit ended: estimates change, and prices where the worker's slowness moved."""
         if unit.others:
             self.times.observe_gang(unit.configuration, unit.seats, seconds)
@@ -183,7 +238,7 @@ class Board:
 
     def wait(self, visiting: Visiting) -> None:
         """The configuration has no unit in flight: it waits, in its place by remaining work."""
-        visiting.wait_for_next(self.everything)
+        visiting.wait_for_next()
         cost = self.times.cost(visiting.configuration)
         if abs(cost - visiting.charged) > NOTICED * visiting.charged:
             self.charge(visiting, cost)
@@ -223,15 +278,6 @@ class Board:
             self.loads[partition] += visiting.charged
         visiting.priced = -1
 
-    def begin_epoch_again(self, visiting: Visiting) -> None:
-        """Nothing of this epoch counts: its partitions are left, those of validation are due after them."""
-        for partition in range(self.trained_on, len(self.names)):
-            if visiting.left >> partition & 1:
-                visiting.left &= ~(1 << partition)
-                self.loads[partition] -= visiting.charged
-        self.put_back(visiting, [partition for partition in visiting.visits if partition < self.trained_on])
-        visiting.visits = []
-
     def check(self) -> None:
         """Raises AssertionError where sums and lists are not what they were made from."""
         waiting = [each for each in self.configurations.values() if each.entry is not None]
@@ -251,3 +297,50 @@ class Board:
             known = sorted([*each.visits, *flying, *left])
             assert known in (list(range(self.trained_on)), list(range(len(self.names))))
             assert each.epoch <= each.to and not (each.open & ~each.left and each.entry is not None)
+
+
+def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> list[str]:
+    """Workers where some configuration can visit a partition now or after its unit in flight, the most useful first.
+
+    First those where most of the configurations that wait can begin at once; of these, where most work is left.
+
+    Args:
+        board: of the schedule.
+        partitions: by worker, here or not: the places of those that lie there.
+
+    >>> from hpo_core.hopper.hop_schedule import HopSchedule
+    >>> schedule = HopSchedule(2)
+    >>> for worker in "ab":
+    ...     schedule.worker_joined(worker, ())
+    >>> schedule.add(0, to=1, visited=[0])
+    >>> useful_workers(schedule.board, {"a": [0], "b": [1]})
+    ['b']
+    """
+    held = {worker: sum(1 << place for place in set(places)) for worker, places in partitions.items()}
+    waiting = [visiting.open for visiting in board.configurations.values() if visiting.entry is not None]
+    later = 0
+    for visiting in board.configurations.values():
+        later |= _after_flight(visiting, board) if visiting.entry is None else visiting.open
+
+    def rank(worker: str) -> tuple[int, float, str]:
+        begin = sum(1 for open_now in waiting if open_now & held[worker])
+        load = sum(board.loads[place] for place in set(partitions[worker]))
+        return -begin, -load, worker
+
+    return sorted((worker for worker, bits in held.items() if bits & later), key=rank)
+
+
+def _after_flight(visiting: Visiting, board: Board) -> int:
+    """Bits of the partitions that may be next once the unit in flight has ended."""
+    flying = () if visiting.unit is None else visiting.unit.partitions
+    step = visiting.next_step(len(visiting.visits) + len(flying))
+    if step is not None:
+        return sum(1 << partition for partition in step)
+    if visiting.left:
+        return visiting.left
+    if board.evaluated and (visiting.unit is None or visiting.unit.partition < board.trained_on):
+        return board.evaluated
+    if visiting.epoch == visiting.to:
+        return 0
+    following = visiting.orders.get(visiting.epoch + 1)
+    return board.everything if following is None else sum(1 << partition for partition in following[0])

@@ -1,8 +1,8 @@
 """What was noticed (stimuli), what is now so (events), and both as an atom (entries).
 
-The union is closed: a journal that holds another tag was written by a newer version and is refused
-with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an upcaster in
-``hpo_core.journal.older_formats``, and a golden journal in ``tests/golden`` in the same commit.
+The union is closed: a journal that holds another tag was written by a newer version and is refused with that
+explanation, never guessed at. A new shape gets a new ``FORMAT``, a step in ``hpo_core.journal.codec.decode_entry`` that
+reads the one before, and golden journals in ``tests/golden``, all in the same commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpo_core.model.hops import TogetherField, VisitsField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
-FORMAT = 3
+FORMAT = 1
 
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):

@@ -2,16 +2,177 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.partitioning.manifest import Manifest
-from hpo_core.partitioning.partition_writer import PartitionWriter
-from hpo_core.partitioning.sources import Examples, FileFormat, open_source
-from hpo_core.partitioning.split import split
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.model.short_text import some
+from hpo_core.partitioning.example_sources import open_source
+from hpo_core.partitioning.example_tables import Examples, FileFormat
+from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
+
+Rows = NDArray[np.int64]
+"""Numbers of examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows of each partition, in the order in which they are written."""
+
+    partitions: list[Rows]
+    validation: list[Rows]
+
+
+def split(
+    count: int,
+    parts: int,
+    *,
+    validation: int = 0,
+    validation_parts: int = 0,
+    seed: int = 0,
+    classes: NDArray[np.int64] | None = None,
+) -> Split:
+    """Shuffle ``count`` examples and deal them out; every example is in one partition.
+
+    Counts differ by one at most, among the partitions and among those for validation; with ``classes`` also the counts
+    of each class. The order within a partition is random in any case.
+
+    The order is that of 64-bit words of PCG64, a stream that NumPy keeps the same between its versions.
+
+    Args:
+        validation: so many examples are for validation; of each class its share.
+        classes: the class of each example.
+    """
+    words = np.random.PCG64(seed).random_raw(count)
+    order = np.argsort(words, kind="stable")
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    # Sorted by class, a class is a run of neighbours: whoever deals in turn gives each partition its share of the run.
+    rows = order if classes is None else np.lexsort((rank, classes))
+    place = np.arange(count, dtype=np.int64)
+    is_validation = (place + 1) * validation // count > place * validation // count
+    return Split(
+        partitions=_dealt(rows[~is_validation], parts, rank),
+        validation=_dealt(rows[is_validation], validation_parts, rank),
+    )
+
+
+def _dealt(rows: Rows, parts: int, rank: Rows) -> list[Rows]:
+    dealt = (rows[part::parts] for part in range(parts))
+    return [mine[np.argsort(rank[mine])] for mine in dealt]
+
+
+_PARTIAL = ".partial"
+"""Ends the names of files that are being written; they begin with a dot, so that no pattern takes them."""
+_LEFT_BEHIND = re.compile(rf"\.((part|validation)-\d{{5}}-of-\d{{5}}\.\w+|manifest\.json)\{_PARTIAL}$")
+"""Of a run that was killed."""
+
+
+class PartitionWriter:
+    """One folder that partitions are written into.
+
+    Args:
+        overwrite: whether the files of a former manifest are replaced.
+    """
+
+    def __init__(self, folder: Path, *, overwrite: bool) -> None:
+        self.folder = folder
+        self._overwrite = overwrite
+        self._former: list[Path] = []
+        """Files that go: those of the former manifest."""
+        self._written: list[str] = []
+
+    def check(self) -> None:
+        """Refuse a folder that holds something, before anything is read or written.
+
+        Raises:
+            SpecError: it is not empty, and nothing says that what lies there may go.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise SpecError(f"{self.folder}: is a file; name a folder for the partitions.")
+        there = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        there = [name for name in there if not _LEFT_BEHIND.match(name)]
+        if there and not self._overwrite:
+            raise SpecError(
+                f"{self.folder}: is not empty ({some(there)}). Choose another folder; --overwrite replaces partitions "
+                "that a manifest there names."
+            )
+        if not there:
+            return
+        if MANIFEST not in there:
+            raise SpecError(
+                f"{self.folder}: holds {some(there)} and no {MANIFEST}, so nothing there is known to be replaceable. "
+                "Choose another folder, or empty this one by hand."
+            )
+        manifest = read_manifest(self.folder / MANIFEST)
+        names = [file.name for file in (*manifest.partitions, *manifest.validation)]
+        if outside := [name for name in names if "/" in name]:
+            raise SpecError(f"{self.folder / MANIFEST}: names {some(outside)} in other folders; empty it by hand.")
+        self._former = [self.folder / name for name in names if name in there]
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in [*self._written, MANIFEST]:
+            with contextlib.suppress(OSError):
+                self._partial(name).unlink(missing_ok=True)
+
+    def write(
+        self, examples: Examples, dealt: Sequence[Rows], begin: str, file_format: FileFormat
+    ) -> list[PartitionFile]:
+        """Write partitions, not yet under their names.
+
+        Raises:
+            SpecError: another file has such a name, or the format cannot hold the examples.
+        """
+        found = []
+        for number, rows in enumerate(dealt):
+            name = f"{begin}-{number:05d}-of-{len(dealt):05d}.{file_format}"
+            if (self.folder / name).exists() and self.folder / name not in self._former:
+                raise SpecError(
+                    f"{self.folder / name}: is there, and its manifest does not name it; remove it by hand."
+                )
+            self._written.append(name)
+            path = self._partial(name)
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file:  # never through a link that somebody put there
+                examples.write(rows, file, file_format)
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found.append(PartitionFile(name=name, count=len(rows), bytes=path.stat().st_size, digest=digest))
+        return found
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Put the partitions in the place of the former ones, and the manifest beside them."""
+        self._partial(MANIFEST).unlink(missing_ok=True)
+        with self._partial(MANIFEST).open("x", encoding="utf-8") as file:
+            file.write(manifest.text())
+        if self._former:
+            (self.folder / MANIFEST).unlink()  # first: a manifest never names what is not there
+        for path in self._former:
+            path.unlink(missing_ok=True)
+        for name in [*self._written, MANIFEST]:
+            self._partial(name).replace(self.folder / name)
+        return manifest
+
+    def _partial(self, name: str) -> Path:
+        return self.folder / f".{name}{_PARTIAL}"
+
 
 TRAINING, VALIDATION = "part", "validation"
 """What names of partitions begin with."""

@@ -14,7 +14,7 @@ import msgspec
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import ConfigurationEnqueued, Entry, Event, SamplerExhausted, TrialCreated
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.spec.assembly import create_sampler, is_pure
@@ -105,8 +105,6 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             for event in study.decide(entry.stimulus):
                 decided.append(event)
                 fact = next(recorded, None)
-                if fact is not None:
-                    fact = study.state.present_shape(fact)
                 if fact is None or not _same(event, fact):
                     differs = True
                     if fact is not None:

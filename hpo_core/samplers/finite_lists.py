@@ -9,8 +9,8 @@ from typing import Any
 from hpo_core.model import limits
 from hpo_core.model.short_text import meant_or_known, some
 from hpo_core.model.space import NormalParameter, NumberParameter, SearchSpace
-from hpo_core.model.space.listed import ListedParameter
-from hpo_core.model.space.scalars import said
+from hpo_core.model.space.choices import ListedParameter
+from hpo_core.model.space.value_tests import said
 from hpo_core.model.trial import Params
 
 EXHAUSTIVE = frozenset({"GridSampler", "BruteForceSampler"})

@@ -15,10 +15,9 @@ from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha_stopping import AshaStopping
 from hpo_core.search.halving.bracket_ladders import Brackets
-from hpo_core.search.halving.brackets import BracketPlan, assignment_of
+from hpo_core.search.halving.brackets import Assignment, BracketPlan
 from hpo_core.search.halving.halving_settings import HalvingSettings
 from hpo_core.search.halving.noise import NoiseEstimate
-from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.reachable_resource import highest_rung, too_few
 from hpo_core.search.halving.rungs import Ladder, default_min_resource, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
@@ -46,8 +45,6 @@ class AshaSearch(HalvingSettings):
     """
 
     title: ClassVar[str] = "ASHA"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by"})
-    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers"}
 
     method: Literal["asha"] = "asha"
     variant: Literal["promotion", "stopping"] = Field(
@@ -80,13 +77,6 @@ class AshaSearch(HalvingSettings):
         default=None,
         description="Standard deviation of the metric's noise: while new configurations are left, promote only what "
         "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
-    )
-
-    budget_by: Literal["levels", "powers"] = Field(
-        default="levels",
-        description="What assignment: budget takes for the cost of a configuration. levels: the bracket's rung levels; "
-        "powers: the paper's formula, which assumes that max_resource / min_resource is a power of reduction_factor "
-        "(studies begun before there was a choice).",
     )
 
     @model_validator(mode="before")
@@ -165,7 +155,6 @@ class AshaSearch(HalvingSettings):
             endless=self.max_resource is None,
             shared=self.rung_system == "shared" and len(self.brackets) > 1,
             rule=self.assignment,
-            by_levels=self.budget_by == "levels",
         )
 
     def create(self, context: SearchContext) -> SearchMethod:
@@ -181,6 +170,7 @@ class AshaSearch(HalvingSettings):
             entrances = {bracket: ladder.level(bracket) for bracket in self.brackets}
         return Outline(
             max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
             endless=self.configs is None,
             several_brackets=len(self.brackets) > 1 and not shared,
             entrances=entrances,
@@ -219,7 +209,7 @@ class AshaSearch(HalvingSettings):
         """The highest level that a trial reaches by the rule, if nothing fails and without mispromotions."""
         plan = self.plan()
         levels, eta = plan.levels, plan.reduction_factor
-        entering = dict(zip(plan.brackets, assignment_of(plan, configs, seed=0).expected(), strict=True))
+        entering = dict(zip(plan.brackets, Assignment(plan, configs).expected(), strict=True))
         if self.rung_system == "shared":
             return levels[highest_rung(entering, len(levels), eta)]
         return max(levels[s + highest_rung({0: n}, len(levels) - s, eta)] for s, n in entering.items() if n)
@@ -267,9 +257,6 @@ class Asha(SearchMethod):
                 break
             count += ladder.rungs[k].promotable()
         return min(count, most)
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        return self.brackets.contest(bracket, rung)
 
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:

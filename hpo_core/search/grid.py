@@ -31,8 +31,7 @@ class GridSearch(SearchSettings):
     """
 
     title: ClassVar[str] = "Grid"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random", "rules"})
-    earlier: ClassVar[Mapping[str, Any]] = {"rules": 1}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random"})
 
     method: Literal["grid"] = "grid"
     max_resource: Resource = Field(default=1, description=MAX)
@@ -45,11 +44,6 @@ class GridSearch(SearchSettings):
     random: list[str] = Field(default_factory=list, description="Parameters drawn at random instead.")
     repeats: int = Field(default=1, ge=1, description="How often the whole grid is gone through.")
     order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
-    rules: Literal[1, 2] = Field(
-        default=2,
-        description="Version of the rules for points, for studies recorded with 1: there the upper end of a range with "
-        "steps could be a point between two steps, or miss the end by a rounding error.",
-    )
 
     def create(self, context: SearchContext) -> Straight:
         """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
@@ -135,7 +129,7 @@ class Grid:
                 f"draw it (random: [{dependent[0]}])."
             )
         values = {
-            name: self._space.parameters[name].grid_values(name, settings.points.get(name), on_steps=settings.rules > 1)
+            name: self._space.parameters[name].grid_values(name, settings.points.get(name))
             for name in self._space.order
             if name not in self._drawn
         }

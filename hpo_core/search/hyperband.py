@@ -62,7 +62,12 @@ class HyperbandSearch(HalvingSettings):
 
     def outline(self) -> Outline:
         several = len(self.levels()) * self.rounds > 1
-        return Outline(max_resource=self.max_resource, several_brackets=several, barriers=True)
+        return Outline(
+            max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
+            several_brackets=several,
+            barriers=True,
+        )
 
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"

@@ -9,7 +9,6 @@ import msgspec
 from hpo_core.model.events import Event, JobCompleted
 from hpo_core.model.feasibility import Infeasible, Rankable
 from hpo_core.model.trial import Params
-from hpo_core.search.halving.promotion_chance import Contest
 
 Loss = float | tuple[float, ...] | Infeasible | None
 """What rungs rank: a loss, one per objective, an infeasible result, or None (not finite, or abandoned: last)."""
@@ -119,14 +118,6 @@ class SearchMethod(ABC):
         """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
 
         Pure; asked after every result, and again after its answer was applied, until None.
-        """
-        return None
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """What decides whether the trials that wait at a rung are promoted.
-
-        None where it is decided: those of them that are not in :attr:`ruled_out` go on. Asked for rungs that
-        hold a result; costs no more than O(rungs).
         """
         return None
 

@@ -13,7 +13,6 @@ from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreat
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
 from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.reachable_resource import highest_rung, too_few
 from hpo_core.search.halving.rungs import rung_levels
 from hpo_core.search.method import Action, RungStatus, SearchMethod
@@ -61,7 +60,9 @@ class PashaSearch(HalvingSettings):
         return Pasha(self)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, endless=self.configs is None)
+        return Outline(
+            max_resource=self.max_resource, reduction_factor=self.reduction_factor, endless=self.configs is None
+        )
 
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, ceiling {progress.level:,} of {self.max_resource:,}"
@@ -185,10 +186,6 @@ class Pasha(SearchMethod):
 
     def rungs(self) -> list[RungStatus]:
         return self.asha.rungs()
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """As in ASHA; whether the ceiling will be raised is not known, so it counts as raised."""
-        return self.asha.contest(bracket, rung)
 
     def check(self) -> None:
         self.asha.check()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -49,8 +49,7 @@ class PbtSearch(SearchSettings):
     """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
 
     title: ClassVar[str] = "Population"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds", "rules"})
-    earlier: ClassVar[Mapping[str, Any]] = {"reproduction": "eager", "rules": 1}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds"})
 
     method: Literal["pbt"] = "pbt"
     population: int = Field(
@@ -96,12 +95,6 @@ class PbtSearch(SearchSettings):
         default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
-    rules: Literal[1, 2, 3] = Field(
-        default=3,
-        description="Version of the rules of change, for studies recorded with older ones. 2: floats with a step could "
-        "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, "
-        "and truncation left populations of 3 or 4 alone.",
-    )
 
     @property
     def max_resource(self) -> int:
@@ -122,7 +115,6 @@ class PbtSearch(SearchSettings):
             factors=self.perturb,
             resample=self.resample_probability,
             bounds=self.bounds,
-            rules=self.rules,
         )
 
     def create(self, context: SearchContext) -> Pbt:
@@ -182,7 +174,6 @@ class Pbt(SearchMethod):
             selection=settings.selection,
             truncation=settings.truncation,
             fitness=settings.fitness,
-            rules=settings.rules,
         )
         self._by_generation = settings.reproduction == "generation" and not settings.barrier
         self.total = settings.population * settings.generations
@@ -234,8 +225,9 @@ class Pbt(SearchMethod):
         if self._count(self._created, generation + 1) >= self._size(generation + 1):
             return False
         reach = self._reach(generation)
-        met = self.settings.rules == 1 or self._parents.has_opponents(reach, trial)
-        return met or not any(self.sessions[number].generation in reach for number in self.running)
+        if self._parents.has_opponents(reach, trial):
+            return True
+        return not any(self.sessions[number].generation in reach for number in self.running)
 
     def _reach(self, generation: int) -> range:
         """The generations that opponents of a trial may come from."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.limit_checks import at_most
-from hpo_core.model.settings import Part
+from hpo_core.model.settings import Filled, Part
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
@@ -58,6 +58,9 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     own_configurations: bool = False
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
 
+    reduction_factor: float = 2.0
+    """About one in so many results of a rung goes on."""
+
     @property
     def one_shot(self) -> bool:
         """Whether all configurations may train at once: none of them is asked for by the result of another.
@@ -84,11 +87,11 @@ class Progress(msgspec.Struct, frozen=True):
     """Generations that have begun."""
 
 
-class FurtherTraining(Protocol):
+class RecordedTraining(Filled, frozen=True):
     """A trial that a recorded study trained beyond its search."""
 
-    trial: int
-    target: int
+    trial: Annotated[int, msgspec.Meta(ge=0)]
+    target: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -97,7 +100,7 @@ class Record(msgspec.Struct, frozen=True):
     source: str
     """Name of that study."""
     params: list[dict[str, Any]]
-    further: Sequence[FurtherTraining]
+    further: Sequence[RecordedTraining]
 
 
 class PointsOfGrid(Protocol):
@@ -132,8 +135,6 @@ class SearchSettings(Part, ABC):
     """Whether people choose it in a form."""
     only_in_files: ClassVar[frozenset[str]] = frozenset()
     """Settings that a form does not ask for."""
-    earlier: ClassVar[Mapping[str, Any]] = {}
-    """Settings that older journals do not name, with the values that they had then."""
 
     method: str
 

@@ -27,7 +27,6 @@ from hpo_core.model.events import (
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.rungs import AnyRung, default_min_resource, make_rung, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.search_settings import (
@@ -81,7 +80,12 @@ class ShaSearch(HalvingSettings):
         return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, several_brackets=self.rounds > 1, barriers=True)
+        return Outline(
+            max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
+            several_brackets=self.rounds > 1,
+            barriers=True,
+        )
 
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
@@ -195,12 +199,6 @@ class Tournament:
     def _size(self, rung: int) -> int:
         return self.sizes[rung] if rung < len(self.sizes) else 0
 
-    def contest(self, rung: int, reduction_factor: Number) -> Contest | None:
-        """What decides promotion: the best ``floor(n * eta**-k)`` at the barrier go on."""
-        if rung != self.rung or self.finished:
-            return None
-        return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor, at_barrier=True)
-
     def promote(self, trial: int) -> None:
         self.rungs[self.rung - 1].promote(trial)
         self.chosen.remove(trial)
@@ -254,9 +252,6 @@ class Halving(SearchMethod):
             if bracket.rung == 0:
                 count += max(0, bracket.sizes[0] - bracket.created)
         return min(count, most)
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        return self.brackets[bracket].contest(rung, self._eta)
 
     def apply(self, event: Event) -> None:
         kind = type(event)

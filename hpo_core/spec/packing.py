@@ -112,15 +112,6 @@ class PackingSpec(Part):
         description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}, or "
         "one amount for all; left out: all that others leave free, but for a reserve.",
     )
-    safety: float = Field(
-        default=0.95,
-        gt=0.5,
-        lt=1,
-        description="Share of past measurements that a predicted memory demand would have covered.",
-    )
-    profiles: int = Field(
-        default=4, ge=1, le=64, description="Jobs of unknown need on one device at once: each gets such a part of it."
-    )
     most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
     mps: Literal["off", "auto"] = Field(
         default="off",
@@ -145,12 +136,6 @@ class PackingSpec(Part):
         le=10_000,
         description="Jobs granted beyond those that run, for the policy to choose from; null: one for each device, or "
         "eight where the search never waits for results (random, grid).",
-    )
-    patience: int = Field(
-        default=32,
-        ge=1,
-        le=100_000,
-        description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
     )
 
     @field_validator("mps", mode="before")

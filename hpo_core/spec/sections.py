@@ -12,7 +12,7 @@ from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOS
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
-from hpo_core.samplers.sampler import PastTrial
+from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.security.credentials import holds_credentials
 from hpo_core.spec.sizes import check_arguments
 
@@ -42,12 +42,14 @@ class TrainingSpec(Part):
     stall_timeout: float | None = Field(
         default=3600.0,
         gt=0,
-        description="Seconds without a finished step after which an attempt counts as hung.",
+        description="Seconds without a finished step after which an attempt counts as hung. Writing or reading a "
+        "checkpoint does not count; it may take an hour.",
     )
-    storage_timeout: float | None = Field(
-        default=3600.0,
-        gt=0,
-        description="Seconds that writing or reading one checkpoint may take; stall_timeout does not count them.",
+    worker_timeout: float = Field(
+        default=60.0,
+        ge=5,
+        description="Seconds without a heartbeat after which a Dask worker counts as gone: its jobs are lost and "
+        "granted again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
     )
     grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
@@ -78,11 +80,6 @@ class TrainingSpec(Part):
         description="Ranks (processes) that train one trial together, each on a slot of its own, by torch.distributed; "
         "1: one process. All start at once or none, and end as one attempt. auto: one while many trials wait, more "
         "where few are left, see scaling; with data: a rank for each partition that a unit sees.",
-    )
-    log_limit: int | None = Field(
-        default=10_000_000,
-        ge=10_000,
-        description="Bytes kept of one attempt's output: its first fifth, and its end; null: all.",
     )
 
     def allowed(self, outcome: Outcome) -> int:
@@ -125,11 +122,6 @@ class CheckpointSpec(Part):
         default=None,
         ge=1,
         description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
-    )
-    removal: Literal["expected_loss", "final_place"] = Field(
-        default="expected_loss",
-        description="What goes first within a limit. expected_loss: the least chance of promotion times units of "
-        "training; final_place: the least chance to be among the best in the end, as older studies decided.",
     )
     folder: str | None = Field(
         default=None,
@@ -178,13 +170,12 @@ class ShareSpec(Part):
         description="Slots of the pool (with packing: devices), where each study starts workers of its own; where "
         "studies state different numbers, the smallest. Default: as many as the largest of their clusters has.",
     )
-    preempt: bool = Field(
-        default=False,
-        description="Whether it may get a slot after `wait` seconds by ending the youngest attempt of the study that "
-        "has most above its share; that attempt goes on from its checkpoint later.",
-    )
-    wait: float = Field(
-        default=60.0, ge=1, le=86_400, description="Seconds that it waits for its share before `preempt` holds."
+    preempt: float | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Seconds that it waits for its share before it gets a slot by ending the youngest attempt of the "
+        "study that has most above its share; that attempt goes on from its checkpoint later. null: it only waits.",
     )
 
 
@@ -200,11 +191,10 @@ class WarmStartSpec(Part):
         description="Of their results a sampler is shown this share of the newest study's, its square of the next "
         "one's, and so on; 0: none.",
     )
-    most: int = Field(default=300, ge=0, le=10_000, description="So many results at most are shown to a sampler.")
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
-    past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+    past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
 
 
 class JournalSpec(Part):
@@ -265,13 +255,6 @@ class PrefectSpec(Part):
     enabled: bool = Field(
         default=True,
         description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
-    )
-    start_timeout: float = Field(
-        default=300.0,
-        gt=0,
-        le=86_400,
-        description="Seconds that a Prefect server started for it may take to start without progress (CPU time, lines "
-        "of its log); with progress up to ten times as long.",
     )
     grain: Literal["auto", "job", "rung"] = Field(
         default="auto",

@@ -91,7 +91,6 @@ def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
             database = folder / Path(url.removeprefix("sqlite:///")).expanduser()
             tracking = spec.tracking.model_copy(update={copy: f"sqlite:///{database}"})
             spec = spec.model_copy(update={"tracking": tracking})
-    spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
     if spec.data is not None:
         spec = spec.model_copy(update={"data": spec.data.beside(folder)})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [

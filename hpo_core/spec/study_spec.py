@@ -11,16 +11,15 @@ from hpo_core.model.rng import derive_seed
 from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.model.space.given_values import default_values
 from hpo_core.model.space.nested_names import flat_space, flattened
-from hpo_core.model.space.when import Condition
+from hpo_core.model.space.search_space import default_values
+from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.finite_lists import check_listed
 from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec, check_data
-from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.refusals.gangs import check_gang
@@ -247,13 +246,12 @@ class StudySpec(Part):
     def from_journal(cls, data: Any, where: str = "journal") -> StudySpec:
         """Validate what a journal holds, or what was made from it.
 
-        The limits of size and the refusals that came after a journal was written do not apply, and settings that it
-        does not name mean what they meant then.
+        The limits of size and the refusals of new studies do not apply.
 
         Raises:
             SpecError: see :meth:`from_plain`.
         """
-        return cls._validated(with_later_settings(data), where, {}, RECORDED)
+        return cls._validated(data, where, {}, RECORDED)
 
     @classmethod
     def _validated(

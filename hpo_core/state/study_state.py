@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
-from typing import TypeVar
 
 import msgspec
 
@@ -37,7 +36,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import Further, Generation, Rung, Stage
+from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
@@ -45,8 +44,6 @@ from hpo_core.state.invariants import check_state
 from hpo_core.state.measured_speeds import MeasuredSpeeds, unit_seconds
 from hpo_core.state.trial_record import TrialRecord
 from hpo_core.state.worker_losses import Losses
-
-_Job = TypeVar("_Job", bound=JobGranted | JobCompleted)
 
 
 class StudyState:
@@ -151,30 +148,6 @@ class StudyState:
         self._appliers[type(event)](event)  # type: ignore[operator]
         self.losses.apply(event)
 
-    def present_shape(self, event: Event) -> Event:
-        """The event as this version records it: older ones say less about the stage of their job than the study knows.
-
-        See :mod:`hpo_core.journal.older_formats`. Changes nothing in an event of the present format.
-        """
-        if isinstance(event, AttemptFailed):
-            return self._with_stage_of_grant(event)
-        if isinstance(event, JobGranted | JobCompleted) and self.has_members:
-            return self._with_generation(event)
-        return event
-
-    def _with_stage_of_grant(self, event: AttemptFailed) -> AttemptFailed:
-        """Format 2 named the rung of a failed attempt, and no bracket."""
-        grant = self.running.get(event.trial)
-        if grant is None or grant.stage is event.stage or grant.stage == event.stage:
-            return event
-        return msgspec.structs.replace(event, stage=grant.stage)
-
-    def _with_generation(self, event: _Job) -> _Job:
-        """Format 2 knew no stages: the job of a member is one of a generation, not of a rung."""
-        if type(event.stage) is not Rung:
-            return event
-        return msgspec.structs.replace(event, stage=Generation(self.member_of(event.trial), event.stage.rung))
-
     def member_of(self, trial: int) -> int:
         """The trial's place in the population (PBT); trials of the first generation are numbered by theirs."""
         born = self.reproduced.get(trial)
@@ -213,8 +186,6 @@ class StudyState:
         self.reproduced[event.child] = event
 
     def _job_granted(self, event: JobGranted) -> None:
-        if self.has_members:
-            event = self._with_generation(event)
         trial = self.trials[event.trial]
         if event.retry and event.trial in self.waiting:
             self.waiting.remove(event.trial)
@@ -251,8 +222,6 @@ class StudyState:
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
-        if self.has_members:
-            event = self._with_generation(event)
         trial = self.trials[event.trial]
         if self.speeds is not None:
             self._measure_speed(self.speeds, event)
@@ -287,7 +256,6 @@ class StudyState:
             speeds.count(event.trial, slots=grant.demand.slots, seconds=seconds)
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
-        event = self._with_stage_of_grant(event)
         trial = self.trials[event.trial]
         self._no_longer_runs(event.trial, event.stage, event.target)
         trial.failures += (event,)

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.space import same_scalar
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.nested_names import flattened
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState

@@ -22,7 +22,7 @@ def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: 
 
     A rerun follows its record; a job that is tried again has as many ranks as before. With ``gang: auto`` it has what
     :func:`grown_size` says, and a rerun on fewer slots than a gang had takes what there is. Where models hop, a job is
-    one configuration, whatever the number of workers that its units take (:mod:`hpo_core.hopper.gang_limit`).
+    one configuration, whatever the number of workers that its units take (:mod:`hpo_core.hopper.unit_times`).
 
     Args:
         failed: the grant of the job that is tried again; None: it is a new one.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_core.hopper.hop_policy import HopPolicy
+from hpo_core.hopper.board import PlannedUnit
+from hpo_core.hopper.hop_policies import HopPolicy
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import Played, play
-from hpo_core.hopper.unit import Unit
 from hpo_core.model.rng import Stream
 from hpo_core.testing.hop_judge import complaints
 
@@ -97,7 +97,7 @@ class HopPolicyContract:
         for configuration in range(5):
             schedule.add(configuration, to=1)
 
-        def lose_a(schedule: HopSchedule) -> Unit | None:
+        def lose_a(schedule: HopSchedule) -> PlannedUnit | None:
             return schedule.worker_lost("a")
 
         played = play(schedule, lambda unit: 1.0, happenings=[(0.5, lose_a)])

@@ -25,7 +25,7 @@ from hpo_flows.dask.clusters.kubernetes import (
 )
 from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.clusters.slurm_jobs import mark_of, refusal
+from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
 from tests.conftest import make_spec
 
 SLURM = {

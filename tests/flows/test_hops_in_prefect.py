@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.hop_views import PartitionNames
 from hpo_flows.prefect_pages.task_runs import EPOCHS_LISTED, visit_lines
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.test_tune import api, task_runs

@@ -20,7 +20,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import close_all
-from hpo_flows.dask import open_tasks
+from hpo_flows.dask import on_worker as open_tasks
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.flows.conftest import ROOT

@@ -26,7 +26,7 @@ from hpo_core.spec import SlurmClusterSpec, StudySpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.clusters.slurm_jobs import call
+from hpo_flows.dask.clusters.slurm_queue import call
 from hpo_flows.prefect_pages import task_runs
 from hpo_flows.prefect_pages.follower import Controller, _final_state
 from hpo_flows.prefect_pages.follower_process import Ending

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
+from hpo_flows.dask.clusters.slurm import signal_handlers_kept
 
 
 def in_this_thread(act: Callable[[], None]) -> None:

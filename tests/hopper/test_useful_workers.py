@@ -7,8 +7,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpo_core.hopper.board import useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.useful_workers import useful_workers
 
 
 @st.composite

@@ -9,9 +9,8 @@ import pytest
 from msgspec import UNSET
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.hopping.epoch_times import EpochTimes
-from hpo_core.execution.hopping.progress_files import Progress
-from hpo_core.execution.hopping.training import Training
+from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress
+from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
@@ -22,8 +21,7 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.data import DataSpec
-from hpo_core.views.hopping.hop_units import hop_units
-from hpo_core.views.hopping.hop_words import done_words, visit_lines
+from hpo_core.views.hop_views import done_words, hop_units, visit_lines
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 
 GANGS: dict[str, Any] = {"training": {"gang": "auto"}, "cluster": {"kind": "local", "workers": 8}}
@@ -193,9 +191,15 @@ def test_what_a_controller_left_and_what_it_measured_keep_units_apart() -> None:
     files = [{"name": f"part-{place}"} for place in range(2)]
     spec = hopping().study.spec.model_copy(update={"data": DataSpec.model_validate({"partitions": files})})
     for together, expected in ((UNSET, 4.0), ((2, 1, 1), 4.0), ((2, 2), None)):
-        training = Training(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
-        left = Progress(
-            origin=None, params={}, epoch=2, state=state, visits=visits, together=together or (), points=(), elapsed=8.0
+        training = HoppedJob(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
+        left = JobProgress(
+            origin=None,
+            params={},
+            epoch=2,
+            state=state,
+            visits=list(visits),
+            together=list(together or [1] * 4),
+            elapsed=8.0,
         )
         training.go_on_from(left)
         assert training.together == together == training.failed(Outcome.PREEMPTED, "").together

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.execution.faults import Faults
-from hpo_core.execution.hopping.epoch_times import EpochTimes
-from hpo_core.execution.hopping.missing_partitions import PartitionsMissingError
-from hpo_core.execution.hopping.models_at_once import ModelsAtOnce
+from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce
+from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
+from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.hopper.played_hops import lower_bound

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 
 from hpo_core.execution.executor import OnReport
-from hpo_core.execution.hopping.missing_partitions import PartitionsMissingError
+from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.devices.inventory import Slot

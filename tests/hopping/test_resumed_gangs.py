@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.recorded_units import observe_recorded
+from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.hopper.unit_times import UnitTimes

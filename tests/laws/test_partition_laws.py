@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.partitioning import partition_data
-from hpo_core.partitioning.split import Split, split
+from hpo_core.partitioning.splitting import Split, split
 
 
 @st.composite

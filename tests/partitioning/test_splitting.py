@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.partitioning import partition_data, with_partitions
+from hpo_core.partitioning.example_sources import open_source
 from hpo_core.partitioning.holdings import Holdings
 from hpo_core.partitioning.manifest import read_manifest
-from hpo_core.partitioning.sources import open_source
 from tests.spec.test_data_settings import data_of, spec_with
 
 X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 2
@@ -311,7 +311,7 @@ def test_a_full_disk_leaves_nothing(npz: Path, tmp_path: Path, monkeypatch: pyte
         if len(written) == 2:
             raise OSError(28, "No space left on device", str(tmp_path / "to" / "x"))
 
-    monkeypatch.setattr("hpo_core.partitioning.sources.arrays.write_arrays", full)
+    monkeypatch.setattr("hpo_core.partitioning.example_sources.write_arrays", full)
     with pytest.raises(StorageError, match="No space left on device. No manifest was written"):
         partition_data(npz, tmp_path / "to", parts=3)
     assert len(written) == 2 and not list((tmp_path / "to").iterdir())

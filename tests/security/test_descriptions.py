@@ -125,7 +125,7 @@ KEYS = st.one_of(
         "stop", "checkpoints", "tracking", "prefect", "warm_start", "pythonpath", "name", "mode", "type", "low",
         "high", "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource",
         "x", "y",
-        "reduction_factor", "brackets", "preset", "budget_by", "assignment", "rung_system", "variant", "noise",
+        "reduction_factor", "brackets", "preset", "assignment", "rung_system", "variant", "noise",
         "rounds", "population", "generations", "perturb", "bounds", "points", "random", "repeats", "order",
         "studies", "past",
         "timeout", "retries", "kind", "workers", "address", "mlflow", "experiment", "total_resource",

@@ -141,7 +141,7 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "weight": 1001}, {}, "share.weight"),
         ({"pool": "p", "priority": 101}, {}, "share.priority"),
         ({"pool": "p", "slots": 0}, {}, "share.slots"),
-        ({"pool": "p", "wait": 5}, {}, "no effect without share.preempt"),
+        ({"pool": "p", "preempt": True}, {}, "preempt = true: a number belongs here"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": "auto"}}, "could ever grow; raise share.slots to 2"),
         (
@@ -169,9 +169,9 @@ def test_a_share_that_makes_no_sense_is_refused(share: Any, more: dict[str, Any]
 
 
 def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
-    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5", "share.preempt=true"])
+    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5", "share.preempt=30"])
     spec = StudySpec.from_plain(plain)
-    assert spec.share is not None and (spec.share.weight, spec.share.preempt, spec.share.wait) == (2.5, True, 60.0)
+    assert spec.share is not None and (spec.share.weight, spec.share.preempt) == (2.5, 30.0)
     assert StudySpec.from_journal(spec.plain()).share == spec.share
     assert make_spec().plain()["share"] is None
 

@@ -9,7 +9,7 @@ import pytest
 from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
-from hpo_core.views.jobs.device_use import DeviceJob, device_job, device_jobs, device_uses, mean_occupancy
+from hpo_core.views.device_use import DeviceJob, device_job, device_jobs, device_uses, mean_occupancy
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER
 
@@ -49,7 +49,7 @@ def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
 
 
 def test_results_and_failures_of_a_journal_are_found() -> None:
-    entries = [decode_entry(line) for line in (FOLDER / "used-format-3.jsonl").read_text().splitlines()]
+    entries = [decode_entry(line) for line in (FOLDER / "used-format-1.jsonl").read_text().splitlines()]
     found = device_jobs(Study.from_entries(entries).state)
     assert {(one.device, one.architecture, one.claimed) for one in found} == {("GPU-5d4e", "A100", 6_000_000_000)}
     study = Study.create(make_spec())

@@ -387,22 +387,12 @@ else:
 AdvancedSection = Annotated[Advanced | None, Folded]
 
 
-_WORKER_TIMEOUT = Field(
-    default=60.0, ge=5, description="Seconds without a heartbeat after which a worker counts as gone."
-)
-
-
 class LocalWorkers(_Form):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
     basic: ClassVar = ("workers",)
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
-    worker_timeout: float = _WORKER_TIMEOUT
-    dashboard: bool = Field(
-        default=False,
-        description="Serve Dask's dashboard on a port of 127.0.0.1, where every user of that machine can read it.",
-    )
 
 
 class DaskScheduler(_Form):
@@ -411,7 +401,6 @@ class DaskScheduler(_Form):
     model_config = ConfigDict(title="Dask scheduler")
     basic: ClassVar = ("address",)
     address: ClusterAddress = Field(description="One of those the deployment allows.")
-    worker_timeout: float = _WORKER_TIMEOUT
 
 
 class ClusterOfFile(_Form):

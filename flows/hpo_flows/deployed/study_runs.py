@@ -29,8 +29,8 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.rung_names import halt_words
-from hpo_core.views.trained_further import extension_of
+from hpo_core.views.rungs import halt_words
+from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.flow_run import drive, failed
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places

@@ -29,8 +29,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.views.hopping.partition_names import PartitionNames
-from hpo_core.views.hopping.visit_order import epoch_lines, hops_in_short
+from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_core.views.rungs import is_unlimited
 
 JOB_GRAIN_LIMIT = 300

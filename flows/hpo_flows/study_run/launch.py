@@ -28,10 +28,8 @@ from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.failure_reasons import failures_of, no_result_words
-from hpo_core.views.next_command import command_after, cure_words, next_command
-from hpo_core.views.summary import notices_of, summarize
-from hpo_core.views.trained_further import extension_of
+from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
+from hpo_core.views.summary import extension_of, notices_of, summarize
 from hpo_flows.early_interrupt import raise_at_interrupt
 from hpo_flows.prefect_api.connection import (
     check_access,
@@ -40,7 +38,7 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     prepare_environment,
 )
-from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
 from hpo_flows.prefect_pages.follower_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.serve_home import mlflow_page
@@ -70,12 +68,12 @@ def launch(
     Args:
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
-        prefect_timeout: instead of the study's ``start_timeout``.
+        prefect_timeout: seconds that a Prefect server may take to start without progress.
     """
     began = time.time()
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
-    timeout = prefect_timeout or session.spec.prefect.start_timeout
+    timeout = prefect_timeout or START_TIMEOUT
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
     waits = False

@@ -16,11 +16,11 @@ from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
-from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
+from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.pools import live_rows, pools_of
@@ -42,9 +42,8 @@ from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.named_functions import check_function
-from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.next_command import another_name
+from hpo_core.training.objective import check_function
+from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
@@ -253,7 +252,7 @@ class Session:
             raise
         study = self._open()
         self.trackers.start()
-        placer = placer_of(study)
+        placer = placer_of(study, self.executor)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
@@ -291,6 +290,7 @@ class Session:
             )
             observers.append(MeasurementWriter(study, times.estimates))
         if isinstance(placer, SharedDevices):
+            observers.append(PlacementWriter(study, placer))
             observers.append(MeasurementWriter(study, placer.estimates))
             observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(

@@ -13,8 +13,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.search.halving.brackets import BracketPlan, assignment_of
-from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.brackets import Assignment, BracketPlan
 from hpo_core.search.halving.rungs import AnyRung, Ladder
 from hpo_core.search.method import Promote, RungStatus, Sample
 
@@ -29,7 +28,7 @@ class Brackets:
         levels, eta = plan.levels, plan.reduction_factor
         self.endless = plan.endless
         self.shared = plan.shared
-        self.assignment = assignment_of(plan, configs, seed)
+        self.assignment = Assignment(plan, configs, seed)
         full = Ladder(levels, eta, endless=self.endless)
         starts = [0] if self.shared else plan.brackets
         self.ladders = [
@@ -55,36 +54,6 @@ class Brackets:
         """Whether no rung lies above, be it open or not."""
         ladder, k = self.place(bracket, rung)
         return not ladder.endless and k == len(ladder.rungs) - 1
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """What decides whether the trials at a rung are promoted.
-
-        A trial is promoted when it is among the best ``floor(n / eta)`` at any moment up to the last result.
-
-        Those among the best ``floor(n / eta)`` of the present ``n`` are candidates already. A ceiling is no top:
-        whether it will be raised is not known, so that its rung counts like an open one.
-        """
-        if self.is_top(bracket, rung):
-            return None
-        ladder, k = self.place(bracket, rung)
-        expected = arrivals = None
-        if self.assignment.width is not None:
-            coming = self.assignment.expected()
-            if not self.shared:
-                coming = [coming[self.assignment.brackets.index(bracket)]]
-            entering = dict(zip(self.assignment.brackets if self.shared else [0], coming, strict=True))
-            expected, arrivals = ladder.expected(k, entering), ladder.arrivals(k, entering)
-        here = ladder.rung(k)
-        eta = ladder.reduction_factor
-        return Contest(
-            here,
-            expected,
-            int((expected or 0) // eta),
-            reduction_factor=eta,
-            sure=int(here.size // eta),
-            arrivals=arrivals,
-            certain=k == 0,
-        )
 
     def sample(self) -> Sample | None:
         """A new configuration; None once all were sampled."""

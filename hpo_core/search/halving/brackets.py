@@ -27,26 +27,13 @@ def hyperband_size(bracket: int, rungs: int, reduction_factor: Number) -> int:
     return math.ceil(rungs * Fraction(reduction_factor) ** s / (s + 1))
 
 
-def average_budget(bracket: int, rungs: int, reduction_factor: Number) -> Fraction:
-    """Average resource of a bracket's configurations by the formula of ASHA 5.1, in units of R.
-
-    It assumes that R / r is a power of eta; see :func:`ladder_budget`.
-
-    >>> [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
-    True
-    """
-    return (rungs - bracket) / Fraction(reduction_factor) ** (rungs - 1 - bracket)
-
-
 def ladder_budget(levels: Sequence[int], reduction_factor: Number) -> Fraction:
-    """Average resource of a bracket's configurations by its rung levels, in units of R.
+    """Average resource of a bracket's configurations, in units of R; mispromotions do not count.
 
-    Mispromotions do not count.
+    A result counts with its whole level, as in the table of total budgets of the paper on ASHA (Figure 1b): rung ``k``
+    takes ``eta**-k`` of the configurations to ``levels[k]``. Where R / r is a power of eta this is the paper's formula.
 
-    A result counts with its whole level, as in the paper's table of total budgets (Figure 1b): rung ``k`` takes
-    ``eta**-k`` of the configurations to ``levels[k]``. Where R / r is a power of eta this is the paper's formula.
-
-    >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
+    >>> [ladder_budget([4**k for k in range(s, 5)], 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
     True
     """
     total = sum((level / Fraction(reduction_factor) ** k for k, level in enumerate(levels)), Fraction())
@@ -88,42 +75,25 @@ class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether several brackets compete in one system of rungs."""
     rule: str
     """How configurations go to brackets, see :class:`Assignment`."""
-    by_levels: bool
-    """Whether the rule ``budget`` counts the brackets' real levels; else the paper's formula."""
 
 
 class Assignment:
-    """Says which bracket the next configuration goes to.
-
-    It depends on nothing but how many went to each bracket.
+    """Chooses the bracket of the next configuration by how many went to each bracket, and by nothing else.
 
     Args:
-        brackets: ascending early-stopping rates.
-        rungs: of the lowest bracket; None without a maximum resource.
-        rule: ``budget`` keeps to :func:`split_width` at all times; ``proportional`` draws in proportion to
-            :func:`hyperband_size`; ``loop`` goes through the brackets in blocks of these sizes.
+        plan: its ``rule`` is ``budget`` (keep to :func:`split_width` at all times), ``proportional`` (draw in
+            proportion to :func:`hyperband_size`) or ``loop`` (go through the brackets in blocks of these sizes).
         width: configurations in all, None for no limit.
         seed: of the study, for draws.
-        budgets: resource per configuration of each bracket; default: by the paper's formula.
     """
 
-    def __init__(
-        self,
-        brackets: Sequence[int],
-        rungs: int | None,
-        reduction_factor: Number,
-        *,
-        rule: str,
-        width: int | None,
-        seed: int,
-        budgets: Sequence[Fraction] | None = None,
-    ) -> None:
-        self.brackets = list(brackets)
-        rungs = rungs if rungs is not None else self.brackets[-1] + 1
-        self._rule = rule if len(self.brackets) > 1 else "one"
+    def __init__(self, plan: BracketPlan, width: int | None, seed: int = 0) -> None:
+        self.brackets, levels, eta = list(plan.brackets), plan.levels, plan.reduction_factor
+        rungs = self.brackets[-1] + 1 if plan.endless else len(levels)
+        self._rule = plan.rule if len(self.brackets) > 1 else "one"
         self._seed = seed
-        self._sizes = [hyperband_size(s, rungs, reduction_factor) for s in self.brackets]
-        self._budgets = list(budgets or [average_budget(s, rungs, reduction_factor) for s in self.brackets])
+        self._sizes = [hyperband_size(s, rungs, eta) for s in self.brackets]
+        self._budgets = [] if plan.endless else [ladder_budget(levels[s:], eta) for s in self.brackets]
         self._weights = [1 / budget for budget in self._budgets]
         self.created = [0] * len(self.brackets)
         self.total = 0
@@ -204,20 +174,3 @@ class Assignment:
         return [
             made + round(left * size / sum(self._sizes)) for made, size in zip(self.created, self._sizes, strict=True)
         ]
-
-
-def assignment_of(plan: BracketPlan, width: int | None, seed: int) -> Assignment:
-    """The assignment that a plan of brackets asks for."""
-    levels, eta = plan.levels, plan.reduction_factor
-    budgets = None
-    if plan.by_levels and not plan.endless:
-        budgets = [ladder_budget(levels[s:], eta) for s in plan.brackets]
-    return Assignment(
-        plan.brackets,
-        None if plan.endless else len(levels),
-        eta,
-        rule=plan.rule,
-        width=width,
-        seed=seed,
-        budgets=budgets,
-    )

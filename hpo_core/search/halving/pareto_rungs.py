@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Container
 
 import numpy as np
 import numpy.typing as npt
@@ -182,17 +181,6 @@ class ParetoRung:
                 return before + len(front.order(until=trial))
             before += len(front.trials)
         return before + self._last.index(trial) + 1
-
-    def worst(self, among: Container[int]) -> tuple[int, int] | None:
-        """The last in :meth:`ranking` of some trials, and its place from 1; None: none of them is in a front."""
-        before = self.size - len(self._last)
-        for front in reversed(self._fronts):
-            before -= len(front.trials)
-            if any(trial in among for trial in front.trials.tolist()):
-                order = front.order()
-                i = max(i for i, trial in enumerate(order) if trial in among)
-                return order[i], before + i + 1
-        return None
 
     def losses_of(self, trial: int) -> tuple[float, ...]:
         """The losses of a trial that has them."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hpo_core.model.arithmetic import Number
@@ -238,40 +237,6 @@ class Ladder:
             return range(self.ceiling - 1, -1, -1)
         top = len(self.rungs) - 1
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
-
-    def expected(self, k: int, entering: Mapping[int, int]) -> int:
-        """Results that rung ``k`` will hold in the end, if nothing fails; mispromotions so far count.
-
-        Args:
-            entering: by rung, new configurations that enter there, in all.
-        """
-        found = 0
-        for j, rung in enumerate(self.rungs[: k + 1]):
-            climbing = max(int(found // self.reduction_factor), self.rungs[j - 1].promoted) if j else 0
-            found = max(rung.size, climbing + entering.get(j, 0))
-        return found
-
-    def arrivals(self, k: int, entering: Mapping[int, int]) -> int:
-        """Like :meth:`expected`, mispromotions still to come included; more than the present results if any may come.
-
-        Of ``n`` results in random order ASHA promotes about ``n / eta + sqrt(n / eta * (1 - 1 / eta))``: some are among
-        the best for a while only. (Simulated, eta 2 to 8: 0.6 to 0.9 times that root up to 100 results, 0.9 to 1.1
-        times beyond.)
-        """
-        share = 1 / float(self.reduction_factor)
-        found = 0.0
-        for j, rung in enumerate(self.rungs[: k + 1]):
-            fresh = entering.get(j, 0)
-            if j:
-                below = self.rungs[j - 1]
-                fresh += below.promoted + (below.candidate() is not None)
-                left = found - below.size
-                extra = math.sqrt(found * share * (1 - share)) - math.sqrt(below.size * share * (1 - share))
-                found = fresh + (left * share + extra if left > 0 else 0.0)
-            else:
-                found = float(fresh)
-            found = max(found, float(rung.size))
-        return math.ceil(found)
 
     def check(self) -> None:
         for rung in self.rungs:

@@ -30,12 +30,11 @@ class Explorer:
         factors: Sequence[float],
         resample: float,
         bounds: Mapping[str, tuple[float, float]],
-        rules: int = 3,
     ) -> None:
         self._space = space
         self._resample = resample
         self._seed = seed
-        self._changes = {name: Change(tuple(factors), bounds.get(name), rules) for name in space.order}
+        self._changes = {name: Change(tuple(factors), bounds.get(name)) for name in space.order}
 
     def explore(self, parent: Params, number: int) -> Params:
         """Parameters of child ``number``. Parameters that a changed choice makes active are drawn.

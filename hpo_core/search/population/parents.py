@@ -57,7 +57,6 @@ class Parents:
         selection: which of the two rules.
         truncation: share of the members.
         fitness: how fitness by several metrics compares.
-        rules: version of the rules of change.
     """
 
     def __init__(
@@ -68,13 +67,11 @@ class Parents:
         selection: Literal["tournament", "truncation"],
         truncation: float,
         fitness: Literal["priority", "pareto"],
-        rules: int,
     ) -> None:
         self._sessions = sessions
         self._seed = seed
         self._choose = self._tournament if selection == "tournament" else self._truncation
         self._share = as_written(truncation)
-        self._rules = rules
         self._pareto = fitness == "pareto"
         self._compare = by_dominance if self._pareto else by_priority
         self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
@@ -128,9 +125,7 @@ class Parents:
     def _truncation(self, initiator: int, child: int, reach: range) -> Pairing:
         members = self._ranked(self._latest.values())
         own = self._sessions[initiator]
-        cut = int(len(members) * self._share)
-        if not cut and len(members) > 1 and self._rules > 1:
-            cut = 1
+        cut = max(int(len(members) * self._share), min(1, len(members) - 1))
         best = [number for number in members[: max(1, cut)] if self._sessions[number].fitness is not None]
         place = members.index(initiator) if initiator in members else len(members)
         if own.fitness is not None and (place < len(members) - cut or not best):
@@ -148,14 +143,12 @@ class Parents:
     def _fallback(self, generation: int) -> int | None:
         """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
         found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
-        if self._rules == 1:
-            return min(found, key=cmp_to_key(self._order), default=None)
         return next(iter(self._ranked(found)), None)
 
     def _ranked(self, trials: Iterable[int]) -> list[int]:
         """The fittest first."""
         found = list(trials)
-        unordered = self._rules > 1 and any(has_gaps(self._sessions[number].fitness) for number in found)
+        unordered = any(has_gaps(self._sessions[number].fitness) for number in found)
         if unordered or self._pareto:
             return ranked({number: number for number in found}, self._compare_trials)
         return sorted(found, key=cmp_to_key(self._order))

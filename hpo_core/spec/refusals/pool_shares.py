@@ -40,10 +40,6 @@ def check_share(spec: StudySpec) -> None:
             f"share.slots = {share.slots}, and training.gang = {gang}: no job could ever {never}; raise "
             f"share.slots to {least}, or {cure}"
         )
-    if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
-        raise ValueError(
-            f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it"
-        )
 
 
 def _check_hopping(spec: StudySpec) -> None:

@@ -258,7 +258,6 @@ def _spec(
             "source": source,
             "grants": grants,
             "params": [trial.frozen.params for trial in found],
-            "max_resource": max(places),
         },
         "tracking": {"mlflow": "off"},
     }

@@ -203,8 +203,7 @@ def _replacements(
     changes: dict[str, Any] = {"study": name, "pythonpath": [str(Path(folder).resolve()) for folder in code]}
     if spec.cluster.kind != "local":
         words.append(f"cluster.kind = {spec.cluster.kind}: now two local workers")
-    local = {key: plain["cluster"][key] for key in ("workers", "worker_timeout") if spec.cluster.kind == "local"}
-    changes["cluster"] = {"kind": "local"} | local
+    changes["cluster"] = plain["cluster"] if spec.cluster.kind == "local" else {"kind": "local"}
     if (place := spec.checkpoints.folder) is not None:
         words.append(f"checkpoints.folder = {place}: now in the home; those that are there are not used")
     changes["checkpoints"] = plain["checkpoints"] | {"folder": None}

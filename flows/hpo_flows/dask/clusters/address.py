@@ -5,12 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import distributed
+from distributed.security import Security
 
+from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec
-from hpo_flows.dask.clusters.certificates import security_of
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 
 CONNECT_SECONDS = 30.0
+
+
+def security_of(cluster: AddressClusterSpec) -> Security | None:
+    """What a client needs to connect, from Dask's configuration; None without TLS.
+
+    Raises:
+        SpecError: the configuration names no certificates, or their files cannot be used.
+    """
+    if not cluster.address.startswith("tls://"):
+        return None
+    try:
+        security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
+        context = security.get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
+    except OSError as error:  # ssl.SSLError among them
+        raise SpecError(f"The certificates for {cluster.address} cannot be used ({error}); mend the files.") from None
+    if context is None:
+        raise SpecError(
+            f"cluster.address = {cluster.address!r} needs certificates; name their files in Dask's configuration: "
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and ..._CLIENT__KEY, or "
+            "distributed.comm.tls in ~/.config/dask/*.yaml."
+        )
+    return security
 
 
 class RunningScheduler(ClusterKind[AddressClusterSpec]):

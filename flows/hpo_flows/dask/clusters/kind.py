@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -80,8 +81,8 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def dashboard(self) -> bool:
-        """Whether Dask's dashboard is served; not by a kind without that setting."""
-        return bool(getattr(self.settings, "dashboard", False))
+        """Whether Dask's dashboard is served: where the environment has ``HPO_DASK_DASHBOARD=1``."""
+        return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
 
     @property
     def starting_workers(self) -> int:

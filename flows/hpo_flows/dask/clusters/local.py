@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from typing import Any
 
 import distributed
+import psutil
 from distributed.security import Security
 
 from hpo_core.spec import LocalClusterSpec
-from hpo_flows.dask.clusters.kind import LOOPBACK, scheduler_options
-from hpo_flows.dask.clusters.on_this_machine import LocalKind
+from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
+
+
+class LocalKind(ClusterKind[Settings]):
+    """A cluster whose worker processes are found below this one, and ended for certain."""
+
+    def __init__(self, settings: Settings, study: str, folder: str) -> None:
+        super().__init__(settings, study, folder)
+        self._processes: LocalProcesses | None = None
+
+    def connect(self) -> Any:
+        """Start the cluster; see :meth:`ClusterKind.connect`."""
+        self._processes = LocalProcesses()
+        return super().connect()
+
+    def abandon_start(self) -> None:
+        """Kill the workers: one that does not come up keeps Dask's constructor waiting."""
+        if self._processes is not None:
+            self._processes.kill()
+
+    async def replace_worker(self, client: Any, address: str) -> None:
+        """Kill the worker's process with all that it started; its nanny starts another one."""
+        nannies = list(self.cluster.workers.values())
+        for pid in [nanny.pid for nanny in nannies if nanny.worker_address == address and nanny.pid is not None]:
+            await asyncio.to_thread(kill_tree, pid)
+
+    def remember_processes(self) -> None:
+        """Note which processes there are, before they are asked to end."""
+        if self._processes is not None:
+            self._processes.remember()
+
+    def close(self) -> None:
+        """End the cluster, then kill what is left of its processes."""
+        super().close()
+        if self._processes is not None:
+            self._processes.kill()
+            self._processes = None
 
 
 class LocalWorkers(LocalKind[LocalClusterSpec]):
@@ -37,3 +75,54 @@ class LocalWorkers(LocalKind[LocalClusterSpec]):
     def may_hold_attempts(self) -> bool:
         """Never: they are new."""
         return False
+
+
+_WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
+_KILLED_SECONDS = 5.0
+
+
+class LocalProcesses:
+    """Worker processes that this process starts from now on, with all their descendants."""
+
+    def __init__(self) -> None:
+        self._before = set(_workers())
+        self._seen: set[psutil.Process] = set()
+
+    def remember(self) -> None:
+        """Remember who is there: a descendant whose parent has ended is not found below us any more."""
+        for worker in set(_workers()) - self._before:
+            self._seen |= _tree(worker)
+
+    def kill(self) -> None:
+        """SIGKILL to all that were seen and still live."""
+        self.remember()
+        kill(self._seen)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and all its descendants."""
+    with contextlib.suppress(psutil.Error):
+        kill(_tree(psutil.Process(pid)))
+
+
+def kill(processes: set[psutil.Process]) -> None:
+    """SIGKILL to these, if they are still the same processes, and wait until they are gone."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs([process for process in processes if process.is_running()], timeout=_KILLED_SECONDS)
+
+
+def _tree(process: psutil.Process) -> set[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return {process, *process.children(recursive=True)}
+    return {process}
+
+
+def _workers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(word in part for part in child.cmdline() for word in _WORKERS):
+                found.append(child)
+    return found

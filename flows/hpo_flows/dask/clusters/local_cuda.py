@@ -15,7 +15,7 @@ from distributed.security import Security
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import LocalCudaClusterSpec
 from hpo_flows.dask.clusters.kind import LOOPBACK, optional_package, scheduler_options
-from hpo_flows.dask.clusters.on_this_machine import LocalKind
+from hpo_flows.dask.clusters.local import LocalKind
 
 
 class LocalGpuWorkers(LocalKind[LocalCudaClusterSpec]):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import re
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,32 @@ from hpo_core.security.lock_file import LockFile
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
-from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
-from hpo_flows.dask.clusters.slurm_jobs import cancel_jobs, job_name, jobs_of, mark_of
-from hpo_flows.dask.clusters.slurm_watch import SlurmWatch, watched_cluster
+from hpo_flows.dask.clusters.slurm_queue import SlurmWatch, cancel_jobs, job_name, jobs_of, mark_of, watched_cluster
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def signal_handlers_kept() -> Iterator[None]:
+    """Let this thread set no signal handlers; other threads still may.
+
+    A module that calls ``signal.signal`` when it is imported fails in any thread but the main one, and takes the
+    handlers of Prefect, asyncio or ours away in the main one. A cluster starts in a thread of its own, and a flow run
+    may be in any.
+    """
+    here = threading.get_ident()
+    with _one_at_a_time:
+        real = signal.signal
+
+        def kept(number: int, handler: Any) -> Any:
+            return signal.getsignal(number) if threading.get_ident() == here else real(number, handler)
+
+        signal.signal = kept  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            signal.signal = real
+
 
 _ENDED_UNSEEN = 3
 """So many jobs, and at least one for each worker, that end before their worker comes are no accident."""

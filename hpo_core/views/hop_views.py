@@ -1,0 +1,469 @@
+"""The units of training behind a study's results, and where the model came from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.hops import TogetherField, Visit, units_of
+from hpo_core.model.partition_file import PartitionFile, natural_order
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState, TrialRecord
+from hpo_core.study import Study
+from hpo_core.views.formatting import byte_count, duration, plural
+from hpo_core.views.settings_words import data_words
+
+
+class HopUnit(msgspec.Struct, frozen=True, gc=False):
+    """One model on one partition, as it is behind a result."""
+
+    trial: int
+    epoch: int
+    """From 0."""
+    partition: int
+    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    worker: str
+    started: float
+    ended: float
+    size: int
+    """Bytes of the state that the model came with; 0: it began there."""
+    trains: bool
+    came_from: str
+    """Worker of the trial's unit before, of a gang that of rank 0; empty: there was none."""
+    rank: int = 0
+    """Of a gang, which saw several partitions at once; each of its ranks is listed."""
+    ranks: int = 1
+
+    @property
+    def changed_worker(self) -> bool:
+        """Whether the model hopped here from another worker."""
+        return bool(self.came_from) and self.came_from != self.worker
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started
+
+
+def _as_recorded(time: float) -> float:
+    return time
+
+
+def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], float] = _as_recorded) -> list[HopUnit]:
+    """Trial by trial, each in the order of its visits; empty where models do not hop.
+
+    Args:
+        clock: from recorded seconds to those that are shown.
+    """
+    if spec.data is None:
+        return []
+    trained_on = len(spec.data.files)
+    found = []
+    for trial in state.trials:
+        before = ""
+        for result in trial.all_results:
+            for unit in units_of(result.visits or (), result.together):
+                for rank, visit in enumerate(unit):
+                    began = clock(visit.started)
+                    found.append(
+                        HopUnit(
+                            trial=trial.number,
+                            epoch=visit.epoch,
+                            partition=visit.partition,
+                            worker=visit.worker,
+                            started=began,
+                            ended=max(began, clock(visit.ended)),
+                            size=visit.size,
+                            trains=visit.partition < trained_on,
+                            came_from=before,
+                            rank=rank,
+                            ranks=len(unit),
+                        )
+                    )
+                before = unit[0].worker
+    return found
+
+
+class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker over all units."""
+
+    worker: str
+    units: int
+    partitions: int
+    """Different ones that models visited there."""
+    seconds: float
+    """That its units took."""
+    utilization: float
+    """Share of the time from the first unit of any worker to the end of the last one."""
+    models: int
+    """Times that a model came from another worker."""
+    received: int
+    """Bytes of their states."""
+
+
+class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition over all units."""
+
+    name: str
+    trains: bool
+    """False: models are evaluated on it."""
+    count: int | None
+    """Examples, where that is known."""
+    bytes: int | None
+    units: int
+    seconds: float
+    workers: tuple[str, ...]
+    """Where models visited it; the journal does not hold who else has a copy."""
+
+
+def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
+    """By name of the worker."""
+    by_worker: dict[str, list[HopUnit]] = defaultdict(list)
+    for unit in units:
+        by_worker[unit.worker].append(unit)
+    whole = max((unit.ended for unit in units), default=0.0) - min((unit.started for unit in units), default=0.0)
+    found = []
+    for worker, own in sorted(by_worker.items(), key=lambda item: natural_order(item[0])):
+        came = [unit for unit in own if unit.changed_worker]
+        seconds = math.fsum(unit.seconds for unit in own)
+        found.append(
+            WorkerUse(
+                worker=worker,
+                units=len(own),
+                partitions=len({unit.partition for unit in own}),
+                seconds=seconds,
+                utilization=seconds / whole if whole > 0 else 0.0,
+                models=len(came),
+                received=sum(unit.size for unit in came),
+            )
+        )
+    return found
+
+
+def mean_utilization(uses: Sequence[WorkerUse]) -> float | None:
+    """Over all workers; None where there is none."""
+    return math.fsum(use.utilization for use in uses) / len(uses) if uses else None
+
+
+def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
+    """In the order of the partitions, also of those that no model visited yet.
+
+    Args:
+        files: all partitions, those of validation at the end.
+        trained_on: so many of them are trained on.
+        units: of the study.
+    """
+    by_place: dict[int, list[HopUnit]] = defaultdict(list)
+    for unit in units:
+        by_place[unit.partition].append(unit)
+    return [
+        PartitionUse(
+            name=file.name,
+            trains=place < trained_on,
+            count=file.count,
+            bytes=file.bytes,
+            units=len(by_place[place]),
+            seconds=math.fsum(unit.seconds for unit in by_place[place]),
+            workers=tuple(sorted({unit.worker for unit in by_place[place]}, key=natural_order)),
+        )
+        for place, file in enumerate(files)
+    ]
+
+
+class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study moved, and what it would have moved otherwise (Cerebro, Table 2).
+
+    The source has one size m for all models, and k epochs for each of |S| configurations. Here each trial counts with
+    the epochs that it trained and the size of its own model.
+    """
+
+    units: int
+    hops: int
+    """Units that a model came to with a state, each rank of a gang counted."""
+    moved: int
+    """Bytes of these states."""
+    changed_worker: int
+    """Hops to another worker than that of the trial's unit before."""
+    moved_to_others: int
+    """Bytes of the states of these hops."""
+    model: int
+    """Mean size of a model's state; 0: not known yet."""
+    data: int | None
+    """Bytes of all partitions; None: not known."""
+    workers: int
+    """That models visited."""
+    epochs: int
+    """Of all trials together: k|S| in the source."""
+    hopping: int
+    """Model hopper parallelism: k m p |S| + m |S|."""
+    replication: int | None
+    """Task parallelism, the data copied to each worker: p D + m |S|."""
+    remote_reads: int | None
+    """Task parallelism, the data read anew in each epoch: k |S| D + m |S|."""
+
+
+def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) -> MovedBytes | None:
+    """None where no unit has ended.
+
+    Args:
+        spec: with ``data``.
+        state: of the study.
+        units: of :func:`~hpo_core.views.hop_views.hop_units`.
+    """
+    if spec.data is None or not units:
+        return None
+    files = [*spec.data.files, *spec.data.validation_files]
+    epochs: dict[int, set[int]] = defaultdict(set)
+    sizes: dict[int, int] = defaultdict(int)
+    for unit in units:
+        epochs[unit.trial].add(unit.epoch)
+        sizes[unit.trial] = max(sizes[unit.trial], unit.size)
+    for trial in sizes:
+        kept = (result.checkpoint.size for result in state.trials[trial].all_results if result.checkpoint)
+        sizes[trial] = max([sizes[trial], *kept])
+    known = [file.bytes for file in files if file.bytes is not None]
+    data = sum(known) if len(known) == len(files) else None
+    trained, initial = sum(map(len, epochs.values())), sum(sizes.values())
+    workers = len({unit.worker for unit in units})
+    came = [unit for unit in units if unit.size]
+    changed = [unit for unit in came if unit.changed_worker]
+    return MovedBytes(
+        units=sum(unit.rank == 0 for unit in units),
+        hops=len(came),
+        moved=sum(unit.size for unit in came),
+        changed_worker=len(changed),
+        moved_to_others=sum(unit.size for unit in changed),
+        model=math.ceil(initial / len(sizes)),
+        data=data,
+        workers=workers,
+        epochs=trained,
+        hopping=sum(len(epochs[trial]) * len(files) * size for trial, size in sizes.items()) + initial,
+        replication=None if data is None else workers * data + initial,
+        remote_reads=None if data is None else trained * data + initial,
+    )
+
+
+class PartitionNames(msgspec.Struct, frozen=True):
+    """Short names of a study's partitions."""
+
+    all: tuple[str, ...]
+    """Those of validation at the end."""
+    trained_on: int
+    """So many of them are trained on."""
+
+    @classmethod
+    def of(cls, spec: StudySpec) -> PartitionNames | None:
+        """None where models do not hop."""
+        if spec.data is None:
+            return None
+        training = [file.name for file in spec.data.files]
+        validation = [file.name for file in spec.data.validation_files]
+        short = (*short_names(training), *short_names(validation))
+        return cls(short if len(set(short)) == len(short) else (*training, *validation), len(training))
+
+
+def short_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Without the folder and the end that all of them have.
+
+    >>> short_names(["shards/part-00000-of-00002.npz", "shards/part-00001-of-00002.npz"])
+    ('part-00000', 'part-00001')
+    >>> short_names(["north/1.npz", "south/1.npz"]), short_names(["train.npz"])
+    (('north', 'south'), ('train',))
+    """
+    last = [PurePosixPath(name).name for name in names]
+    if len(set(last)) < len(last):
+        last = list(names)
+    if len(last) <= 1:
+        return tuple(PurePosixPath(name).stem for name in last)
+    ends = sorted(name[::-1] for name in last)  # what the first and the last share, all share
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ends[0], ends[-1], strict=False))
+    common = "".join(one for one, _ in same)[::-1]
+    end = re.search(r"[-_./]", common)
+    cut = len(common) - end.start() if end else 0
+    short = tuple(name[: len(name) - cut] for name in last)
+    return short if all(short) else tuple(last)
+
+
+VISITS_NAMED = 64
+"""In one line; an epoch may have thousands."""
+
+
+class EpochVisits(msgspec.Struct, frozen=True):
+    """One epoch of a trial."""
+
+    epoch: int
+    """From 0."""
+    trained: tuple[tuple[str, str, float], ...]
+    """(partition, worker, seconds) in the order of the visits."""
+    evaluated: tuple[tuple[str, str, float], ...]
+    """Likewise on the validation data."""
+    ranks: tuple[int, ...]
+    """Of the units that trained, in their order: how many of these visits were one unit."""
+
+    @property
+    def seconds(self) -> float:
+        """That its units took."""
+        units = [*self.units, *([visit] for visit in self.evaluated)]
+        return math.fsum(max(seconds for _, _, seconds in unit) for unit in units)
+
+    @property
+    def line(self) -> str:
+        """``epoch 2: part-1 on w0 (4 s), part-0 on w1 + part-2 on w2 (5 s); 9 s``."""
+        parts = [_listed(self.units)]
+        if self.evaluated:
+            parts.append(f"validation {_listed([[visit] for visit in self.evaluated])}")
+        return f"epoch {self.epoch}: {'; '.join(parts)}; {duration(self.seconds)}"
+
+    @property
+    def units(self) -> list[Sequence[tuple[str, str, float]]]:
+        """:attr:`trained`, unit by unit."""
+        ends = list(accumulate(self.ranks))
+        return [self.trained[end - ranks : end] for end, ranks in zip(ends, self.ranks, strict=True)]
+
+
+def epochs_of(
+    visits: Sequence[Visit], names: PartitionNames, together: TogetherField = msgspec.UNSET
+) -> list[EpochVisits]:
+    """Visits of one job, by epoch."""
+    found = []
+    for epoch, group in groupby(units_of(visits, together), key=lambda unit: unit[0].epoch):
+        units = list(group)
+        own = [visit for unit in units for visit in unit]
+        found.append(
+            EpochVisits(
+                epoch,
+                tuple(_named(visit, names) for visit in own if visit.partition < names.trained_on),
+                tuple(_named(visit, names) for visit in own if visit.partition >= names.trained_on),
+                tuple(len(unit) for unit in units if unit[0].partition < names.trained_on),
+            )
+        )
+    return found
+
+
+def epoch_lines(
+    visits: Sequence[Visit], names: PartitionNames, most: int, together: TogetherField = msgspec.UNSET
+) -> Iterator[str]:
+    """A line for each of the first epochs, and one that counts the others."""
+    epochs = epochs_of(visits, names, together)
+    yield from (epoch.line for epoch in epochs[:most])
+    if len(epochs) > most:
+        yield f"and {plural(len(epochs) - most, 'epoch')} more"
+
+
+def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> str:
+    """How much a job hopped.
+
+    >>> at = dict(started=0.0, ended=1.0, size=9)
+    >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
+    '2 epochs, 3 units on 2 workers, 1 hop to another'
+    """
+    if not visits:
+        return ""
+    epochs = len({visit.epoch for visit in visits})
+    workers = len({visit.worker for visit in visits})
+    units = list(units_of(visits, together))
+    changed = sum(one[0].worker != other[0].worker for one, other in pairwise(units))
+    where = f"{plural(epochs, 'epoch')}, {plural(len(units), 'unit')} on {plural(workers, 'worker')}"
+    return f"{where}, {plural(changed, 'hop')} to another" if workers > 1 else where
+
+
+def worker_name(worker: str) -> str:
+    """As people read it.
+
+    >>> worker_name("tcp://127.0.0.1:40001")
+    '127.0.0.1:40001'
+    """
+    return worker.removeprefix("tcp://").removeprefix("tls://")
+
+
+def _named(visit: Visit, names: PartitionNames) -> tuple[str, str, float]:
+    known = visit.partition < len(names.all)
+    name = names.all[visit.partition] if known else f"partition {visit.partition}"
+    return name, worker_name(visit.worker), max(0.0, visit.ended - visit.started)
+
+
+def _listed(units: Sequence[Sequence[tuple[str, str, float]]]) -> str:
+    shown = [
+        f"{' + '.join(f'{name} on {worker}' for name, worker, _ in unit)} ({duration(unit[0][2])})"
+        for unit in units[:VISITS_NAMED]
+    ]
+    more = f" and {len(units) - VISITS_NAMED:,} more" if len(units) > VISITS_NAMED else ""
+    return ", ".join(shown) + more
+
+
+def hopping_line(study: Study) -> str:
+    """The data, and what was done with them until now; empty where models do not hop."""
+    if study.spec.data is None:
+        return ""
+    return f"{data_words(study.spec)}; {done_words(study)}"
+
+
+def done_words(study: Study) -> str:
+    """Units, workers, utilization and bytes behind the results."""
+    units = hop_units(study.spec, study.state)
+    moved = moved_bytes(study.spec, study.state, units)
+    if moved is None:
+        return "no result yet"
+    uses = worker_uses(units)
+    words = [
+        f"{plural(moved.units, 'unit')} of {plural(moved.epochs, 'epoch')} on {plural(len(uses), 'worker')}",
+        f"busy {100 * (mean_utilization(uses) or 0.0):.0f} % of the time",
+    ]
+    if moved.moved:
+        words.append(f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}")
+    return ", ".join(words)
+
+
+def plain_hops(study: Study) -> dict[str, Any]:
+    """For programs; empty where models do not hop, or no result is there."""
+    data = study.spec.data
+    units = hop_units(study.spec, study.state)
+    moved = moved_bytes(study.spec, study.state, units)
+    if data is None or moved is None:
+        return {}
+    files = [*data.files, *data.validation_files]
+    found: dict[str, Any] = {
+        "moved": msgspec.to_builtins(moved),
+        "workers": msgspec.to_builtins(worker_uses(units)),
+        "partitions": msgspec.to_builtins(partition_uses(files, len(data.files), units)),
+    }
+    return found
+
+
+def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
+    """The partitions that a trial visited, a line for each epoch behind its results."""
+    names = PartitionNames.of(spec)
+    for result in trial.all_results if names is not None else ():
+        assert names is not None
+        yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
+
+
+def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
+    """The visits behind a trial's results in their order, for programs and tables.
+
+    Where a gang saw several partitions at once, each has its rank, from 0.
+    """
+    if spec.data is None:
+        return []
+    names = [file.name for file in (*spec.data.files, *spec.data.validation_files)]
+    return [
+        {
+            "epoch": visit.epoch,
+            "partition": names[visit.partition],
+            "worker": visit.worker,
+            "started": visit.started,
+            "ended": visit.ended,
+            "bytes": visit.size,
+            **({"rank": rank} if len(unit) > 1 else {}),
+        }
+        for result in trial.all_results
+        for unit in units_of(result.visits or (), result.together)
+        for rank, visit in enumerate(unit)
+    ]

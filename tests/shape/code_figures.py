@@ -1,0 +1,119 @@
+"""Figures of the code: lines, files, questions about modes, names, docstrings (printed by `tests.shape.figures`)."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.shape.imports import graph, modules, tree
+
+SMALL = 40
+"""A file with fewer code lines is small."""
+MODES = {"packing", "data", "share", "gang", "scaling"}
+"""Sections of a study file that change how jobs are placed."""
+ASSEMBLY = {"hpo_flows.study_run.session"}
+"""Modules that assemble a run from its spec: they may ask which modes it has."""
+_RIDDLE = re.compile(r"(Of|Those|Its|So|That)\b")
+
+
+@cache
+def code_lines(path: Path) -> int:
+    """Lines of a file with code: no blank lines, comments or docstrings."""
+    docstrings = {line for node in _documented(tree(path)) for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
+
+
+def _documented(top: ast.AST) -> Iterator[ast.Constant]:
+    """Docstrings of a module and of what is defined in it, and the strings below attributes."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+def all_code_lines() -> int:
+    """Code lines of both packages."""
+    return sum(code_lines(path) for path in modules().values())
+
+
+def small_files() -> list[str]:
+    """Modules with fewer than :data:`SMALL` code lines, but for those that are empty."""
+    return [name for name, path in modules().items() if 0 < code_lines(path) < SMALL]
+
+
+def single_importers() -> list[str]:
+    """Modules that exactly one other module imports."""
+    importers = Counter(target for targets in graph().values() for target in targets)
+    return [name for name, path in modules().items() if importers[name] == 1 and path.name != "__init__.py"]
+
+
+def mode_questions() -> list[tuple[str, int]]:
+    """Lines (module, line) that ask which mode a study is in, outside the spec and where a run is assembled.
+
+    A question compares ``spec.packing``, ``spec.data``, ``spec.share``, ``training.gang`` or ``spec.scaling``, or takes
+    it as a condition.
+    """
+    found = set()
+    for name, path in modules().items():
+        if not name.startswith("hpo_core.spec") and name not in ASSEMBLY:
+            found |= {(name, line) for line in _questions(tree(path))}
+    return sorted(found)
+
+
+def _questions(top: ast.AST) -> Iterator[int]:
+    for node in ast.walk(top):
+        if isinstance(node, ast.Compare) and _is_mode(node.left):
+            yield node.lineno
+        elif isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert) and _is_mode(node.test):
+            yield node.test.lineno
+        elif isinstance(node, ast.BoolOp):
+            yield from (value.lineno for value in node.values if _is_mode(value))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_mode(node.operand):
+            yield node.lineno
+
+
+def _is_mode(node: ast.expr) -> bool:
+    """Whether an expression is such a section: ``study.spec.packing``, ``self._spec.training.gang``."""
+    if not isinstance(node, ast.Attribute) or node.attr not in MODES:
+        return False
+    names = ast.unparse(node.value).split(".")
+    return bool({"spec", "_spec", "training", "_training"} & set(names))
+
+
+def doubled_classes() -> dict[str, list[str]]:
+    """Public class names that two modules define."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def doubled_modules() -> dict[str, list[str]]:
+    """Base names that two modules have."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules().items():
+        if not path.name.startswith("__"):
+            found[path.stem].append(name)
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def riddles() -> list[tuple[str, int, str]]:
+    """Docstrings (module, line, first words) that begin with a word that points at something not named."""
+    return [
+        (name, found.lineno, str(found.value)[:60])
+        for name, path in modules().items()
+        for found in _documented(tree(path))
+        if _RIDDLE.match(str(found.value))
+    ]
