@@ -24,8 +24,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import Live, html_page, table
 from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageResponse
-from hpo_core.security.lock_file import LockFile
-from hpo_core.security.private_files import open_private
+from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_links import run_url
 from hpo_core.tracking.run_location import ProjectionPlace, read_place

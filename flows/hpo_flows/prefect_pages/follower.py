@@ -28,8 +28,7 @@ from uuid import UUID
 import msgspec
 
 from hpo_core.journal.sql import open_journal
-from hpo_core.security.credentials import without_credentials
-from hpo_core.security.masking import mask_logs, masked
+from hpo_core.security.masking import mask_logs, masked, without_credentials
 from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
