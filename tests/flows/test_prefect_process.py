@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_flows.prefect_pages.follower_process import RESTARTS, PrefectProcess, Shown
+from hpo_flows.prefect_pages.prefect_process import RESTARTS, PrefectProcess, Shown
 from tests.flows.conftest import LIMIT
 
 

@@ -29,7 +29,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.prefect_api.api_watch import RETURN_SECONDS, api_is_unreachable, end_process_soon, wait_for_return
-from hpo_flows.prefect_pages.follower_process import tags_of
+from hpo_flows.prefect_pages.prefect_process import tags_of
 from hpo_flows.prefect_pages.study_pages import StudyPages, failed_state, tell_first
 from hpo_flows.study_run.session import ObserverFactory, Session, Summary
 

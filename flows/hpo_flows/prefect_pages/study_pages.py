@@ -39,7 +39,7 @@ from hpo_core.views.sharing.standings import standings
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts
-from hpo_flows.prefect_pages.follower_process import shown_parameters
+from hpo_flows.prefect_pages.prefect_process import shown_parameters
 from hpo_flows.prefect_pages.task_runs import TaskRuns
 from hpo_flows.progress import ResultLines
 

@@ -39,7 +39,7 @@ from hpo_flows.prefect_api.connection import (
     prepare_environment,
 )
 from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
-from hpo_flows.prefect_pages.follower_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
+from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary

@@ -1,4 +1,4 @@
-"""The process that shows a command's study in Prefect: ``python -m hpo_flows.prefect_pages.follower FILE``.
+"""The process that shows a command's study in Prefect: ``python -m hpo_flows.prefect_pages.prefect_follower FILE``.
 
 It waits for the Prefect server, makes the flow run, and follows the journal there: a task run for each job or rung,
 with the times of the journal, also for jobs that ended before the server was there.
@@ -33,12 +33,13 @@ from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.follower_process import Ending, Shown
+from hpo_flows.prefect_pages.prefect_process import Ending, Shown
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
+
 
 _READ_SECONDS = 0.3
 END_SECONDS = 120.0

@@ -93,7 +93,7 @@ class PrefectProcess:
             sys.executable,
             "-P",
             "-m",
-            "hpo_flows.prefect_pages.follower",
+            "hpo_flows.prefect_pages.prefect_follower",
             str(self._shown.fileno()),
         ]
         self._journal = journal
