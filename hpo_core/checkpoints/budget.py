@@ -23,7 +23,7 @@ from bisect import bisect_left, insort
 from hpo_core.checkpoints.retention import Hold, LiveCheckpoints
 from hpo_core.model.events import CheckpointRemoved, Event, JobCompleted, concerns_search
 from hpo_core.spec import StudySpec
-from hpo_core.state.pareto_front import dominates
+from hpo_core.state.best_results import dominates
 
 _Key = tuple[float, ...]
 """Total violation, losses and trial number: what results at one rung are ordered by."""

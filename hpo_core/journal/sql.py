@@ -9,23 +9,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import socket
+import sqlite3
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import psutil
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.journal.protocol import Owner, StudyInfo
-from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
 from hpo_core.journal.sql_pools import SqlPools
-from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
     JournalError,
@@ -37,6 +39,55 @@ from hpo_core.model.errors import (
 from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_secret_arguments
 from hpo_core.security.private_files import private_database
+
+
+def is_read_only(file: Path) -> bool:
+    """Whether a database is there and cannot be written to, or nothing can be made beside it."""
+    return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+
+
+class ReadingSide:
+    """How such a database is opened."""
+
+    def __init__(self, file: Path, how: str, folder: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self._file = file
+        self._how = how
+        self._folder = folder
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection that writes nothing."""
+        uri = f"file:{quote(str(self._file.absolute()))}?{self._how}"
+        return sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False, isolation_level=None)
+
+    def close(self) -> None:
+        """Remove the copy, where there is one."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def reading_side(file: Path) -> ReadingSide:
+    """The way to read ``file`` that misses nothing.
+
+    Raises:
+        OSError: its copy cannot be made.
+    """
+    wal = file.with_name(file.name + "-wal")
+    try:
+        kept = wal.stat().st_size > 0
+    except FileNotFoundError:
+        kept = False
+    if not kept:
+        return ReadingSide(file, "mode=ro&immutable=1")
+    if file.with_name(file.name + "-shm").exists():
+        side = ReadingSide(file, "mode=ro")
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(side.connect()) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return side
+    folder = tempfile.TemporaryDirectory(prefix="hpo-journal-", ignore_cleanup_errors=True)
+    for source in (file, wal):
+        shutil.copyfile(source, Path(folder.name) / source.name)
+    return ReadingSide(Path(folder.name) / file.name, "mode=rw", folder)
+
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0

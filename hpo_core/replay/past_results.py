@@ -14,8 +14,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
-from hpo_core.replay.damaged_journals import damage_named
-from hpo_core.spec import PastTrial, StudySpec
+from hpo_core.replay.audit import damage_named
+from hpo_core.spec import StudySpec, WarmStartTrial
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]
@@ -100,10 +100,12 @@ def _fitted(params: Params, space: SearchSpace) -> Params | None:
     return None if space.complaints(kept) else kept
 
 
-def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]) -> list[PastTrial]:
+def _past(
+    spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]
+) -> list[WarmStartTrial]:
     warm = spec.warm_start
     assert warm is not None
-    kept: list[PastTrial] = []
+    kept: list[WarmStartTrial] = []
     for age, trials in enumerate(found):
         draws = Stream(spec.seed, "warm-start", age)
         for params, trial in trials:
@@ -112,7 +114,7 @@ def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tupl
             if warm.decay and (chance or proposed is not None) and trial.parent is None:
                 feasible = [result for result in trial.results if not result.infeasible]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
-                kept.append(PastTrial(params=params, losses=losses, proposed=proposed))
+                kept.append(WarmStartTrial(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
     return kept[:MOST_SHOWN]
 

@@ -32,7 +32,7 @@ import inspect
 import math
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -55,10 +55,33 @@ from hpo_core.model.space import PARAMETER_TYPES, ParameterType
 from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.ranked_gp import RankedGPSampler
-from hpo_core.samplers.ranked_gp.trial_results import PAST
+from hpo_core.samplers.ranked_results import PAST
 from hpo_core.samplers.sampler import SamplerContext
+
+
+class MirrorStorage(optuna.storages.InMemoryStorage):
+    """Optuna's own storage; samplers see a trial of :attr:`view` in place of the stored one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        if states == (TrialState.WAITING,):  # Optuna looks for one at each ask; here none ever waits
+            return []
+        trials = super().get_all_trials(study_id, deepcopy=False)  # by number, from 0 on
+        shown = list(map(self.view.get, range(len(trials)), trials))
+        return [trial for trial in shown if states is None or trial.state in states]
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """Those of the shown trial: GPSampler of Optuna 4 reads the constraints here."""
+        stored: FrozenTrial = super().get_trial(trial_id)
+        shown = self.view.get(stored.number, stored)
+        return {**shown.system_attrs, **stored.system_attrs}
+
 
 _NOT_OFFERED = {
     "BaseSampler": "it is what samplers are made of, and proposes nothing",

@@ -10,17 +10,17 @@ from pydantic import Field, model_validator
 from hpo_core.model import limits
 from hpo_core.model.limit_checks import as_number, at_most
 from hpo_core.model.space import ParameterType
-from hpo_core.search.halving.brackets import hyperband_size
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.rungs import default_min_resource, rung_levels
+from hpo_core.search.brackets import hyperband_size
+from hpo_core.search.rungs import default_min_resource, rung_levels
 from hpo_core.search.search_settings import (
     ETA,
     MAX,
     MIN,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
+    SearchProgress,
     check_range,
     check_rungs,
 )
@@ -69,7 +69,7 @@ class HyperbandSearch(HalvingSettings):
             barriers=True,
         )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
     def sampled(self) -> int:

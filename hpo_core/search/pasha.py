@@ -12,18 +12,17 @@ from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.reachable_resource import highest_rung, too_few
-from hpo_core.search.halving.rungs import rung_levels
 from hpo_core.search.method import Action, RungStatus, SearchMethod
+from hpo_core.search.rungs import highest_rung, rung_levels, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
     ETA,
     MAX,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
+    SearchProgress,
     check_configs,
     check_range,
     check_rungs,
@@ -64,7 +63,7 @@ class PashaSearch(HalvingSettings):
             max_resource=self.max_resource, reduction_factor=self.reduction_factor, endless=self.configs is None
         )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, ceiling {progress.level:,} of {self.max_resource:,}"
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
@@ -113,7 +112,7 @@ class Pasha(SearchMethod):
         self.ruled_out = self.asha.ruled_out
         self.ladder = self.asha.brackets.ladders[0]
         self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
-        from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
+        from hpo_core.search.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
 
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()

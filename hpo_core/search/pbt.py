@@ -39,10 +39,9 @@ from hpo_core.model.events import (
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import ParameterType, SearchSpace
+from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
-from hpo_core.search.population.explore import Explorer
-from hpo_core.search.population.parents import Parents, Session
-from hpo_core.search.search_settings import Outline, Progress, Resource, SearchContext, SearchSettings
+from hpo_core.search.search_settings import Outline, Resource, SearchContext, SearchProgress, SearchSettings
 
 
 class PbtSearch(SearchSettings):
@@ -126,7 +125,7 @@ class PbtSearch(SearchSettings):
     def accepts_any_metric(self) -> bool:
         return True
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return (
             f"{self.method} ({self.selection}), population {self.population:,}, generation {progress.generation:,} of "
             f"{self.generations:,}"
@@ -155,7 +154,7 @@ class PbtSearch(SearchSettings):
 class Pbt(SearchMethod):
     """A population, asked which member trains next and from whose weights.
 
-    ``selection`` says how the parent is found (:class:`~hpo_core.search.population.parents.Parents`). Opponents come
+    ``selection`` says how the parent is found (:class:`~hpo_core.search.evolution.Parents`). Opponents come
     from the last ``opponents_from`` generations up to the initiator's own (``opponents: past``), from its own alone
     (``same``), or from later ones too (``any``; 4.8 compares the three). A trial that diverged or was abandoned
     initiates, too; where no trial can be its child's parent, the member begins anew.
@@ -167,7 +166,7 @@ class Pbt(SearchMethod):
     def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
         self.settings = settings
         self._explorer = settings.explorer(space, seed)
-        self.sessions: list[Session] = []
+        self.sessions: list[TrialSession] = []
         self._parents = Parents(
             self.sessions,
             seed=seed,
@@ -332,7 +331,7 @@ class Pbt(SearchMethod):
             self.running.add(event.trial)
         elif kind is TrialCreated:
             assert isinstance(event, TrialCreated)
-            self.sessions.append(Session(event.params, event.parent, event.trial))
+            self.sessions.append(TrialSession(event.params, event.parent, event.trial))
             self._count_up(self._created, 0)
             self._count_up(self._pending, 0)
         elif kind is Reproduced:

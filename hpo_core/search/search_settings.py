@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import msgspec
 from pydantic import Field
 
 from hpo_core.model import limits
+from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.settings import Part
 from hpo_core.model.space import ParameterType, SearchSpace
@@ -77,7 +78,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.entrances)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class SearchProgress(msgspec.Struct, frozen=True):
     """How far a search has come, for its summary."""
 
     brackets: int
@@ -146,7 +147,7 @@ class SearchSettings(Part, ABC):
     def outline(self) -> Outline:
         """What the rest of the program may know of it; made for each call."""
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         """The search in a few words, for the head of a report."""
         return self.method
 
@@ -258,3 +259,15 @@ def check_configs(configs: int | None) -> None:
 def check_rungs(levels: Sequence[int]) -> None:
     """Refuse more rungs than a bracket may have."""
     at_most("rungs", len(levels), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
+
+
+class HalvingSettings(SearchSettings):
+    """Settings of a search that promotes one in eta."""
+
+    if TYPE_CHECKING:  # each search has a default of its own, in its own place among the settings
+        reduction_factor: float
+
+    @property
+    def eta(self) -> Number:
+        """The reduction factor as the rules compute with it: exactly as it was written."""
+        return as_written(self.reduction_factor)

@@ -26,17 +26,17 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.rungs import AnyRung, default_min_resource, make_rung, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
+from hpo_core.search.rungs import AnyRung, default_min_resource, make_rung, rung_levels
 from hpo_core.search.search_settings import (
     ETA,
     MAX,
     MIN,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
+    SearchProgress,
     check_configs,
     check_range,
     check_rungs,
@@ -87,7 +87,7 @@ class ShaSearch(HalvingSettings):
             barriers=True,
         )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
     def sampled(self) -> int:

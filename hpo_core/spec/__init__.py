@@ -8,7 +8,7 @@ from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
-from hpo_core.samplers.sampler import PastTrial
+from hpo_core.samplers.sampler import WarmStartTrial
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.grid import GridSearch
 from hpo_core.search.hyperband import HyperbandSearch
@@ -70,7 +70,6 @@ __all__ = [
     "MetricSpec",
     "PackingSpec",
     "PashaSearch",
-    "PastTrial",
     "PbtSearch",
     "PrefectSpec",
     "RandomSearch",
@@ -86,6 +85,7 @@ __all__ = [
     "TrackingSpec",
     "TrainingSpec",
     "WarmStartSpec",
+    "WarmStartTrial",
     "all_at_once",
     "create_method",
     "create_sampler",

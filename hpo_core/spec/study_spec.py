@@ -14,7 +14,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.given_values import default_values
 from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.when import Condition
-from hpo_core.samplers.finite_lists import check_listed
+from hpo_core.samplers.exhaustive_sampler import check_listed
 from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given

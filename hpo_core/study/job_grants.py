@@ -27,7 +27,6 @@ from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sampl
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
-from hpo_core.study.further_training import next_in_turn, recorded_training
 from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.stop_rules import StopRules
 
@@ -123,7 +122,8 @@ class Grants:
         state = self._state
         if not state.extended or state.further_held or self.searching:
             return None
-        return next_in_turn(state)
+        free = (number for number in state.extended if not state.trials[number].running)
+        return next((number for number in free if number not in state.waiting), None)
 
     def next_again(self) -> tuple[int | None, Action]:
         """The trial to be tried again now, or None, and what the method wants instead.
@@ -311,3 +311,16 @@ class Grants:
             retry=again,
             demand=demand,
         )
+
+
+def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | None:
+    """(trial, target) that a rerun has yet to train beyond its search, as its source did; None: nothing."""
+    record = spec.search.record()
+    for further in record.further if record is not None else ():
+        trial = state.trials[further.trial] if further.trial < len(state.trials) else None
+        if trial is None or trial.abandoned is not None or further.trial in state.extended:
+            continue
+        failed = max((ended.target for ended in trial.given_up), default=0)
+        if trial.all_results and max(trial.resource, failed) < further.target:
+            return further.trial, further.target
+    return None

@@ -14,8 +14,8 @@ import msgspec
 
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.model.stage import FURTHER
-from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.search.method import Loss, loss_of
+from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.study import Study
 from hpo_core.views.rung_names import Place, RungNames
 

@@ -20,8 +20,8 @@ from hpo_core.model.feasibility import Infeasible, total_violation
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.search.halving.pareto_rungs import ParetoRung
-from hpo_core.search.halving.rungs import Rung
+from hpo_core.search.pareto_rungs import ParetoRung
+from hpo_core.search.rungs import Rung
 from hpo_core.views.summary import constraint_words, summarize
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, spec_of

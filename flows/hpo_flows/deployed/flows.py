@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.security.masking import masked_errors
 from hpo_flows.deployed.form import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpo_core.integrations.optuna.rung_pruner import RungPruner
 from hpo_core.model.arithmetic import Number
-from hpo_core.search.halving.rungs import rung_levels
+from hpo_core.search.rungs import rung_levels
 
 _MOST_RUNGS = 64
 _LARGEST = 2**62

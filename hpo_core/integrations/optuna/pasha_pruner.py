@@ -9,7 +9,7 @@ import optuna
 from hpo_core.integrations.optuna.rung_pruner import RungPruner
 from hpo_core.integrations.optuna.rung_results import RungResults
 from hpo_core.integrations.optuna.rungs_under_ceiling import RungsUnderCeiling
-from hpo_core.search.halving.rungs import rung_levels
+from hpo_core.search.rungs import rung_levels
 
 
 class PashaPruner(RungPruner):

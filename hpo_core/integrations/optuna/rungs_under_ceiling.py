@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 
 from hpo_core.integrations.optuna.rung_results import RungResults
 from hpo_core.model.arithmetic import as_written
-from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
+from hpo_core.search.soft_ranking import SoftRanking, Tolerance
 
 if TYPE_CHECKING:
     from hpo_core.integrations.optuna.pasha_pruner import PashaPruner

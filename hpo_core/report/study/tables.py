@@ -11,7 +11,7 @@ from typing import Any
 from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
-from hpo_core.search.search_settings import Progress
+from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_words import granted_words
@@ -136,7 +136,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
 
 def _search(series: Series) -> str:
     """The search method and its brackets, as short as it can be told."""
-    progress = Progress(
+    progress = SearchProgress(
         brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
         level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
         generation=series.lineage.generations() if series.lineage is not None else 0,

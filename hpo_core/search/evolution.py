@@ -1,20 +1,81 @@
-"""Who is the parent: whom an ended trial meets, and which of the two is fitter (Li et al. 2019, 3.4; ASHA A.3)."""
+"""Which of two trials is fitter, by several metrics of which some may be missing (PBT, Li et al. 2019, 3.5.1).
+
+The paper allows missing entries and does not say how to compare them: here both rules look at the metrics that both
+trials have. With gaps that is no order: a may be fitter than b, b than c, and c than a. A tournament compares two and
+needs none; where the best of many is wanted, :func:`ranked` counts for each how many are fitter.
+
+Dominance is the usual one of Pareto: nowhere worse and somewhere better. The paper's is stricter (better in all), and
+would leave any two trials undecided that are equal in one metric, as counts of errors or bytes often are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cmp_to_key
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.rng import Stream
+from hpo_core.model.space import Change, SearchSpace
 from hpo_core.model.trial import Params
-from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
+
+Compared = TypeVar("Compared")
+Fitness = tuple[float, ...] | None
+"""Losses, smaller is fitter; NaN where a metric is missing; None: the trial diverged or was abandoned."""
 
 
-class Session(msgspec.Struct, gc=False):
+def by_priority(one: Fitness, other: Fitness) -> int:
+    """-1 where ``one`` is fitter, 1 where ``other`` is, 0 where nothing tells them apart.
+
+    The first metric that both have and that differs decides.
+
+    >>> by_priority((1.0, 9.0), (1.0, 2.0)), by_priority((math.nan, 1.0), (5.0, 2.0)), by_priority(None, (7.0,))
+    (1, -1, 1)
+    """
+    if one is None or other is None:
+        return (one is None) - (other is None)
+    for a, b in zip(one, other, strict=True):
+        if a < b:
+            return -1
+        if a > b:
+            return 1
+    return 0
+
+
+def by_dominance(one: Fitness, other: Fitness) -> int:
+    """-1 where ``one`` dominates, 1 where ``other`` does, 0 where neither does, over the metrics that both have.
+
+    >>> by_dominance((1.0, 1.0), (1.0, 2.0)), by_dominance((1.0, 3.0), (2.0, 2.0))
+    (-1, 0)
+    >>> by_dominance((1.0, math.nan), (2.0, 0.0))
+    -1
+    """
+    if one is None or other is None:
+        return (one is None) - (other is None)
+    shared = [(a, b) for a, b in zip(one, other, strict=True) if not (math.isnan(a) or math.isnan(b))]
+    better, worse = any(a < b for a, b in shared), any(a > b for a, b in shared)
+    return (worse > better) - (better > worse)
+
+
+def has_gaps(fitness: Fitness) -> bool:
+    """Whether a metric is missing."""
+    return fitness is not None and any(map(math.isnan, fitness))
+
+
+def ranked(fitness: Mapping[int, Compared], compare: Callable[[Compared, Compared], int]) -> list[int]:
+    """Trials by how many of the others are fitter, the lower number first between equals.
+
+    >>> ranked({3: (2.0,), 1: (2.0,), 2: None, 0: (5.0,)}, by_priority)
+    [1, 3, 0, 2]
+    """
+    fitter = {trial: sum(compare(other, own) < 0 for other in fitness.values()) for trial, own in fitness.items()}
+    return sorted(fitness, key=lambda trial: (fitter[trial], trial))
+
+
+class TrialSession(msgspec.Struct, gc=False):
     """What the evolution knows of one trial."""
 
     params: Params
@@ -61,7 +122,7 @@ class Parents:
 
     def __init__(
         self,
-        sessions: list[Session],
+        sessions: list[TrialSession],
         *,
         seed: int,
         selection: Literal["tournament", "truncation"],
@@ -163,3 +224,57 @@ class Parents:
         if a.violation != b.violation and a.fitness is not None and b.fitness is not None:
             return -1 if a.violation < b.violation else 1
         return self._compare(a.fitness, b.fitness)
+
+
+MOST_CHANGES = 100
+
+
+class Explorer:
+    """Draws depend on the seed and the child's number alone.
+
+    Args:
+        settings: factors, resampling probability, and bounds narrower than the space.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        seed: int,
+        *,
+        factors: Sequence[float],
+        resample: float,
+        bounds: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self._space = space
+        self._resample = resample
+        self._seed = seed
+        self._changes = {name: Change(tuple(factors), bounds.get(name)) for name in space.order}
+
+    def explore(self, parent: Params, number: int) -> Params:
+        """Parameters of child ``number``. Parameters that a changed choice makes active are drawn.
+
+        A forbidden combination is changed anew; after :data:`MOST_CHANGES` of them a whole configuration is drawn.
+        """
+        for attempt in range(MOST_CHANGES):
+            values = self._changed(parent, number, f"again-{attempt}/" if attempt else "")
+            if not self._space.has_forbidden or not self._space.forbidden_by(values):
+                return values
+        return self._space.draw(Stream(self._seed, "explore", number))
+
+    def _changed(self, parent: Params, number: int, purpose: str) -> Params:
+        values: Params = {}
+        for name in self._space.order:
+            if not self._space.is_active(name, values):
+                continue
+            parameter, change = self._space.resolved(name, values), self._changes[name]
+            stream = Stream(self._seed, f"explore/{purpose}{name}", number)
+            if name not in parent:
+                values[name] = parameter.draw_changed(stream, change)
+            elif parameter.static:
+                fits = not self._space.is_dependent(name) or parameter.contains(parent[name])
+                values[name] = parent[name] if fits else parameter.draw_changed(stream, change)
+            elif stream.uniform() < self._resample:
+                values[name] = parameter.draw_changed(stream, change)
+            else:
+                values[name] = parameter.changed(parent[name], stream, change)
+        return values

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hpo_core.model.arithmetic import Number
@@ -45,7 +46,7 @@ def default_min_resource(max_resource: int, reduction_factor: Number, rungs: int
     return smallest
 
 
-class Rung:
+class LossRung:
     """Results at one resource level.
 
     Args:
@@ -153,7 +154,7 @@ class Rung:
 
 
 class AnyRung(Protocol):
-    """What a ladder asks of a rung: :class:`Rung`, or :class:`~hpo_core.search.halving.pareto_rungs.ParetoRung`."""
+    """What a ladder asks of a rung: :class:`LossRung`, or :class:`~hpo_core.search.pareto_rungs.ParetoRung`."""
 
     level: int
     size: int
@@ -183,8 +184,8 @@ class AnyRung(Protocol):
 def make_rung(level: int, reduction_factor: Number, objectives: int = 1) -> AnyRung:
     """A rung for one objective, or for several."""
     if objectives == 1:
-        return Rung(level, reduction_factor)
-    from hpo_core.search.halving.pareto_rungs import ParetoRung
+        return LossRung(level, reduction_factor)
+    from hpo_core.search.pareto_rungs import ParetoRung
 
     return ParetoRung(level, reduction_factor)
 
@@ -241,3 +242,57 @@ class Ladder:
     def check(self) -> None:
         for rung in self.rungs:
             rung.check()
+
+
+MOST = 2**40
+"""No advice to use more configurations than that."""
+
+
+def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Number) -> int:
+    """The highest rung of a ladder that holds a result.
+
+    Args:
+        entering: by rung, configurations that begin there.
+    """
+    highest, here = 0, 0
+    for k in range(rungs):
+        here = int(here // reduction_factor) + entering.get(k, 0)
+        if here:
+            highest = k
+    return highest
+
+
+def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int) -> int | None:
+    """How many configurations reach the highest level; None: more than anybody has.
+
+    Args:
+        highest_level: that so many configurations reach.
+        configs: more than these.
+    """
+    enough = max(1, configs)
+    while highest_level(enough) < top:
+        enough *= 2
+        if enough > MOST:
+            return None
+    short = enough // 2
+    while enough - short > 1:
+        middle = (short + enough) // 2
+        if highest_level(middle) < top:
+            short = middle
+        else:
+            enough = middle
+    return enough
+
+
+def too_few(highest_level: Callable[[int], int], top: int, configs: int, reduction_factor: float) -> list[str]:
+    """The notice that no trial may be promoted to the maximum resource; empty where the rule promotes one."""
+    reached = highest_level(configs)
+    if reached >= top:
+        return []
+    needed = configs_to_reach(highest_level, top, configs)
+    more = f"at least {needed:,} configurations" if needed else "more configurations"
+    return [
+        f"By the rule floor(n / {reduction_factor:g}) {configs:,} configurations bring a trial to {reached:,}, and may "
+        f"not bring one to max_resource = {top:,}. Use {more}, a larger min_resource, or a smaller max_resource; or "
+        "extend the study later."
+    ]
