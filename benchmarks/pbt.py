@@ -51,7 +51,7 @@ from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage

@@ -19,9 +19,8 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.untrusted_text import terminal_text
 
 if TYPE_CHECKING:
-    from hpo_core.training.exactness.comparison import Difference
-    from hpo_core.training.exactness.resume_check import ResumeCheck
     from hpo_core.training.request import JobRequest
+    from hpo_core.training.resume_check import Difference, ResumeCheck
 
 DIFFERS = 1
 NOT_RUN = 2
@@ -45,7 +44,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
-    from hpo_core.training.exactness.resume_check import LENGTHS, check_resume
+    from hpo_core.training.resume_check import LENGTHS, check_resume
 
     given = [*(params or ()), *(more_params or ())]
     try:

@@ -7,7 +7,7 @@ It lies below the placer, so that each slot counts once, whatever runs there. Th
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +15,6 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, PoolSeat
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.shares.members import Position, should_preempt
 
@@ -67,9 +66,6 @@ class PooledExecutor:
         self._exchange()
         return _first_slots(inventory, self._allowed())
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        return self._inner.usages()
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until a slot is held for it: the share may have shrunk since it was granted."""
         self._exchange()
@@ -77,9 +73,6 @@ class PooledExecutor:
             self._waiting.append(Submitted(job, slot, on_report))
             self._busiest = max(self._busiest, self._busy())
         self._start_waiting()
-
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        self._inner.limit(attempt, memory)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
@@ -94,13 +87,6 @@ class PooledExecutor:
         for job, _, on_report in dropped:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
         return {each.job.key for each in dropped}
-
-    def cancel_all(self) -> None:
-        with self._lock:
-            keys = [each.job.key for each in self._waiting]
-        if keys:
-            self.cancel(keys)
-        self._inner.cancel_all()
 
     def now(self) -> float:
         return self._inner.now()

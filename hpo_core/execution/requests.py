@@ -11,8 +11,7 @@ from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.threads import threads_of
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, RankPlace
 
 LOG_BYTES = 10_000_000
 """Bytes kept of one attempt's output: its first fifth, and its end."""

@@ -62,6 +62,10 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """``uri`` of the checkpoint this attempt started from."""
 
 
+JobKey = tuple[int, int]
+"""(trial, attempt): what tells one attempt from every other."""
+
+
 class Job(msgspec.Struct, frozen=True, gc=False):
     """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
 
@@ -85,7 +89,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """The part of its epoch that this is, where models hop; None: the whole job."""
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> JobKey:
         """(trial, attempt)."""
         return self.trial, self.attempt
 

@@ -15,7 +15,7 @@ import msgspec
 from hpo_core.journal.protocol import Journal, damaged_entry, error_words
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import ConfigurationEnqueued, Entry, Event, SamplerExhausted, TrialCreated
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.spec.assembly import create_sampler, is_pure

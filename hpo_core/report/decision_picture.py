@@ -7,7 +7,7 @@ from statistics import fmean
 
 from hpo_core.report.scale import round_ticks
 from hpo_core.report.style import BEST, DARK_PICTURE, FONT, GRID, INK, MUTED
-from hpo_core.retraining.model_card import Decision
+from hpo_core.retraining.model_registry import Decision
 from hpo_core.views.formatting import number
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 760, 220, 24, 46, 46

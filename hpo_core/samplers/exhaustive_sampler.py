@@ -21,9 +21,9 @@ from hpo_core.model.events import Event, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.short_text import meant_or_known, some
 from hpo_core.model.space import NormalParameter, NumberParameter, SearchSpace
-from hpo_core.model.space.listed import ListedParameter
+from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.optuna_view import suggest
-from hpo_core.model.space.scalars import optuna_choice, said
+from hpo_core.model.space.value_tests import optuna_choice, said
 from hpo_core.model.trial import Params
 from hpo_core.samplers.optuna_sampler import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext

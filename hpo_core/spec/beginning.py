@@ -9,8 +9,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import SearchSpace
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.nested_names import clash
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 
 if TYPE_CHECKING:

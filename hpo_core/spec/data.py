@@ -127,6 +127,11 @@ class DataSpec(Part):
         assert not isinstance(self.validation, str), "hpo_core.partitioning.with_partitions comes first"
         return tuple(self.validation or ())
 
+    @property
+    def all_files(self) -> tuple[PartitionFile, ...]:
+        """All partitions in the order of their numbers: those trained on, then those of validation."""
+        return (*self.files, *self.validation_files)
+
     def beside(self, folder: Path) -> Self:
         """With the folder of partitions made absolute.
 

@@ -11,9 +11,9 @@ from hpo_core.model.rng import derive_seed
 from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.model.space.given_values import default_values
 from hpo_core.model.space.nested_names import flat_space, flattened
-from hpo_core.model.space.when import Condition
+from hpo_core.model.space.search_space import default_values
+from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.exhaustive_sampler import check_listed
 from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search

@@ -19,7 +19,7 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialExtended,
 )
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.samplers.sampler import Sampler

@@ -15,8 +15,8 @@ import msgspec
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.seed_repeats import mean_metrics
 from hpo_core.model.space import same_scalar
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.nested_names import flattened
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Report
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState

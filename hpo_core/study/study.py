@@ -158,6 +158,7 @@ class Study:
         *,
         at: int | None = None,
         reading: bool = False,
+        epoch: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Study:
         """The study as of entry ``at`` (included; default: the last one), rebuilt by replay.
@@ -165,13 +166,16 @@ class Study:
         With ``at`` or ``reading`` the result is for looking, not for driving: its sampler is not rebuilt
         (some of Optuna's must be asked for every trial again), or the journal refuses its appends.
 
+        Args:
+            epoch: of the controller that drives it, as the journal's ``claim`` gave it; default: the journal's latest.
+
         Raises:
             StudyNotFoundError: the journal holds no study of that name.
         """
         entries = journal.entries(name, 0, None if at is None else at + 1)
         sampler = RecordedSampler([]) if reading or at is not None else None
         study = cls.from_entries(entries, journal=journal, sampler=sampler, clock=clock)
-        study.epoch = journal.info(name).epoch
+        study.epoch = journal.info(name).epoch if epoch is None else epoch
         return study
 
     @classmethod

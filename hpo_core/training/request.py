@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import msgspec
@@ -9,8 +10,26 @@ import msgspec
 from hpo_core.checkpoints import paths
 from hpo_core.model.devices.share import Share
 from hpo_core.model.partition_file import Signature
-from hpo_core.model.trial import Checkpoint, Job, Report
-from hpo_core.training.gang.rank_place import RankPlace
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+
+
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of a gang."""
+
+    rank: int
+    size: int
+    """Ranks of the gang."""
+    local_rank: int
+    """Among the ranks on its computer, from 0."""
+    local_size: int
+    """Ranks on its computer."""
+    store: str
+    """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks are on one computer, so that nothing need be heard outside of it."""
+        return self.local_size == self.size
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +109,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
                 f"Job of trial {self.job.trial}: target = {self.job.target} must be at least 1 and at least the "
                 f"{start} units its checkpoint holds; targets are absolute."
             )
+
+    def report(self, outcome: Outcome, message: str = "", **facts: Any) -> Report:
+        """A report of this attempt; it began and ended now, unless ``facts``, fields of a report, say otherwise."""
+        now = time.time()
+        job = self.job
+        own: dict[str, Any] = {"trial": job.trial, "attempt": job.attempt, "outcome": outcome, "message": message}
+        return Report(**own | {"started": now, "ended": now} | facts)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 from hpo_core.placement.control_group import control_groups
 from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
-from hpo_core.training.resources.proc_files import kilobytes, pages, read_text, times
+from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
 MISSES = 3
@@ -223,12 +223,11 @@ def _reclaimable(path: Path) -> int:
 
 
 def _own_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process; of a page that n processes share, 1/n."""
+    """Anonymous and shared memory of a process in bytes; of a page that n processes share, 1/n."""
     try:
-        status = read_text(f"/proc/{pid}/status")  # bytes: a process may have any name
+        held = resident(pid, swap=False)
     except OSError:
         return 0
-    held = sum(kilobytes(status, name) or 0 for name in (b"RssAnon", b"RssShmem"))
     due, part = _parts.get(pid, (0.0, 1.0))
     now, began = time.monotonic(), time.thread_time()
     if now >= due:
@@ -243,28 +242,7 @@ def _own_bytes(pid: int) -> int:
 
 def _with_descendants(own: Own) -> dict[str, set[int]]:
     """These processes and all below them."""
-    if not own:
-        return {}
-    below: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                parent = times(int(path.name)).parent
-            except (OSError, IndexError, ValueError):  # it ended meanwhile
-                continue
-            below.setdefault(parent, []).append(int(path.name))
-    return {folder: _reached(pids, below) for folder, pids in own.items()}
-
-
-def _reached(pids: Collection[int], below: Mapping[int, list[int]]) -> set[int]:
-    found: set[int] = set()
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += below.get(pid, [])
-    return found
+    return {folder: {*pids, *(below for pid in pids for below in descendants(pid))} for folder, pids in own.items()}
 
 
 _watches: dict[str, DeviceWatch] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +13,166 @@ import msgspec
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
-from hpo_core.training.partitions.held_partitions import doubt_partition, seen_signature
-from hpo_core.training.partitions.loaded_partitions import signature_here
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.held_partitions import doubt_partition, seen_signature
+from hpo_core.training.partition_data import signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
-from hpo_core.training.trainer_pool import TrainerPool
 from hpo_core.training.visible_devices import seen_devices, watch_devices
+
+_MAX_IDLE = 8
+_Attempt = tuple[str, int, int, int]
+"""Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
+
+
+class TrainerPool:
+    """Lends a trainer to each running job and keeps idle ones for the next job of their objective.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Trainer] = []
+        self._running: dict[_Attempt, Trainer] = {}
+        self._units: dict[_Attempt, int | None] = {}
+        """Numbers of the units that they train, where models hop."""
+        self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
+        """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
+
+    def run(self, request: JobRequest) -> Report:
+        """Run one job in the calling thread."""
+        attempt = (request.folder, request.job.trial, request.job.attempt, request.rank)
+        unit = None if request.job.unit is None else request.job.unit.number
+        trainer = self._take(request)
+        with self._lock:
+            self._running[attempt] = trainer
+            self._units[attempt] = unit
+            was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
+        if was_cancelled:
+            trainer.cancel(request.job.trial, request.job.attempt)
+        try:
+            return trainer.run(request)
+        finally:
+            with self._lock:
+                self._running.pop(attempt, None)
+                self._units.pop(attempt, None)
+            self._give_back(trainer)
+
+    def cancel(self, trial: int, attempt: int, folder: str | None = None, unit: int | None = None) -> bool:
+        """End an attempt that runs here or is on its way; return whether it was running.
+
+        Args:
+            folder: the study's folder; None matches every study, but only attempts that are running already.
+            unit: only this unit of it; later ones of the same attempt may run here.
+        """
+        with self._lock:
+            trainers = [
+                trainer
+                for key, trainer in self._running.items()
+                if key[1:3] == (trial, attempt) and folder in (None, key[0]) and unit in (None, self._units[key])
+            ]
+            if not trainers and folder is not None:
+                self._cancelled.append((folder, trial, attempt, unit))
+        for trainer in trainers:
+            trainer.cancel(trial, attempt)
+        return bool(trainers)
+
+    def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
+        """Lower the limit of an attempt's memory, see :meth:`Trainer.limit`; return whether it runs here."""
+        with self._lock:
+            trainer = self._running.get((folder, trial, attempt, 0))
+        if trainer is not None:
+            trainer.limit(trial, attempt, memory)
+        return trainer is not None
+
+    def cancel_study(self, folder: str) -> int:
+        """End every running attempt of the study in ``folder``; return how many there were."""
+        with self._lock:
+            found = [(attempt, trainer) for attempt, trainer in self._running.items() if attempt[0] == folder]
+        for (_, trial, attempt, _), trainer in found:
+            trainer.cancel(trial, attempt)
+        return len(found)
+
+    def heartbeats(self) -> dict[str, int]:
+        """``FOLDER/trial-T/attempt-A[/rank-R]`` of every running attempt and the heartbeat count of its trainer."""
+        with self._lock:
+            return {
+                f"{folder}/trial-{trial}/attempt-{attempt}{f'/rank-{rank}' if rank else ''}": trainer.heartbeats
+                for (folder, trial, attempt, rank), trainer in self._running.items()
+            }
+
+    def processes(self) -> dict[str, list[int]]:
+        """Process ids of the attempts that run, by folder of their study."""
+        found: dict[str, list[int]] = {}
+        with self._lock:
+            for (folder, *_), trainer in self._running.items():
+                if trainer.child:
+                    found.setdefault(folder, []).append(trainer.child)
+        return found
+
+    def usages(self) -> dict[str, dict[str, Any]]:
+        """``FOLDER/trial-T/attempt-A`` of every running attempt whose profile is complete, and its usage so far.
+
+        The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
+        """
+        with self._lock:
+            running = list(self._running.items())
+        found = {attempt: trainer.usage for attempt, trainer in running}
+        return {
+            f"{folder}/trial-{trial}/attempt-{attempt}": msgspec.to_builtins(usage)
+            for (folder, trial, attempt, _), usage in found.items()
+            if usage is not None
+        }
+
+    def prepare(
+        self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None, *, load: str = ""
+    ) -> None:
+        """Replace the idle trainers of an objective by one that has imported it afresh, and found ``data.load``.
+
+        Raises:
+            SpecError: there is no such module or function.
+            ObjectiveError: it cannot be imported.
+        """
+        self.close_idle(objective, pythonpath)
+        trainer = Trainer(objective, pythonpath, threads=threads)
+        trainer.prepare(load)
+        self._give_back(trainer)
+
+    def close_idle(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+        """End the idle trainers of an objective."""
+        key = (objective, pythonpath)
+        with self._lock:
+            closing = [trainer for trainer in self._idle if (trainer.objective, trainer.pythonpath) == key]
+            self._idle = [trainer for trainer in self._idle if trainer not in closing]
+        for trainer in closing:
+            trainer.close()
+
+    def close_all(self) -> None:
+        """End every trainer, idle or not; running attempts report PREEMPTED."""
+        with self._lock:
+            trainers = [*self._idle, *self._running.values()]
+            self._idle = []
+        for trainer in trainers:
+            trainer.close()
+
+    def _take(self, request: JobRequest) -> Trainer:
+        key = (request.objective, request.pythonpath, request.threads)
+        with self._lock:
+            for trainer in reversed(self._idle):
+                if (trainer.objective, trainer.pythonpath, trainer.threads) == key:
+                    self._idle.remove(trainer)
+                    return trainer
+        return Trainer(request.objective, request.pythonpath, threads=request.threads)
+
+    def _give_back(self, trainer: Trainer) -> None:
+        with self._lock:
+            if not trainer.closed:
+                self._idle.append(trainer)
+            surplus = self._idle[:-_MAX_IDLE]
+            self._idle = self._idle[-_MAX_IDLE:]
+        for old in surplus:
+            old.close()
+
 
 _pool = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""

@@ -19,11 +19,10 @@ from hpo_core.checkpoints import files
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
-from hpo_core.training.gang.batches import apportioned, parts_of_batches
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import gang_report
-from hpo_core.training.request import JobRequest
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.process_group import gang_report
+from hpo_core.training.ranks import apportioned, parts_of_batches
+from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.training.worker import TrainerPool
 from tests.gangs import hopping_lab
 
 ROOT = Path(__file__).parents[2]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.training.gang.unused_parameters import ADVICE
+from hpo_core.training.ranks import ADVICE
 
 RANK = """
 import os, sys
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 import torch
 from torch import distributed
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.ranks import Ranks
-from hpo_core.training.gang.unused_parameters import stderr_without
+from hpo_core.training.request import RankPlace
+from hpo_core.training.ranks import Ranks
+from hpo_core.training.ranks import stderr_without
 
 store, options = sys.argv[1], eval(sys.argv[2])
 distributed.init_process_group("gloo", store=distributed.FileStore(store, 1), rank=0, world_size=1)

@@ -24,7 +24,7 @@ from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.training import Trainer
-from hpo_core.training.partitions.loaded_partitions import partition_data
+from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping

@@ -17,8 +17,7 @@ from hpo_core.checkpoints.files import save
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Report
-from hpo_core.retraining.model_card import ModelCard, Repeat
-from hpo_core.retraining.model_registry import ModelRegistry
+from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.models.build_process import BuildRequest, build_model

@@ -280,7 +280,7 @@ def played(
     waiting, usages = list(jobs), []
     running: dict[int, tuple[Job, float, float]] = {}
     while waiting or running:
-        placed = placer.place(waiting[:8], now=now)
+        placed = placer.place(waiting[:8], now=now).begun
         waiting = [one for one in waiting if one.key not in {begun.key for begun, _ in placed}]
         running |= {one.trial: (one, now, 10.0) for one, _ in placed}
         rates = {}
@@ -329,13 +329,13 @@ def test_a_later_study_keeps_apart_what_an_earlier_one_measured() -> None:
     first, _, _ = mixed_pairs(learn=True)
     history = first.estimates.new_measurements()
     again = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
-    (one,) = again.place([job(0, width=1)])
-    assert again.place([job(1, width=2)]) == [] and len(again.place([job(2, width=1)])) == 1
+    (one,) = again.place([job(0, width=1)]).begun
+    assert again.place([job(1, width=2)]).begun == [] and len(again.place([job(2, width=1)]).begun) == 1
     assert one
     off = devices_for(gpu(), packing={"most": 2, "learn_pairs": False}, stated=dict(STATED), past=history)
-    assert len(off.place([job(0, width=1), job(1, width=2)])) == 2
+    assert len(off.place([job(0, width=1), job(1, width=2)]).begun) == 2
     other = devices_for(gpu(kind="H100"), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
-    assert len(other.place([job(0, width=1), job(1, width=2)])) == 2, "of this architecture nothing is known"
+    assert len(other.place([job(0, width=1), job(1, width=2)]).begun) == 2, "of this architecture nothing is known"
 
 
 def test_one_of_each_kind_is_measured_alone_where_that_is_asked_for() -> None:
@@ -362,7 +362,7 @@ def test_one_that_began_before_a_pair_was_known_keeps_others_away_too() -> None:
         beside = [(msgspec.json.decode(key), round(1000 * number)) for key, number in one.beside]
         placer.estimates.learn(one.params, used, at=one.measured_at, architecture="A100", beside=beside)
     placer.update(Inventory((gpu(),)))
-    assert placer.place([job(1, width=2)]) == []
+    assert placer.place([job(1, width=2)]).begun == []
 
 
 def test_a_resumed_study_knows_from_its_journal_what_it_had_learned() -> None:

@@ -16,12 +16,21 @@ from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report.decision_picture import picture
-from hpo_core.retraining.challenger_test import promotion_test
-from hpo_core.retraining.data_fingerprint import absolute_path, fingerprint
-from hpo_core.retraining.drift import check_drift
-from hpo_core.retraining.model_card import Decision, ModelCard, Repeat
-from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining, is_good_enough
-from hpo_core.retraining.repeated_studies import repeats_spec, trials_of_repeats, tuning_spec
+from hpo_core.retraining.model_registry import Decision, ModelCard, Repeat
+from hpo_core.retraining.promotion_policy import (
+    branch_after_drift_check,
+    branch_after_retraining,
+    check_drift,
+    is_good_enough,
+    promotion_test,
+)
+from hpo_core.retraining.repeated_studies import (
+    absolute_path,
+    fingerprint,
+    repeats_spec,
+    trials_of_repeats,
+    tuning_spec,
+)
 from tests.conftest import World, fresh, make_spec
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import placer_of
+from hpo_core.execution.packed_placing import PlacementWriter, placer_of
 from hpo_core.execution.pool_seat import Terms
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_devices import Load, VirtualDevices
@@ -72,7 +72,7 @@ class PackedPlayer:
             self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict, settle=0.0
         )
         self.seat = self.executor.seat
-        self.loop = Loop(self.study, self.executor, placer=placer)
+        self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
         self.stopped = False
         self.died = float("inf")
         self.device_seconds = 0.0

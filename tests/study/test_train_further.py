@@ -24,7 +24,7 @@ from hpo_core.report.study.series import read_series
 from hpo_core.simulation.past import read_past
 from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
 from tests.checkpoints.test_checkpoints import Disk

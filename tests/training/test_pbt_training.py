@@ -20,7 +20,7 @@ from hpo_core.report.population.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.simulation import Simulation, VirtualClock
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage, schedule_of
 

@@ -20,7 +20,7 @@ from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.trial import Job
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.worker import TrainerPool
 
 HERE = str(Path(__file__).parent)
 MB = 1_000_000

@@ -19,7 +19,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.threads import VARIABLES, oversubscription, threads_of
 from hpo_core.training.child import zygote
 from hpo_core.training.request import JobRequest
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.worker import TrainerPool
 from tests.conftest import make_spec
 
 SHOWS = """

@@ -22,7 +22,7 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.pools import live_rows, pools_of
@@ -46,7 +46,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.training.named_functions import check_function
+from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.next_command import another_name
 from hpo_core.views.rungs import is_unlimited
@@ -263,7 +263,7 @@ class Session:
             raise
         study = self._open()
         self.trackers.start()
-        placer = placer_of(study)
+        placer = placer_of(study, self.executor)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
@@ -302,6 +302,7 @@ class Session:
             observers.append(MeasurementWriter(study, times.estimates))
         dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):
+            observers.append(PlacementWriter(study, placer))
             observers.append(MeasurementWriter(study, placer.estimates))
             observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(

@@ -19,8 +19,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
 from hpo_core.security.private_files import check_folder, open_private, private_folder
-from hpo_core.training.curve import Curve
-from hpo_core.training.reported_metrics import check_required
+from hpo_core.training.reported_metrics import Curve, check_required
 from hpo_core.training.request import JobRequest
 
 

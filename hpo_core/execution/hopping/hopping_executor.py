@@ -25,7 +25,6 @@ from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import StorageError
 from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
@@ -196,10 +195,6 @@ class HoppingExecutor:
             begun = sum(each.state is not None for each in self._trainings.values())
             return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """Nothing: no device is shared."""
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Begin the units of a job as workers become free."""
         with self._lock:
@@ -212,9 +207,6 @@ class HoppingExecutor:
                 self._advance()
             # else once all jobs of this moment are known: a gang takes what others would not use
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing: no device is shared."""
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts, between two units or in the middle of one."""
         keys = set(attempts)
@@ -225,11 +217,6 @@ class HoppingExecutor:
                 if training.job.trial not in running:
                     self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
             self._inner.cancel(sorted(keys))
-
-    def cancel_all(self) -> None:
-        with self._lock:
-            self.cancel([training.job.key for training in self._trainings.values()])
-            self._inner.cancel_all()
 
     def keep_only(self, trials: Iterable[int]) -> None:
         """Remove states of all others: a worker that was lost may have written one after its job had ended."""

@@ -14,7 +14,6 @@ from hpo_core.execution.hopping.unit_executor import UnitExecutor
 from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, Claimant, PoolSeat, Terms
 from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.study import Study
 
@@ -147,9 +146,6 @@ class PooledUnits:
     def problems(self) -> Mapping[str, str]:
         return self._inner.problems()
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        return self._inner.usages()
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a unit, if its worker is held; else it is reported lost, and withdrawn."""
         with self._lock:
@@ -167,14 +163,8 @@ class PooledUnits:
             why = f"{slot.name} went to another study of pool {self.seat.terms.pool} before the unit began"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=why))
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        self._inner.limit(attempt, memory)
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         self._inner.cancel(attempts)
-
-    def cancel_all(self) -> None:
-        self._inner.cancel_all()
 
     def now(self) -> float:
         return self._inner.now()

@@ -60,7 +60,7 @@ class MeasuredWindow:
 
     def on_tick(self) -> None:
         """Open or close the window."""
-        held, seen, now = self._placer.shares(), self._executor.usages(), self._executor.now()
+        held, seen, now = self._placer.shares(), self._placer.usages(), self._executor.now()
         self._note(held)
         if self._study.state.halted is not None:
             self._executor.cancel(sorted(held))  # again at every tick: one may have been on its way to its worker

@@ -2,7 +2,7 @@
 
 A type is one pydantic model in a file of its own, so that YAML, Python and a form fill in the same fields. It derives
 from :class:`~hpo_core.model.space.number.NumberParameter` (a range) or from
-:class:`~hpo_core.model.space.listed.ListedParameter` (a list of values), which answer most of this.
+:class:`~hpo_core.model.space.choices.ListedParameter` (a list of values), which answer most of this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import check_numbers
 from hpo_core.model.short_text import shortened, shown
-from hpo_core.model.space.scalars import said
-from hpo_core.model.space.when import Test, When, alternatives
+from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -21,9 +21,9 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.code_files import code_files
-from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
 from hpo_core.training.error_text import explained
 from hpo_core.training.objective import load_objective
+from hpo_core.training.user_process import exit_if_forked_copy, write_answer
 
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
 

@@ -14,7 +14,7 @@ from hpo_core.checkpoints.weights import write_weights
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.models.build_process import BuildAnswer, BuildRequest
-from hpo_core.training.evaluation import run_in_process
+from hpo_core.training.user_process import run_in_process
 
 WEIGHTS = "weights.safetensors"
 PARAMS = "params.json"

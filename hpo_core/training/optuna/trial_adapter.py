@@ -29,8 +29,8 @@ from hpo_core.training.optuna.suggestions import (
     suggested_value,
     system_attrs_of,
 )
-from hpo_core.training.random_state import seed_all
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import seed_all
 
 
 def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:
