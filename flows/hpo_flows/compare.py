@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec

@@ -13,7 +13,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
-from hpo_core.views.jobs.data_words import data_words
+from hpo_core.views.settings_words import data_words
 from hpo_flows.deployed.form import (
     NEEDED,
     SHOWN,

@@ -24,8 +24,14 @@ from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.views.formatting import duration
-from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_lines
-from hpo_core.views.measured_needs import FoundRatio, MeasuredNeed, measured_needs, ratios_found
+from hpo_core.views.measured_needs import (
+    FoundRatio,
+    MeasuredNeed,
+    found_apart,
+    kept_apart_lines,
+    measured_needs,
+    ratios_found,
+)
 
 _DAY = 86_400.0
 

@@ -25,31 +25,36 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
+from hpo_core.views.device_use import device_jobs, device_lines, device_uses, granted_words, running_lines
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.front import FrontMember, front_rows
+from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
-from hpo_core.views.jobs.device_use import device_jobs, device_uses
-from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
-from hpo_core.views.jobs.gang_words import gang_words
-from hpo_core.views.jobs.grid_states import grid_states
-from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
-from hpo_core.views.jobs.measured_ratios import measured_ratio_lines, measured_ratios
-from hpo_core.views.jobs.packing_words import packing_words
-from hpo_core.views.repeat_spread import spread_of
-from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
+from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
+from hpo_core.views.rungs import (
+    BracketView,
+    RungNames,
+    bracket_views,
+    entry_levels,
+    grouped_brackets,
+    halt_words,
+    rung_rows,
+)
+from hpo_core.views.settings_words import gang_words, packing_words
 from hpo_core.views.sharing.standings import share_words, standings
 from hpo_core.views.summary import (
     BestResult,
+    Extension,
+    FrontMember,
     StudySummary,
     constraint_words,
     exhausted_words,
+    front_rows,
     other_best_words,
     rule_words,
+    spread_of,
     summarize,
 )
-from hpo_core.views.trained_further import Extension
 
 
 class SafeConsole(Console):
@@ -141,7 +146,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
-        following: the command to type next (:func:`~hpo_core.views.next_command.next_command`).
+        following: the command to type next (:func:`~hpo_core.views.failure_reasons.next_command`).
         then: the one after it, where it takes two to mend what went wrong.
         folder: of the study, where the logs lie.
     """

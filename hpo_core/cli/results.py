@@ -118,7 +118,7 @@ def compare(
 ) -> None:
     """Studies side by side: incumbents over training and time, final quality, cost."""
     from hpo_core.cli.output import print_comparison
-    from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+    from hpo_core.report.comparison import Comparison, write_comparison
 
     place = Home(home, journal)
     source = place.read_journal()

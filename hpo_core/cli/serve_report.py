@@ -11,8 +11,7 @@ from hpo_core.cli.output import out
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.live_report import LiveReport
-from hpo_core.report.local_server import LocalServer
+from hpo_core.report.live import LiveReport, LocalServer
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place

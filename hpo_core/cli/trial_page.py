@@ -22,8 +22,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import plain_visits, visit_lines
-from hpo_core.views.trial_state import trial_state
-from hpo_core.views.trial_story import gang_lines, trial_story, unrestored_lines, warning_lines
+from hpo_core.views.trial_story import gang_lines, trial_state, trial_story, unrestored_lines, warning_lines
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:

@@ -44,7 +44,7 @@ class Logged:
 
 
 def log_comparison(facts: dict[str, Any], page: Path, studies: Sequence[Tracked]) -> Logged:
-    """Log a comparison (:meth:`hpo_core.report.compare.comparison_page.Comparison.facts`) and its page.
+    """Log a comparison (:meth:`hpo_core.report.comparison.Comparison.facts`) and its page.
 
     It is logged in the experiment of the first study that is tracked. MLflow's own page compares the trials of all
     that are tracked by the same MLflow, whatever their experiments. Compared again, the same studies are a new run:

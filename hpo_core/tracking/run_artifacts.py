@@ -17,9 +17,8 @@ from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.models.model_folder import PARAMS, WEIGHTS, Trained, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.front import front_members
 from hpo_core.views.hop_views import plain_visits
-from hpo_core.views.summary import best_result
+from hpo_core.views.summary import best_result, front_members
 
 BEST_FOLDER = "best_checkpoint"
 BEST_DIGEST = "hpo.best_checkpoint_digest"

@@ -13,11 +13,8 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import legal_key, param_value
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.front import front_members
-from hpo_core.views.repeat_spread import spread_of
-from hpo_core.views.rung_names import halt_words
-from hpo_core.views.rungs import entry_levels
-from hpo_core.views.summary import constraint_words, other_best_words, rule_words
+from hpo_core.views.rungs import entry_levels, halt_words
+from hpo_core.views.summary import constraint_words, front_members, other_best_words, rule_words, spread_of
 
 _LONGEST_LIST = 250
 _LONGEST_FRONT = 20

@@ -35,11 +35,11 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_names import usage_metrics
+from hpo_core.views.formatting import spans_decades
 from hpo_core.views.promotions import Promotion, Promotions
-from hpo_core.views.repeat_spread import repeat_spread
-from hpo_core.views.rung_names import Place, RungNames
-from hpo_core.views.spread import spans_decades
-from hpo_core.views.usage_words import usage_of
+from hpo_core.views.rungs import Place, RungNames
+from hpo_core.views.summary import repeat_spread
+from hpo_core.views.trial_story import usage_of
 
 BYTES_MOVED = "bytes_moved"
 """Metric of a trial's run, where models hop: bytes of all states that its model hopped with until then."""

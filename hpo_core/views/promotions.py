@@ -17,7 +17,7 @@ from hpo_core.model.stage import FURTHER
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.study import Study
-from hpo_core.views.rung_names import Place, RungNames
+from hpo_core.views.rungs import Place, RungNames
 
 
 class Promotion(msgspec.Struct, frozen=True):

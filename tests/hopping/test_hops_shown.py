@@ -24,14 +24,12 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Checkpoint
-from hpo_core.report.hopping import hop_lanes
-from hpo_core.report.hopping.hop_lanes import hop_figure, units_of
-from hpo_core.report.hopping.hop_tables import hop_tables
-from hpo_core.report.study.job_timeline import jobs_over_time
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import key_numbers
-from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.report import hop_lanes
+from hpo_core.report.hop_lanes import hop_figure, hop_tables, units_of
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import figures, key_numbers, render
+from hpo_core.report.timelines import jobs_over_time
+from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import visits_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
@@ -51,7 +49,7 @@ from hpo_core.views.hop_views import (
 from hpo_core.views.trial_story import trial_story
 from tests.golden.make import FOLDER as GOLDEN
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
-from tests.report.test_report import World
+from tests.report.test_report import World, html
 
 SIZES = [{"name": f"part-{place}", "count": 50, "bytes": 10**6} for place in range(3)]
 
@@ -115,7 +113,7 @@ def test_bytes_moved_are_those_of_the_sources_table() -> None:
     unknown = VirtualHopping(search=search).run()
     found = moved_bytes(unknown.study.spec, unknown.study.state, hop_units(unknown.study.spec, unknown.study.state))
     assert found is not None and found.data is found.replication is found.remote_reads is None
-    assert "sizes of partitions are not known" in hop_tables(read_series(entries(unknown)))
+    assert "sizes of partitions are not known" in html(*hop_tables(read_series(entries(unknown))))
 
 
 def test_the_chart_has_a_bar_for_each_unit(world: VirtualHopping, series: Series) -> None:
@@ -274,7 +272,7 @@ def test_mlflow_gets_each_visit_and_the_bytes(world: VirtualHopping) -> None:
 
 def test_studies_that_do_not_hop_have_none_of_it() -> None:
     plain = read_series(World().play().entries())
-    assert hop_figure(plain) is None and hop_tables(plain) == "" and units_of(plain) == []
+    assert hop_figure(plain) is None and hop_tables(plain) == [] and units_of(plain) == []
     assert hopping_line(plain.study) == "" and plain_hops(plain.study) == {}
     assert PartitionNames.of(plain.study.spec) is None
     trials = embedded_trials(plain)

@@ -31,7 +31,7 @@ from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
-from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_in, kept_apart_lines
+from hpo_core.views.measured_needs import found_apart, kept_apart_in, kept_apart_lines
 from tests.placement.problems import ARCHITECTURES, assigned, check, cluster, waiting
 from tests.placement.test_packing_laws import POLICIES
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job

@@ -21,7 +21,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.events import Entry
 from hpo_core.model.trial import Outcome
 from hpo_core.report import write_report
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.retraining.model_registry import Decision
 from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_row, markdown_text, terminal_text
 from hpo_core.spec import StudySpec

@@ -18,9 +18,9 @@ from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
 from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
-from hpo_core.report.compare.contenders import read_contender
-from hpo_core.report.study.bracket_tables import course
-from hpo_core.report.study.series import read_series
+from hpo_core.report.comparison import read_contender
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
 from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
@@ -247,7 +247,8 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
     assert "Training beyond the search is not drawn here" in page and "trained up to 60" in page
     series = read_series(entries)
     assert sorted({series.levels[span.level] for span in series.spans if span.further}) == [40, 60, 90]
-    assert "trial 0 not extended" in course(series) and "no such layer" in course(series)
+    turns = course(series)
+    assert turns is not None and "trial 0 not extended" in turns.body and "no such layer" in turns.body
     assert read_contender(entries).series.study.best is not None
     assert max(read_past(entries).trials[3].curve) == 40
 

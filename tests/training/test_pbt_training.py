@@ -16,8 +16,8 @@ from hpo_core import MemoryJournal, Study, StudySpec, load_spec
 from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
-from hpo_core.report.population.schedule_figure import schedules
-from hpo_core.report.study.series import read_series
+from hpo_core.report.population import schedules
+from hpo_core.report.series import read_series
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.training.attempt import run_attempt

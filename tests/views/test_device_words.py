@@ -18,7 +18,7 @@ from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job
-from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
+from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
 from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
 from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_state

@@ -12,8 +12,8 @@ from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import Entry
-from hpo_core.report.study.series import read_series
-from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.report.series import read_series
+from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy

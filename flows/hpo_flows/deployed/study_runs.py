@@ -21,8 +21,8 @@ from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotF
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.rung_names import halt_words
-from hpo_core.views.trained_further import extension_of
+from hpo_core.views.rungs import halt_words
+from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
 from hpo_flows.deployed.suspend import Suspension

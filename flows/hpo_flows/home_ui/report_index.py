@@ -13,10 +13,8 @@ from html import escape
 from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.html_page import Live, html_page
-from hpo_core.report.live_report import ASK_SECONDS, LiveReport
-from hpo_core.report.local_server import Answer
-from hpo_core.report.study.tables import table
+from hpo_core.report.html_page import Live, html_page, table
+from hpo_core.report.live import ASK_SECONDS, LiveReport, PageResponse
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.formatting import number
@@ -36,7 +34,7 @@ class ReportIndex:
         self._reports: dict[str, LiveReport] = {}
         self._rows: dict[str, tuple[int, list[str]]] = {}
 
-    def answer(self, place: str) -> Answer | None:
+    def answer(self, place: str) -> PageResponse | None:
         """The index, or a page of a study's report."""
         if place in ("", "fragment", "version"):
             return self._index(place)
@@ -62,13 +60,13 @@ class ReportIndex:
                 self._reports[name] = LiveReport(source, name, folder, links)
             return self._reports[name]
 
-    def _index(self, place: str) -> Answer:
+    def _index(self, place: str) -> PageResponse:
         source = self._home.read_journal()
         try:
             studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
             version = f"{len(studies)}-{sum(info.entries for info in studies)}"
             if place == "version":
-                return Answer(json.dumps({"version": version, "ended": False}), "application/json")
+                return PageResponse(json.dumps({"version": version, "ended": False}), "application/json")
             rows = []
             for info in studies:  # a study is read again only where its journal has grown
                 entries, row = self._rows.get(info.name, (-1, []))
@@ -92,7 +90,7 @@ class ReportIndex:
             f'<section class="card" style="margin-top:18px">{shown}</section>'
         )
         live = Live(version, ASK_SECONDS, draws=False)
-        return Answer(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
+        return PageResponse(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

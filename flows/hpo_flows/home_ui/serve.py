@@ -18,7 +18,7 @@ from typing import Any
 
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
-from hpo_core.report.local_server import LocalServer
+from hpo_core.report.live import LocalServer
 from hpo_core.security.private_files import open_private
 from hpo_flows.home_ui.report_index import ReportIndex
 from hpo_flows.home_ui.running_ui import said_by, ui_lock

@@ -24,7 +24,7 @@ from prefect.runtime import deployment, flow_run
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.report.decision_picture import picture
+from hpo_core.report.pictures import decision_picture
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
 from hpo_core.retraining.model_registry import SPOILED, Candidate, Decision, ModelCard, ModelRegistry
 from hpo_core.retraining.promotion_policy import (
@@ -218,7 +218,7 @@ class Retraining:
         )
         spec = Study.open(best.card.study, self.journal, at=0).spec
         registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
-        registry.keep_decision(run, decision, picture(decision))
+        registry.keep_decision(run, decision, decision_picture(decision))
         return decision
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
@@ -295,7 +295,7 @@ class Retraining:
     def _publish(self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int) -> None:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
-        svg = base64.b64encode(picture(decision).encode()).decode()
+        svg = base64.b64encode(decision_picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
         words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
         try:

@@ -29,10 +29,8 @@ from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.failure_reasons import failures_of, no_result_words
-from hpo_core.views.next_command import command_after, cure_words, next_command
-from hpo_core.views.summary import notices_of, summarize
-from hpo_core.views.trained_further import extension_of
+from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
+from hpo_core.views.summary import extension_of, notices_of, summarize
 from hpo_flows.early_interrupt import raise_at_interrupt
 from hpo_flows.home_ui.running_ui import mlflow_page
 from hpo_flows.liveness.shown_runs import SHOWN_RUNS

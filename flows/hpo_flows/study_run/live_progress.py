@@ -16,16 +16,17 @@ from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration
-from hpo_core.views.jobs.device_words import granted_words
-from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import (
     BracketView,
+    RungNames,
     RungView,
     bracket_views,
     by_shape,
     entry_levels,
     grouped_brackets,
+    halt_words,
     is_stopping,
     is_unlimited,
 )

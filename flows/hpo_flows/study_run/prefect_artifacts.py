@@ -20,15 +20,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from hpo_core.model.trial import Job, Report
-from hpo_core.report.search_picture import search_picture
+from hpo_core.report.pictures import search_picture
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
+from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.front import front_members, front_rows
-from hpo_core.views.jobs.device_words import granted_words
-from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import best_result, other_best_words, rule_words
+from hpo_core.views.rungs import RungNames, bracket_views, entry_levels, grouped_brackets, halt_words, rung_rows
+from hpo_core.views.summary import best_result, front_members, front_rows, other_best_words, rule_words
 from hpo_flows.study_run.live_progress import Pace, remaining_units
 
 SOONEST = 4.0

@@ -197,9 +197,8 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
     from prefect.states import Cancelled, Completed, Crashed
 
     from hpo_core.cli.output import best_line
-    from hpo_core.views.failure_reasons import no_result_words
-    from hpo_core.views.next_command import cure_words
-    from hpo_core.views.rung_names import halt_words
+    from hpo_core.views.failure_reasons import cure_words, no_result_words
+    from hpo_core.views.rungs import halt_words
     from hpo_flows.study_run.flow_run import failed_state
 
     cure = f"`hpo resume {study.name}` goes on."

@@ -47,8 +47,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.training.objective import check_function
-from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.next_command import another_name
+from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words

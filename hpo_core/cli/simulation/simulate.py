@@ -15,8 +15,7 @@ from hpo_core.cli.simulation.simulated_scenarios import Question, make_scenarios
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
-from hpo_core.report.simulation.simulation_page import write_simulated
+from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.devices_question import source_of, taken_for_granted
 from hpo_core.simulation.gang_speeds import LINEAR, taken_as_linear
@@ -33,7 +32,7 @@ from hpo_core.spec import (
     notices,
 )
 from hpo_core.study import Study
-from hpo_core.views.spread import Spread
+from hpo_core.views.formatting import Spread
 
 GAP = 3
 OF_POLICIES = (
