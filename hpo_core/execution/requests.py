@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
@@ -53,18 +53,18 @@ class JobRequests:
             "weights": weights_of(validation),
         }
 
-    def of(self, job: Job, share: Share | None = None, gang: RankPlace | None = None) -> JobRequest:
+    def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
         """All that one attempt needs to know.
 
         Args:
-            share: the part of a device that it was placed on; None: its worker is all its own.
+            portion: the part of a device that it was placed on; None: its worker is all its own.
             gang: which rank of a gang it is; None: it trains alone.
         """
         spec = self._spec
         return JobRequest(
             study=spec.study,
             job=job,
-            share=share,
+            portion=portion,
             gang=gang,
             mps=spec.packing is not None and spec.packing.mps == "auto",
             objective=self.objective,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey
@@ -32,10 +31,10 @@ class RunningJob(msgspec.Struct, frozen=True):
     """What it was seen to use so far."""
 
     @property
-    def share(self) -> Share:
+    def portion(self) -> Portion:
         """As it was given when it began."""
-        assert self.slot.share is not None
-        return self.slot.share
+        assert self.slot.portion is not None
+        return self.slot.portion
 
 
 class RunningJobs:
@@ -77,10 +76,10 @@ class RunningJobs:
         """A job begins with this share; one that is a guess is being measured."""
         held = RunningJob(job, slot, need, is_guess, 0.0 if now is None else now)
         self._held[job.key] = held
-        self._note(held, held.share.memory)
+        self._note(held, held.portion.memory)
         self.neighbours.begin(job, slot.name, compute=need.compute, now=now)
         if is_guess:
-            self._needs.estimates.profile_begins(self._needs.parameters(job), held.share.architecture)
+            self._needs.estimates.profile_begins(self._needs.parameters(job), held.portion.architecture)
 
     def end(self, key: JobKey) -> bool:
         """It ended; returns whether it held anything."""
@@ -88,7 +87,7 @@ class RunningJobs:
         self._new.pop(key, None)
         self.neighbours.end(key)
         if held is not None and held.is_guess:
-            self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.share.architecture)
+            self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.portion.architecture)
         return held is not None
 
     def left_of(self, empty: Room) -> Room:
@@ -99,7 +98,7 @@ class RunningJobs:
             if (place := places.get(held.slot.name)) is not None:
                 need = held.need
                 if room.apart:  # maybe since it began
-                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.share.architecture))
+                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.portion.architecture))
                 room.take(need, place)
             else:  # it is to be given back, or is gone: of its computer the job still has the cores
                 room.take_cores(held.need.cores, self._room.node_of(held.slot.name))
@@ -115,7 +114,7 @@ class RunningJobs:
         if held is None:
             return None
         held = self._held[key] = msgspec.structs.replace(held, usage=usage)
-        share, estimates = held.share, self._needs.estimates
+        share, estimates = held.portion, self._needs.estimates
         measured = (usage.device_memory if share.gpu else usage.memory) or 0
         params = self._needs.parameters(held.job)
         if held.is_guess and not share.alone and estimates.observe(params, usage, architecture=share.architecture):
@@ -134,7 +133,7 @@ class RunningJobs:
         return None
 
     def _note(self, held: RunningJob, memory: int) -> None:
-        share = held.share
+        share = held.portion
         amounts = share.compute, memory, share.cores
         self._new[held.job.key] = JobPlaced(
             *held.job.key, share.device, share.architecture, share=amounts, began=held.began

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Inventory, Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
@@ -165,9 +164,9 @@ class SharedDevices:
         """What running jobs were seen to use, as of the last update."""
         return {held.job.key: held.usage for held in self._running if held.usage is not None}
 
-    def shares(self) -> dict[JobKey, Share]:
+    def shares(self) -> dict[JobKey, Portion]:
         """Of the jobs that run: the part of a device that each was given."""
-        return {held.job.key: held.share for held in self._running}
+        return {held.job.key: held.portion for held in self._running}
 
     def lacking(self, job: Job) -> dict[str, str]:
         """By architecture, what each device has too little left of for this job, as ``memory 6.0 GB of 2.0 GB``.
@@ -262,7 +261,7 @@ class SharedDevices:
 
     def _take(self, job: Job, need: Need, place: int, now: float | None) -> Slot:
         device = self._empty.devices[place]
-        share = Share(
+        share = Portion(
             device=device.name,
             architecture=device.architecture,
             compute=need.compute,

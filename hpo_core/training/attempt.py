@@ -132,7 +132,7 @@ def _failure(
         if request.gang is not None and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
         if outcome is Outcome.OUT_OF_MEMORY:
-            message += refused(request.share)
+            message += refused(request.portion)
         if isinstance(error, HpoError):
             if log is not None:
                 log(detail)

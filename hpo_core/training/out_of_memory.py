@@ -17,7 +17,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Outcome
 
 _RAISED = (
@@ -114,7 +114,7 @@ def outcome_of_sigkill(kills: OomKills) -> tuple[Outcome, str]:
     )
 
 
-def exceeded(share: Share, memory: int) -> str:
+def exceeded(share: Portion, memory: int) -> str:
     """The message for an attempt that took ``memory`` bytes of a device, more than its share."""
     given = share.allowed
     whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
@@ -124,7 +124,7 @@ def exceeded(share: Share, memory: int) -> str:
     )
 
 
-def refused(share: Share | None) -> str:
+def refused(share: Portion | None) -> str:
     """What to add to a library's message where memory was refused to an attempt; empty without a share."""
     if share is None:
         return ""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.checkpoints import paths
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.partition_file import Signature
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 
@@ -91,7 +91,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which rank of a gang this is; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
-    share: Share | None = None
+    portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False
     """Whether the worker is to share a GPU among jobs through MPS, where it can."""

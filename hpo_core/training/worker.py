@@ -188,11 +188,11 @@ def train_job(request_bytes: bytes) -> bytes:
     request = decode_request(request_bytes)
     if (unit := request.job.unit) is not None:
         return _train_unit(request, unit)
-    share = request.share
+    share = request.portion
     if share is None or not share.gpu or not request.mps:
         return _encoded(request, _pool.run(request))
     with _mps.used(share.device) as pipes:
-        shared = msgspec.structs.replace(request, share=msgspec.structs.replace(share, mps=pipes))
+        shared = msgspec.structs.replace(request, portion=msgspec.structs.replace(share, mps=pipes))
         return _encoded(request, _pool.run(shared))
 
 

@@ -92,12 +92,12 @@ def test_a_quarter_of_a_device_until_it_is_measured_then_what_it_needs() -> None
     placer = devices_for(gpu())
     placed = placer.place([job(trial, width=8) for trial in range(9)]).begun
     assert len(placed) == 4, "packing.profiles jobs of unknown need on one device"
-    share = placed[0][1].share
+    share = placed[0][1].portion
     assert share is not None and (share.memory, share.compute, share.capacity) == (10 * GB, 250, 40 * GB)
     placer.judge(ended(placed[0], Outcome.COMPLETED, memory=2 * GB))
     placer.release(placed[0][0].key)
     later = placer.place([job(trial, width=8) for trial in range(10, 30)]).begun
-    assert all(slot.share is not None and slot.share.memory < 3 * GB for _, slot in later)
+    assert all(slot.portion is not None and slot.portion.memory < 3 * GB for _, slot in later)
     assert len({slot.number for _, slot in [*placed[1:], *later]}) == len(placed) - 1 + len(later), "each its own place"
 
 
@@ -168,7 +168,7 @@ def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     placer.release(placed[1][0].key)
     again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]]).begun
     assert [placed.trial for placed, _ in again] == [0]
-    share = again[0][1].share
+    share = again[0][1].portion
     assert share is not None and share.alone and share.memory >= 20 * GB
     placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
     placer.release(again[0][0].key)
@@ -246,7 +246,7 @@ def test_a_retry_alone_gets_the_whole_device_by_every_policy(policy: str) -> Non
     placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=350_000_000))
     placer.release(placed[0].key)
     again = placer.place([job(0, 1, width=8)]).begun
-    assert [slot.share.allowed for _, slot in again if slot.share is not None] == [400_000_000]
+    assert [slot.portion.allowed for _, slot in again if slot.portion is not None] == [400_000_000]
 
 
 def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() -> None:
@@ -303,7 +303,7 @@ def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_gi
     placer = devices_for(gpu(free=3))
     jobs = [job(0, width=1), job(1, width=2)]
     (placed,) = placer.place(jobs).begun
-    share = placed[1].share
+    share = placed[1].portion
     assert share is not None and share.memory == share.capacity == 3 * GB, "all that is left, for one"
     told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=3 * GB))
     placer.release(placed[0].key)
@@ -312,13 +312,13 @@ def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_gi
     assert placer.place([job(placed[0].trial, 1, width=width)]).begun == [], "it failed with as much"
     placer.update(Inventory((gpu(free=39),)))
     ((_, slot),) = placer.place([job(placed[0].trial, 1, width=width)]).begun
-    assert slot.share is not None and 6 * GB <= slot.share.memory <= 39 * GB
+    assert slot.portion is not None and 6 * GB <= slot.portion.memory <= 39 * GB
 
 
 def test_a_retry_alone_on_what_others_leave_is_no_failure_and_one_on_nearly_all_is() -> None:
     placer = devices_for(gpu(free=20), alone=[0])
     (placed,) = placer.place([job(0, width=1)]).begun
-    assert placed[1].share is not None and placed[1].share.alone
+    assert placed[1].portion is not None and placed[1].portion.alone
     assert placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=20 * GB)).outcome is Outcome.PREEMPTED
     placer.release(placed[0].key)
     placer.update(Inventory((gpu(free=37),)))
@@ -428,7 +428,7 @@ def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[An
             running[placed.key] = placed, slot
         for name, free in there.items():
             new = {slot.name for _, slot in placements}
-            shares = [slot.share for _, slot in running.values() if slot.name == name and slot.share is not None]
+            shares = [slot.portion for _, slot in running.values() if slot.name == name and slot.portion is not None]
             if name in new:
                 assert sum(share.memory for share in shares) <= free * GB
                 assert sum(share.compute for share in shares) <= 1000 and len(shares) <= 6

@@ -59,7 +59,7 @@ class OneComputer:
         return found
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        request = self._requests.of(job, slot.share)
+        request = self._requests.of(job, slot.portion)
         thread = threading.Thread(target=lambda: on_report(job, self._pool.run(request)))
         self._threads.append(thread)
         thread.start()

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from hpo_core import Outcome, Report, Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
-from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job
@@ -25,7 +24,7 @@ from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_st
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 
-SHARE = Share(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
+SHARE = Portion(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
               capacity=1)  # fmt: skip
 
 

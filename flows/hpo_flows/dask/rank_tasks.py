@@ -155,7 +155,7 @@ class RankTasks:
         gang = _rank_places(seats, store)
         for number, (one, workers) in enumerate(zip(slot.ranks, seats, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
-            request = encode_request(self._requests.of(own, one.share, gang[number]))
+            request = encode_request(self._requests.of(own, one.portion, gang[number]))
             rank = _Rank(submitted, number, own, request, workers)
             try:
                 self._submit(rank)

@@ -186,7 +186,7 @@ class TaskDispatcher:
         return self._shown.task_runs
 
     def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        end = self._shown.begin(job, "" if slot.share is None else slot.share.device)
+        end = self._shown.begin(job, "" if slot.portion is None else slot.portion.device)
 
         def ended(job: Job, report: Report) -> None:
             end(report)

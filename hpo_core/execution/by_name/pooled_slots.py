@@ -98,5 +98,5 @@ def _slots_of(each: Submitted) -> list[str]:
 
 def _named(slot: Slot, names: list[str]) -> Slot:
     """The same place of the inventory, on these slots of workers."""
-    ranks = [Slot(slot.device, int(name.rpartition("#")[2]), worker_of(name), slot.share) for name in names]
+    ranks = [Slot(slot.device, int(name.rpartition("#")[2]), worker_of(name), slot.portion) for name in names]
     return ranks[0]._replace(others=tuple(ranks[1:]))

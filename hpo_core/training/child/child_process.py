@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.messages import Done, send
@@ -30,7 +30,7 @@ _pools: Any = None
 """Of the libraries that the objective's import loaded; None where threadpoolctl is missing or was not needed."""
 
 
-def apply_share(share: Share, threads: int | None) -> None:
+def apply_share(share: Portion, threads: int | None) -> None:
     """Limit this process, and what it will start, to its share.
 
     A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
@@ -48,13 +48,13 @@ def apply_share(share: Share, threads: int | None) -> None:
     _limit_data(share)
 
 
-def gpu_environment(share: Share) -> dict[str, str]:
+def gpu_environment(share: Portion) -> dict[str, str]:
     """Variables that CUDA reads when it is first used.
 
     Under MPS the driver itself keeps a process to its share: of compute, rounded up to a percent (with oversubscription
     those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
 
-    >>> gpu_environment(Share(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
+    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
     {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
     """
     found = {"CUDA_VISIBLE_DEVICES": share.device}
@@ -66,7 +66,7 @@ def gpu_environment(share: Share) -> dict[str, str]:
     return found
 
 
-def _limit_torch(share: Share) -> None:
+def _limit_torch(share: Portion) -> None:
     """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
     torch: Any = sys.modules.get("torch")
     cuda: Any = getattr(torch, "cuda", None)
@@ -81,13 +81,13 @@ def _limit_torch(share: Share) -> None:
     cuda._lazy_call(limit)
 
 
-def _threads_to_set(share: Share, threads: int | None) -> int | None:
+def _threads_to_set(share: Portion, threads: int | None) -> int | None:
     """None where the study says how many, or what is loaded has read that number already."""
     wanted = max(1, share.cores // 1000)
     return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
 
 
-def find_thread_pools(share: Share, threads: int | None) -> None:
+def find_thread_pools(share: Portion, threads: int | None) -> None:
     """Before the fork, in the zygote: look for loaded libraries once, and not in each child.
 
     It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
@@ -113,7 +113,7 @@ def _limit_threads(threads: int) -> None:
         _pools.limit(limits=threads)
 
 
-def _limit_data(share: Share) -> None:
+def _limit_data(share: Portion) -> None:
     """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
     most = data_size() + share.capacity
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -183,8 +183,8 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
     progress.start()
-    if request.share is not None:
-        apply_share(request.share, request.threads)
+    if request.portion is not None:
+        apply_share(request.portion, request.threads)
     whole: list[str] = []
     report = run_attempt(function, request, progress, log=whole.append)
     progress.finish()

@@ -107,7 +107,7 @@ class RunningChild:
         self._end_within(request.grace)
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         progress.begin(self._start)
-        self._meter = Meter(request.share, progress, without)
+        self._meter = Meter(request.portion, progress, without)
 
     @property
     def ending(self) -> bool:
@@ -296,7 +296,7 @@ class RunningChild:
             killed = oom_kills().since(self._oom_kills)
             reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
             if reason[0] is Outcome.OUT_OF_MEMORY:
-                reason = reason[0], reason[1] + refused(self.request.share)
+                reason = reason[0], reason[1] + refused(self.request.portion)
         return self.request.report(*reason, detail=printed, started=self._started)
 
 

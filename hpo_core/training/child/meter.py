@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.gpu_processes import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
@@ -56,7 +56,7 @@ class Meter:
         without: children of this process that are none of the attempt.
     """
 
-    def __init__(self, share: Share | None, progress: SharedProgress, without: Container[int] = ()) -> None:
+    def __init__(self, share: Portion | None, progress: SharedProgress, without: Container[int] = ()) -> None:
         """Call it right before the fork."""
         self._started = time.monotonic()
         self.next_at = self._started + FIRST_SECONDS
@@ -187,7 +187,7 @@ class GpuMeter:
         on_exceeded: called once, with its share and the bytes that it holds, if they are more than that and 10 %.
     """
 
-    def __init__(self, share: Share, root: int, on_exceeded: Callable[[Share, int], None]) -> None:
+    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[Portion, int], None]) -> None:
         self._share = share
         self._root = root
         self._on_exceeded = on_exceeded

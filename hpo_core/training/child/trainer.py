@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
@@ -309,10 +309,10 @@ class Trainer:
             return without_child(Outcome.LOST, f"{type(error).__name__}: {error}")
         attempt = (request.job.trial, request.job.attempt)
         self._measured = None
-        if self._lowered is not None and self._lowered[0] == attempt and request.share is not None:
+        if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
             # another repeat of the same attempt, which is limited from its start
-            lowered = request.share.lowered(self._lowered[1])
-            request = msgspec.structs.replace(request, share=lowered)
+            lowered = request.portion.lowered(self._lowered[1])
+            request = msgspec.structs.replace(request, portion=lowered)
         report, reason, measured = None, "", None
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
@@ -364,8 +364,8 @@ class Trainer:
                     return report, ""
                 case Started(pid):
                     zygote.child = pid
-                    if request.share is not None and request.share.gpu:
-                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.share)
+                    if request.portion is not None and request.portion.gpu:
+                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.portion)
                 case Measured(usage):
                     self._measured = usage
                 case Pong(ending=False):
@@ -374,8 +374,8 @@ class Trainer:
                     zygote.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
-    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Share) -> GpuMeter:
-        def on_exceeded(share: Share, memory: int) -> None:
+    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Portion) -> GpuMeter:
+        def on_exceeded(share: Portion, memory: int) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, exceeded(share, memory)))
 
         return GpuMeter(share, zygote.pid, on_exceeded)

@@ -177,8 +177,8 @@ class Zygote:
         except StorageError as error:
             self._send(Done(request.report(Outcome.STORAGE, str(error))))
             return
-        if request.share is not None:
-            process.find_thread_pools(request.share, request.threads)
+        if request.portion is not None:
+            process.find_thread_pools(request.portion, request.threads)
         parent = os.getpid()
         child.pid = _fork()
         if child.pid == 0:
