@@ -259,34 +259,28 @@ class Brackets:
 
     def apply(self, event: Event) -> None:
         """Take note of an event; the two variants add results themselves."""
-        kind = type(event)
-        if kind is JobGranted:
-            assert isinstance(event, JobGranted)
+        if isinstance(event, JobGranted):
             if not event.retry:
                 self.running += 1
                 stage = event.stage
                 if stage.rung:
                     self.rung(stage.bracket, stage.rung - 1).promote(event.trial)
-        elif kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        elif isinstance(event, JobCompleted):
             self.running -= 1
             self._rung_of[event.trial] = event.stage.rung
-        elif kind is TrialAbandoned:
-            assert isinstance(event, TrialAbandoned)
+        elif isinstance(event, TrialAbandoned):
             if self.is_at(event):
                 self.rung(event.bracket, event.rung).withdraw(event.trial)
                 self.ruled_out.append(event.trial)
             else:
                 self.running -= 1
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
+        elif isinstance(event, TrialCreated):
             self.assignment.take(event.bracket)
             self._bracket_of.append(event.bracket)
             self._rung_of.append(-1)
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
+        elif isinstance(event, StudyExtended):
             self.assignment.widen(event.configs)
-        elif kind is SamplerExhausted:
+        elif isinstance(event, SamplerExhausted):
             self.assignment.close()
 
     def rungs(

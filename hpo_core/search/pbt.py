@@ -309,9 +309,7 @@ class Pbt(SearchMethod):
         return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
 
     def apply(self, event: Event) -> None:
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             session = self.sessions[event.trial]
             session.resource = event.resource
             if event.losses:
@@ -320,22 +318,18 @@ class Pbt(SearchMethod):
                 session.fitness = (event.loss,)
             session.violation = event.total_violation
             self._end(event.trial)
-        elif kind is TrialAbandoned or kind is TrialStopped:
-            assert isinstance(event, TrialAbandoned | TrialStopped)
+        elif isinstance(event, TrialAbandoned | TrialStopped):
             if not self.sessions[event.trial].ended:
                 self._end(event.trial)
-            elif kind is TrialAbandoned:
+            elif isinstance(event, TrialAbandoned):
                 self._withdraw(event.trial)
-        elif kind is JobGranted:
-            assert isinstance(event, JobGranted)
+        elif isinstance(event, JobGranted):
             self.running.add(event.trial)
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
+        elif isinstance(event, TrialCreated):
             self.sessions.append(TrialSession(event.params, event.parent, event.trial))
             self._count_up(self._created, 0)
             self._count_up(self._pending, 0)
-        elif kind is Reproduced:
-            assert isinstance(event, Reproduced)
+        elif isinstance(event, Reproduced):
             child = self.sessions[event.child]
             child.member, child.generation = event.member, event.generation
             for counts in (self._created, self._pending):
@@ -349,8 +343,7 @@ class Pbt(SearchMethod):
             if not heap:
                 del self._waiting[initiator.generation]
             self._rule_out()
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
+        elif isinstance(event, StudyExtended):
             self.total += event.configs
 
     def _withdraw(self, trial: int) -> None:

@@ -254,28 +254,23 @@ class Halving(SearchMethod):
         return min(count, most)
 
     def apply(self, event: Event) -> None:
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             stage = event.stage
             self._rung_of[event.trial] = stage.rung
             self._ended(stage.bracket, stage.rung, event.trial, loss_of(event))
-        elif kind is TrialAbandoned:
-            assert isinstance(event, TrialAbandoned)
+        elif isinstance(event, TrialAbandoned):
             if self._rung_of.get(event.trial, -1) < event.rung:
                 self._ended(event.bracket, event.rung, event.trial, None)
             else:
                 self.ruled_out += self.brackets[event.bracket].withdraw(event.rung, event.trial)
                 self._pass_finished()
-        elif kind is JobGranted:
-            assert isinstance(event, JobGranted)
+        elif isinstance(event, JobGranted):
             if not event.retry:
                 self.running += 1
                 stage = event.stage
                 if stage.rung:
                     self.brackets[stage.bracket].promote(event.trial)
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
+        elif isinstance(event, TrialCreated):
             if event.bracket == len(self.brackets):
                 size = self._next_size()
                 _, levels = self.plan[len(self.brackets) % len(self.plan)]
@@ -283,10 +278,9 @@ class Halving(SearchMethod):
                 self._opened += size
             self.brackets[event.bracket].created += 1
             self.created += 1
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
+        elif isinstance(event, StudyExtended):
             self.width += event.configs
-        elif kind is SamplerExhausted:
+        elif isinstance(event, SamplerExhausted):
             self._opened = self.width = self.created
             if self.brackets:
                 self.ruled_out += self.brackets[-1].close()

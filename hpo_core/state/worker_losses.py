@@ -51,21 +51,18 @@ class Losses:
 
     def apply(self, event: Event) -> None:
         """Take note of a fact."""
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             self._ended(event.trial)
             self._forget(event.trial)
-        elif kind is AttemptFailed:
-            assert isinstance(event, AttemptFailed)
+        elif isinstance(event, AttemptFailed):
             if event.outcome not in _NOT_BY_ITSELF:
                 self._ended(event.trial)
             elif event.outcome is Outcome.LOST and event.worker:
                 self._lost(event.trial)
-        elif kind is TrialAbandoned or kind is TrialStopped:
-            self._lost_at.pop(event.trial, None)  # type: ignore[union-attr]
-            self._forget(event.trial)  # type: ignore[union-attr]
-        elif kind is ControllerChanged:
+        elif isinstance(event, TrialAbandoned | TrialStopped):
+            self._lost_at.pop(event.trial, None)
+            self._forget(event.trial)
+        elif isinstance(event, ControllerChanged):
             for table in (self._count, self._first, self._last, self._lost_at, self._ended_at):
                 table.clear()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (
@@ -22,42 +20,21 @@ from hpo_core.model.events import (
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.samplers.sampler import Sampler
-from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample, SearchMethod
+from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
 from hpo_core.study.gang_sizes import gang_size
-from hpo_core.study.stop_rules import StopRules
+from hpo_core.study.parts import StudyParts
 
 
 class Grants:
-    """Decides which job a free slot gets. Holds no state of its own.
+    """Decides which job a free slot gets. Holds no state of its own."""
 
-    Args:
-        checkpoints: which are live; asked for training beyond the search only.
-        budget: of the study's checkpoints; None: not limited.
-    """
-
-    def __init__(
-        self,
-        spec: StudySpec,
-        state: StudyState,
-        *,
-        method: SearchMethod,
-        sampler: Sampler,
-        rules: StopRules,
-        checkpoints: Callable[[], LiveCheckpoints],
-        budget: Budget | None,
-    ) -> None:
-        self._spec = spec
-        self._state = state
-        self._method = method
-        self._sampler = sampler
-        self._rules = rules
-        self._checkpoints = checkpoints
-        self._budget = budget
-        self._limits_resource = spec.stop.total_resource is not None
+    def __init__(self, parts: StudyParts) -> None:
+        self._parts = parts
+        self._spec, self._state, self._method = parts.spec, parts.state, parts.method
+        self._limits_resource = parts.spec.stop.total_resource is not None
         self._rungs: dict[tuple[int, int], Rung] = {}
 
     # What is asked for.
@@ -86,22 +63,17 @@ class Grants:
 
     def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
         """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
-        while self._budget is not None and (removal := self._budget.removal(more, turn)) is not None:
+        while self._parts.budget is not None and (removal := self._parts.budget.removal(more, turn)) is not None:
             yield removal
 
     def stop_if_due(self) -> Iterator[Event]:
         """Halt the search where a stop rule is met."""
         searching = self._state.halted is None and not self.trains_further
-        due = self._rules.due(self._state) if searching else None
+        due = self._parts.rules.due(self._state) if searching else None
         if due is not None:
             yield StudyHalted(due[1], due[0])
 
     # Questions.
-
-    @property
-    def has_budget(self) -> bool:
-        """Whether checkpoints are limited in number or bytes."""
-        return self._budget is not None
 
     @property
     def searching(self) -> bool:
@@ -145,7 +117,7 @@ class Grants:
 
     def check(self) -> None:
         """Assert that no slot is idle although a job could run."""
-        state, budget = self._state, self._budget
+        state, budget = self._state, self._parts.budget
         room = state.capacity - state.slots_in_use
         if room <= 0:
             return
@@ -170,12 +142,12 @@ class Grants:
         demand = self._size(again)
         if room is not None and demand.slots > room:
             return
-        if self._budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
+        if self._parts.budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
             loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
             yield from self.make_room(1, loaded)
-            if self._budget.over(1):
+            if self._parts.budget.over(1):
                 if not state.running:
-                    yield StudyHalted(self._budget.shortage())
+                    yield StudyHalted(self._parts.budget.shortage())
                 return
         if again is not None:
             trial = state.trials[again]
@@ -264,7 +236,7 @@ class Grants:
 
     def _propose(self, number: int, given: Params | None = None) -> Params | None:
         try:
-            return self._sampler.propose(number) if given is None else self._sampler.propose(number, given)
+            return self._parts.sampler.propose(number) if given is None else self._parts.sampler.propose(number, given)
         except HpoError:
             raise
         except Exception as error:
@@ -288,20 +260,20 @@ class Grants:
         state = self._state
         recorded = recorded_training(self._spec, state) if state.halted is None and not self.searching else None
         if recorded is not None:
-            yield TrialExtended(*recorded, self._checkpoints().further_start(recorded[0]))
+            yield TrialExtended(*recorded, self._parts.checkpoints.further_start(recorded[0]))
         number = self.next_further()
         demand = self._size()
         if number is None or (room is not None and demand.slots > room):
             return
-        if self._budget is not None:
+        if self._parts.budget is not None:
             yield from self.make_room(1)
-            if self._budget.over(1):
+            if self._parts.budget.over(1):
                 if not state.running:
-                    yield StudyHalted(self._budget.shortage())
+                    yield StudyHalted(self._parts.budget.shortage())
                 return
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
-        start = self._checkpoints().further_start(number)
+        start = self._parts.checkpoints.further_start(number)
         yield JobGranted(
             number,
             trial.attempts,

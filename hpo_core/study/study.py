@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal, damaged_entry
@@ -41,23 +40,20 @@ from hpo_core.model.events import (
     PlacementsNoticed,
     Stimulus,
     StopRequested,
-    StudyReopened,
     StudyRequested,
     TrainingRequested,
-    concerns_search,
 )
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
-from hpo_core.search.method import Done, SearchMethod
+from hpo_core.search.method import Done
 from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method, create_sampler
-from hpo_core.state import Incumbent, StudyState
+from hpo_core.state import Incumbent
 from hpo_core.study.decider import Decider
 from hpo_core.study.gang_sizes import gang_size, largest_size
 from hpo_core.study.job_grants import Grants, recorded_training
+from hpo_core.study.parts import StudyParts
 from hpo_core.study.requests import check_abandoned, check_training, checked_configuration, is_known, told_report
-from hpo_core.study.stop_rules import StopRules
 
 if TYPE_CHECKING:
     import optuna
@@ -88,13 +84,11 @@ class Study:
         clock: Callable[[], float] = time.time,
         epoch: int = 0,
     ) -> None:
-        self.spec = spec
+        self.parts = StudyParts(spec, sampler)
+        self.spec, self.state, self.method = spec, self.parts.state, self.parts.method
+        self.sampler, self.rules = self.parts.sampler, self.parts.rules
         self.name = spec.study
         self.journal = journal
-        self.state = StudyState()
-        self.method: SearchMethod = create_method(spec)
-        self.sampler: Sampler = sampler or create_sampler(spec)
-        self.rules = StopRules(spec)
         self.epoch = epoch
         self.seq = 0
         """Number of entries applied; the next entry gets this number."""
@@ -102,23 +96,8 @@ class Study:
         self._broken = ""
         self.has_time_rule = spec.stop.seconds is not None
         """Whether a stop rule depends on time."""
-        limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
-        self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
-        self._budget = Budget(spec, self._checkpoints) if self._checkpoints is not None else None
-
-        def checkpoints() -> LiveCheckpoints:
-            return self.checkpoints
-
-        self._grants = Grants(
-            spec,
-            self.state,
-            method=self.method,
-            sampler=self.sampler,
-            rules=self.rules,
-            checkpoints=checkpoints,
-            budget=self._budget,
-        )
-        self._decider = Decider(spec, self.state, method=self.method, grants=self._grants, checkpoints=checkpoints)
+        self._grants = Grants(self.parts)
+        self._decider = Decider(self.parts, self._grants)
 
     @classmethod
     def create(
@@ -508,7 +487,7 @@ class Study:
 
         ``checkpoints.max_count=4``; a study keeps its limits, so a new one needs it.
         """
-        budget = self._budget
+        budget = self.parts.budget
         if budget is None or self.state.halted is None or self.state.running:
             return ""
         if not budget.over(1) or budget.removal(1) is not None:
@@ -519,9 +498,7 @@ class Study:
     @property
     def checkpoints(self) -> LiveCheckpoints:
         """Which checkpoints may still be needed; from its first use on it follows the study."""
-        if self._checkpoints is None:
-            self._checkpoints = LiveCheckpoints(self.state, self.method)
-        return self._checkpoints
+        return self.parts.checkpoints
 
     def to_cancel(self) -> list[tuple[int, int]]:
         """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks.
@@ -548,12 +525,7 @@ class Study:
 
     def check(self) -> None:
         """Assert the invariants of state and method."""
-        self.state.check()
-        self.method.check()
-        if self._checkpoints is not None:
-            self._checkpoints.check()
-        if self._budget is not None:
-            self._budget.check()
+        self.parts.check()
         if self.seq:
             self._grants.check()
 
@@ -590,16 +562,7 @@ class Study:
         return self._decider.decide(stimulus)
 
     def _apply(self, event: Event) -> None:
-        self.state.apply(event)
-        if concerns_search(event):
-            self.method.apply(event)
-            self.sampler.apply(event)
-        if type(event) is StudyReopened:
-            self.rules.reopen(self.state)
-        if self._budget is not None:
-            self._budget.apply(event)
-        elif self._checkpoints is not None:
-            self._checkpoints.apply(event)
+        self.parts.apply(event)
 
     def _granted(self, entry: Entry) -> list[Job]:
         return [self.state.job(event) for event in entry.events if type(event) is JobGranted]
