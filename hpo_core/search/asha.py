@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
-from hpo_core.model.space import ParameterType
 from hpo_core.search.asha_stopping import AshaStopping
 from hpo_core.search.brackets import Assignment, BracketPlan, Brackets
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
@@ -31,9 +30,6 @@ from hpo_core.search.search_settings import (
     Resource,
     SearchContext,
     SearchProgress,
-    check_configs,
-    check_range,
-    check_rungs,
 )
 
 WINDOW = 200
@@ -208,7 +204,6 @@ class AshaSearch(HalvingSettings):
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:
-        check_range(self.min_resource, self.max_resource)
         if sorted(set(self.brackets)) != self.brackets:
             raise ValueError(f"brackets = {self.brackets} must ascend, each once")
         if self.max_resource is None:
@@ -227,13 +222,6 @@ class AshaSearch(HalvingSettings):
         if self.noise is not None and self.variant == "stopping":
             raise ValueError("noise delays promotions, and the stopping variant has none; use variant: promotion")
         return self
-
-    def levels(self) -> list[int]:
-        """Rung levels of bracket 0; the first alone where there is no upper limit."""
-        if self.max_resource is None:
-            return [self.min_resource or 1]
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
-        return rung_levels(smallest, self.max_resource, self.eta)
 
     def plan(self) -> BracketPlan:
         """What rungs and brackets are built from."""
@@ -272,10 +260,6 @@ class AshaSearch(HalvingSettings):
             rungs = "shared rungs" if self.rung_system == "shared" else "rungs of their own"
             words += f", {len(self.brackets)} brackets with {rungs}"
         return words + (", no maximum resource" if self.max_resource is None else "")
-
-    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
 
     def check_reach(self) -> None:
         if self.variant == "stopping" and self.max_resource is None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
-from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
 from hpo_core.search.method import Action, RungStatus, SearchMethod
-from hpo_core.search.rungs import highest_rung, rung_levels, too_few
+from hpo_core.search.rungs import highest_rung, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
     ETA,
@@ -23,9 +21,6 @@ from hpo_core.search.search_settings import (
     Resource,
     SearchContext,
     SearchProgress,
-    check_configs,
-    check_range,
-    check_rungs,
 )
 
 
@@ -46,15 +41,6 @@ class PashaSearch(HalvingSettings):
         description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> PashaSearch:
-        check_range(self.min_resource, self.max_resource)
-        return self
-
-    def levels(self) -> list[int]:
-        """All rung levels, those above the ceiling included."""
-        return rung_levels(self.min_resource, self.max_resource, self.eta)
-
     def create(self, context: SearchContext) -> Pasha:
         return Pasha(self)
 
@@ -65,10 +51,6 @@ class PashaSearch(HalvingSettings):
 
     def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, ceiling {progress.level:,} of {self.max_resource:,}"
-
-    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
 
     def check_objectives(self, objectives: int) -> None:
         if objectives > 1:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
@@ -16,6 +16,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
+from hpo_core.search.rungs import default_min_resource, rung_levels
 
 Resource = Annotated[int, Field(ge=1, le=2**53)]
 CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -237,37 +238,41 @@ class SearchSettings(Part, ABC):
         return dict(search)
 
 
-def check_range(min_resource: int | None, max_resource: int | None) -> None:
-    """Refuse a shortest training that is longer than a full one.
-
-    Raises:
-        ValueError: values and cure.
-    """
-    if min_resource is not None and max_resource is not None and min_resource > max_resource:
-        raise ValueError(
-            f"min_resource = {min_resource} is larger than max_resource = {max_resource}; "
-            "lower the one or raise the other"
-        )
-
-
 def check_configs(configs: int | None) -> None:
     """Refuse more configurations than a study may have."""
     if configs is not None:
         at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
 
 
-def check_rungs(levels: Sequence[int]) -> None:
-    """Refuse more rungs than a bracket may have."""
-    at_most("rungs", len(levels), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
-
-
 class HalvingSettings(SearchSettings):
     """Settings of a search that promotes one in eta."""
 
-    if TYPE_CHECKING:  # each search has a default of its own, in its own place among the settings
+    if TYPE_CHECKING:  # each search has defaults of its own, in their own place among the settings
+        max_resource: int | None
+        min_resource: int | None
         reduction_factor: float
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.min_resource is not None and self.max_resource is not None and self.min_resource > self.max_resource:
+            raise ValueError(
+                f"min_resource = {self.min_resource} is larger than max_resource = {self.max_resource}; "
+                "lower the one or raise the other"
+            )
+        return self
 
     @property
     def eta(self) -> Number:
         """The reduction factor as the rules compute with it: exactly as it was written."""
         return as_written(self.reduction_factor)
+
+    def levels(self) -> list[int]:
+        """Rung levels of the bracket that stops most aggressively; the first alone where there is no upper limit."""
+        if self.max_resource is None:
+            return [self.min_resource or 1]
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
+        return rung_levels(smallest, self.max_resource, self.eta)
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(getattr(self, "configs", None))
+        at_most("rungs", len(self.levels()), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")

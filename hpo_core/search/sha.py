@@ -27,7 +27,7 @@ from hpo_core.model.events import (
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
-from hpo_core.search.rungs import AnyRung, default_min_resource, make_rung, rung_levels
+from hpo_core.search.rungs import AnyRung, make_rung
 from hpo_core.search.search_settings import (
     ETA,
     MAX,
@@ -37,9 +37,6 @@ from hpo_core.search.search_settings import (
     Resource,
     SearchContext,
     SearchProgress,
-    check_configs,
-    check_range,
-    check_rungs,
 )
 
 
@@ -61,18 +58,12 @@ class ShaSearch(HalvingSettings):
 
     @model_validator(mode="after")
     def _check(self) -> ShaSearch:
-        check_range(self.min_resource, self.max_resource)
         if self.early_stopping_rate >= len(self.levels()):
             raise ValueError(
                 f"early_stopping_rate = {self.early_stopping_rate} leaves none of the {len(self.levels())} rungs; "
                 "lower it"
             )
         return self
-
-    def levels(self) -> list[int]:
-        """Rung levels before the early-stopping rate cuts them."""
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
-        return rung_levels(smallest, self.max_resource, self.eta)
 
     def create(self, context: SearchContext) -> Halving:
         """Brackets of one size and one early-stopping rate."""
@@ -94,8 +85,7 @@ class ShaSearch(HalvingSettings):
         return self.configs * self.rounds
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
+        super().check_sizes(space)
         rounds, planned = self.rounds, len(self.levels()) - self.early_stopping_rate
         at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
         at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from msgspec import UNSET
 
@@ -142,57 +142,30 @@ class Grants:
         demand = self._size(again)
         if room is not None and demand.slots > room:
             return
-        if self._parts.budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
-            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-            yield from self.make_room(1, loaded)
-            if self._parts.budget.over(1):
-                if not state.running:
-                    yield StudyHalted(self._parts.budget.shortage())
-                return
+        if again is None and not isinstance(action, Sample | Promote | Reproduce):
+            return
+        loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
+        if not (yield from self._fits(loaded)):
+            return
+        number = len(state.trials)
         if again is not None:
-            trial = state.trials[again]
-            failed = trial.granted
+            failed = state.trials[again].granted
             assert failed is not None
-            start = self._start_of(trial)
-            yield JobGranted(
-                trial.number,
-                trial.attempts,
-                failed.stage,
-                target=failed.target,
-                checkpoint=start,
-                retry=True,
-                demand=demand,
-            )
+            number, stage, target = again, failed.stage, failed.target
         elif isinstance(action, Promote):
-            trial = state.trials[action.trial]
-            if trial.running:
+            if state.trials[action.trial].running:
                 return  # a person has it trained further meanwhile, and a trial has one job at a time
-            stage = self._rung(action.trial, action.bracket, action.rung)
-            yield JobGranted(
-                action.trial,
-                trial.attempts,
-                stage,
-                target=action.target,
-                checkpoint=state.start_of(action.trial),
-                demand=demand,
-            )
+            number, target = action.trial, action.target
+            stage = self._rung(number, action.bracket, action.rung)
         elif isinstance(action, Sample):
-            number = len(state.trials)
             created = self._sampled(number, action.bracket)
             yield created
             if isinstance(created, SamplerExhausted):
                 yield from self._by_search(room)  # the method wants no further configuration now
                 return
-            yield JobGranted(
-                number,
-                0,
-                self._rung(number, action.bracket, action.rung),
-                target=action.target,
-                checkpoint=None,
-                demand=demand,
-            )
-        elif isinstance(action, Reproduce):
-            number = len(state.trials)
+            stage, target = self._rung(number, action.bracket, action.rung), action.target
+        else:
+            assert isinstance(action, Reproduce)
             if action.params is None and action.parent is None:
                 yield self._sampled(number, 0)
             else:
@@ -207,9 +180,27 @@ class Grants:
                 member=action.member,
                 generation=action.generation,
             )
-            stage = Generation(action.member, action.generation)
-            start = self._start_of(state.trials[number])
-            yield JobGranted(number, 0, stage, target=action.target, checkpoint=start, demand=demand)
+            stage, target = Generation(action.member, action.generation), action.target
+        trial = state.trials[number]
+        start = self._start_of(trial)
+        retry = again is not None
+        yield JobGranted(number, trial.attempts, stage, target=target, checkpoint=start, retry=retry, demand=demand)
+
+    def _fits(self, loaded: int | None = None) -> Generator[Event, None, bool]:
+        """Make room for the checkpoint of one more job; return whether it fits.
+
+        Args:
+            loaded: the trial whose checkpoint the job would load.
+        """
+        budget = self._parts.budget
+        if budget is None:
+            return True
+        yield from self.make_room(1, loaded)
+        if not budget.over(1):
+            return True
+        if not self._state.running:
+            yield StudyHalted(budget.shortage())
+        return False
 
     def _size(self, again: int | None = None) -> Demand:
         """What the next job demands: one of the search, or that of trial ``again``, which failed."""
@@ -217,13 +208,10 @@ class Grants:
         return slots_demand(gang_size(self._spec, self._state, self._method, failed))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
-        """Rungs are few and grants many: one value each."""
+        """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
         if self._state.has_members:
             return Generation(self._state.member_of(trial), rung)
-        found = self._rungs.get((bracket, rung))
-        if found is None:
-            found = self._rungs[bracket, rung] = Rung(bracket, rung)
-        return found
+        return self._rungs.setdefault((bracket, rung), Rung(bracket, rung))
 
     def _sampled(self, number: int, bracket: int) -> TrialCreated | SamplerExhausted:
         """A trial with the configuration that is first in the queue, else with one of the sampler."""
@@ -265,12 +253,8 @@ class Grants:
         demand = self._size()
         if number is None or (room is not None and demand.slots > room):
             return
-        if self._parts.budget is not None:
-            yield from self.make_room(1)
-            if self._parts.budget.over(1):
-                if not state.running:
-                    yield StudyHalted(self._parts.budget.shortage())
-                return
+        if not (yield from self._fits()):
+            return
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
         start = self._parts.checkpoints.further_start(number)
