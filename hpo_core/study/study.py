@@ -49,11 +49,17 @@ from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Done
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent
+from hpo_core.study.checked_requests import (
+    check_abandoned,
+    check_training,
+    checked_configuration,
+    is_known,
+    told_report,
+)
 from hpo_core.study.decider import Decider
 from hpo_core.study.gang_sizes import gang_size, largest_size
 from hpo_core.study.job_grants import Grants, recorded_training
 from hpo_core.study.parts import StudyParts
-from hpo_core.study.requests import check_abandoned, check_training, checked_configuration, is_known, told_report
 
 if TYPE_CHECKING:
     import optuna
