@@ -87,3 +87,9 @@ def test_too_many_points_between_conditions_are_refused() -> None:
     space |= {f"q{i}": two | {"when": {f"p{i}": 1, f"p{(i + 1) % 40}": 1}} for i in range(40)}
     with pytest.raises(SpecError, match="at most about 200,000 points"):
         make_spec(space=space, search={"method": "grid"})
+
+
+def test_more_than_a_million_points_are_refused() -> None:
+    digits = {f"p{i}": {"type": "int", "low": 0, "high": 9} for i in range(7)}
+    with pytest.raises(SpecError, match="more than 1,000,000 points"):
+        make_spec(space=digits, search={"method": "grid"})
