@@ -238,7 +238,7 @@ def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> No
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
-    budget, live = study._budget, study.checkpoints
+    budget, live = study.parts.budget, study.checkpoints
     assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     order = []
