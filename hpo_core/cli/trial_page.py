@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from hpo_core.checkpoints.paths import log_path
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.output import out, print_json
 from hpo_core.home import Home
 from hpo_core.model.devices.usage import Usage

@@ -15,7 +15,7 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
 from hpo_core.replay.audit import damage_named
-from hpo_core.spec import StudySpec, WarmStartTrial
+from hpo_core.spec import EarlierResult, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]
@@ -102,10 +102,10 @@ def _fitted(params: Params, space: SearchSpace) -> Params | None:
 
 def _past(
     spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]
-) -> list[WarmStartTrial]:
+) -> list[EarlierResult]:
     warm = spec.warm_start
     assert warm is not None
-    kept: list[WarmStartTrial] = []
+    kept: list[EarlierResult] = []
     for age, trials in enumerate(found):
         draws = Stream(spec.seed, "warm-start", age)
         for params, trial in trials:
@@ -114,7 +114,7 @@ def _past(
             if warm.decay and (chance or proposed is not None) and trial.parent is None:
                 feasible = [result for result in trial.results if not result.infeasible]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
-                kept.append(WarmStartTrial(params=params, losses=losses, proposed=proposed))
+                kept.append(EarlierResult(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
     return kept[:MOST_SHOWN]
 

@@ -78,7 +78,6 @@ def rerun_spec(
         ],
         **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
         "any_metric": StudySpec.from_journal(source).any_metric,
-        "max_resource": max(event.target for event in granted if event.trial in number),
     }
     rest: dict[str, Any] = {
         "study": name,

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from pydantic import Field
 
 from hpo_core.model.events import Event, TrialCreated
 from hpo_core.model.rng import Stream
-from hpo_core.model.settings import Part
+from hpo_core.model.settings import Filled
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
 
@@ -36,12 +35,14 @@ class Sampler(Protocol):
         ...
 
 
-class WarmStartTrial(Part):
+class EarlierResult(Filled, frozen=True):
     """What an earlier study found for one configuration, as the journal of the new study keeps it."""
 
     params: dict[str, Any]
-    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
-    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
+    losses: dict[int, list[float]]
+    """By units of training; one loss per objective."""
+    proposed: int | None = None
+    """The trial of the new study that tries it again."""
 
 
 class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the values in ``JobCompleted.metrics`` that should be at most 0."""
     max_resource: int | None
     """Units of a full training; None: no upper limit."""
-    past: Sequence[WarmStartTrial] = ()
+    past: Sequence[EarlierResult] = ()
     """Results of earlier studies (warm start)."""
     start_with: Sequence[Params] = ()
     """What people want in the first trials, whole or in part."""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.model.limit_checks import at_most
-from hpo_core.model.settings import Part
+from hpo_core.model.settings import Filled, Part
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
@@ -89,11 +89,11 @@ class SearchProgress(msgspec.Struct, frozen=True):
     """Generations that have begun."""
 
 
-class FurtherTraining(Protocol):
+class RecordedTraining(Filled, frozen=True):
     """A trial that a recorded study trained beyond its search."""
 
-    trial: int
-    target: int
+    trial: Annotated[int, msgspec.Meta(ge=0)]
+    target: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Record(msgspec.Struct, frozen=True):
     source: str
     """Name of that study."""
     params: list[dict[str, Any]]
-    further: Sequence[FurtherTraining]
+    further: Sequence[RecordedTraining]
 
 
 class PointsOfGrid(Protocol):

@@ -8,7 +8,7 @@ from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
-from hpo_core.samplers.sampler import WarmStartTrial
+from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.grid import GridSearch
 from hpo_core.search.hyperband import HyperbandSearch
@@ -61,6 +61,7 @@ __all__ = [
     "ClusterSettings",
     "DataSpec",
     "DemandSpec",
+    "EarlierResult",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",
@@ -85,7 +86,6 @@ __all__ = [
     "TrackingSpec",
     "TrainingSpec",
     "WarmStartSpec",
-    "WarmStartTrial",
     "all_at_once",
     "create_method",
     "create_sampler",

@@ -12,8 +12,8 @@ from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOS
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
-from hpo_core.samplers.sampler import WarmStartTrial
-from hpo_core.security.credentials import holds_credentials
+from hpo_core.samplers.sampler import EarlierResult
+from hpo_core.security.masking import holds_credentials
 from hpo_core.spec.sizes import check_arguments
 
 
@@ -194,7 +194,7 @@ class WarmStartSpec(Part):
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
-    past: list[WarmStartTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+    past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
 
 
 class JournalSpec(Part):

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Sequence
 from urllib.parse import quote, urlsplit
 
-from hpo_core.security.credentials import without_credentials
-from hpo_core.security.masking import masked
+from hpo_core.security.masking import masked, without_credentials
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""

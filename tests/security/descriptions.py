@@ -144,7 +144,7 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
         warm_start={"studies": ["a"], "past": [{"params": {}, "losses": {1: [0.0]}}] * 300_000}
     ),
     "recorded-grants": lambda: search(
-        method="recorded", source="a", max_resource=1, params=[{}],
+        method="recorded", source="a", params=[{}],
         grants=[{"trial": 0, "rung": 0, "target": 1}] * 10**6,
     ),
     "grid-of-optuna": lambda: plain(

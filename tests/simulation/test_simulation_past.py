@@ -106,7 +106,6 @@ def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
     ]
     search = {
         "method": "recorded", "source": "hand", "grants": grants, "params": [{"x": 0.5, "c": "b"}] * len(curves),
-        "max_resource": targets[-1],
     }  # fmt: skip
     study = Study.create(make_spec(search=search, **changes), journal, clock=clock)
     Simulation(

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.home import Home
-from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import LockFile
 from hpo_core.tracking.mlflow_links import run_url
 from hpo_core.tracking.run_location import ProjectionPlace
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.checkpoints.files import refuse_other_content
-from hpo_core.checkpoints.weights import write_weights
+from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.models.build_process import BuildAnswer, BuildRequest

@@ -6,7 +6,7 @@ import shlex
 
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 
 

@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model.errors import HpoError
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage

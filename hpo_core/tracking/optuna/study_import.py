@@ -26,7 +26,7 @@ from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.trial import Job, Outcome, Point, Report
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import RESULTS
@@ -258,7 +258,6 @@ def _spec(
             "source": source,
             "grants": grants,
             "params": [trial.frozen.params for trial in found],
-            "max_resource": max(places),
         },
         "tracking": {"mlflow": "off"},
     }

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.security.credentials import without_credentials, without_private_settings
-from hpo_core.spec.code_files import CodeFile, code_files
+from hpo_core.security.masking import without_credentials, without_private_settings
+from hpo_core.spec.module_source import CodeFile, code_files
 
 _GIT_SECONDS = 10.0
 

@@ -24,7 +24,7 @@ from hpo_core.model.errors import CheckpointError, HpoError, JournalError, Study
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.security.private_files import private_folder, write_private
-from hpo_core.spec.code_files import code_files
+from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_same
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
