@@ -146,7 +146,7 @@ class LiveCheckpoints:
         return news
 
     def further_start(self, number: int) -> Checkpoint | None:
-        """Return where training beyond the search begins: the newest checkpoint of the trial or its nearest ancestor, or None.
+        """Return where training beyond the search begins: a checkpoint of the trial or its nearest ancestor, or None.
 
         Only those that are live, so that none is tried in vain.
         """

@@ -50,10 +50,10 @@ def reading_uri(file: Path) -> tuple[str, tempfile.TemporaryDirectory[str] | Non
     """The URI that reads a SQLite file in a folder that cannot be written to, and the folder of its copy or None.
 
     Such a folder is an archive, a mounted backup, somebody else's home. In WAL mode even a reader needs two more files
-    beside the database. Where they are there (a writer is at work on the other side of a read-only mount, or was killed) SQLite
-    reads them as they are. Where only the ``-wal`` file was kept it is copied together with the database to a temporary
-    folder, for its entries must not be passed over. Where there is neither, the database is complete and is read as one
-    that nobody changes.
+    beside the database. Where they are there (a writer is at work on the other side of a read-only mount, or was
+    killed) SQLite reads them as they are. Where only the ``-wal`` file was kept it is copied together with the database
+    to a temporary folder, for its entries must not be passed over. Where there is neither, the database is complete and
+    is read as one that nobody changes.
 
     Raises:
         OSError: its copy cannot be made.

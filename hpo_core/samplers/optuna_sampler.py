@@ -201,9 +201,8 @@ class OptunaSampler:
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
         self._violations: dict[int, dict[int, list[float]]] = {}
+        """Values of the constraints by trial and resource."""
         self._last_failure: dict[int, Outcome] = {}
-        """By trial."""
-        """By trial and resource: the values of the constraints."""
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
         self._queue = deque(context.start_with)
         """What people want in the next trials."""
