@@ -89,7 +89,7 @@ class MemoryJournal:
             kept.owner = None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class UnkeptJournal(MemoryJournal):

@@ -1,4 +1,4 @@
-"""What a journal promises.
+"""Journal: an append-only store of entries, and its errors.
 
 An append is atomic and durable when it returns; it carries the sequence number and the epoch the writer
 believes in, and is refused (:class:`~hpo_core.model.errors.FencedError`) when either is not the journal's own. So
@@ -18,7 +18,7 @@ from hpo_core.model.short_text import did_you_mean
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who drives a study: enough to tell on the same machine whether that process still lives."""
+    """The process that drives a study; enough to tell on the same machine whether it still lives."""
 
     host: str
     pid: int
@@ -110,7 +110,7 @@ class Journal(Protocol):
 
 
 def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
-    """What to say of an entry that cannot be what this package wrote."""
+    """Make the error for an entry that cannot be what this package wrote."""
     return JournalError(
         f"Study {study!r}: entry {seq} of its journal is damaged, or does not follow from those before it "
         f"({error_words(error)}). Restore the journal from a backup; `hpo show {study} --at {seq - 1}` still reads "

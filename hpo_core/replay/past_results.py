@@ -1,4 +1,4 @@
-"""What earlier studies found, for a new one to begin from (``warm_start`` of its spec).
+"""Results of earlier studies, for a new one to begin from (``warm_start`` of its spec).
 
 Everything is read once, before the new study is created, and stands in its own entry 0 from then on: a study never
 depends on another one's journal.

@@ -20,7 +20,7 @@ _LENGTH_SPREAD = 0.8
 _NOISE, _NOISE_SPREAD = math.log(0.15), 1.0
 _SIGNAL_SPREAD = 0.5
 _LONGEST_STEP = 1.0
-"""In the logarithm of a setting."""
+"""Longest step in the logarithm of a setting."""
 _JITTER = 1e-8
 _SMALL = 40
 """Rows of a matrix that LAPACK inverts at once."""
@@ -28,7 +28,7 @@ _ROOT = math.sqrt(5.0)
 
 
 class Settings(NamedTuple):
-    """What is fitted: variances, and the length scale of each parameter."""
+    """The fitted variances, and the length scale of each parameter."""
 
     lengths: Array
     signal: float
@@ -45,7 +45,7 @@ class Data(NamedTuple):
 
 
 def prior_log_length(parameters: int) -> float:
-    """In more dimensions points are farther apart."""
+    """Return the prior mean of a length's logarithm; in more dimensions points are farther apart."""
     return math.log(0.6 * math.sqrt(max(1.0, parameters / 4)))
 
 
@@ -73,7 +73,7 @@ def fit(data: Data, parameters: int, steps: int) -> Settings:
 
 
 class Posterior:
-    """What the process believes at other points."""
+    """The process's belief at other points."""
 
     def __init__(self, data: Data, settings: Settings) -> None:
         self._settings = settings
@@ -123,7 +123,7 @@ def inverse_root(covariance: Array) -> tuple[Array, float]:
 
 
 def _inverse_triangle(lower: Array) -> Array:
-    """Of a lower triangular matrix, by halves."""
+    """Invert a lower triangular matrix by halves."""
     n = len(lower)
     if n <= _SMALL:
         return np.asarray(np.linalg.inv(lower), dtype=np.float64)

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 def as_active(points: Array, known: Array, cube: UnitCube) -> Array:
-    """Without the values of parameters that are likely inactive: those that the nearest known point has not.
+    """Blank out parameters that are likely inactive: those that the nearest known point does not have.
 
     Optuna's spaces are made as they are asked for, so conditions are seen only in what trials had. A different
     choice counts more than any distance in numbers, since conditions hang on choices.
@@ -60,7 +60,7 @@ class Scored(NamedTuple):
     excess: Array
     """Noise of a score beyond that of all."""
     own: int
-    """So many of them are of this study."""
+    """Number of points of this study."""
     pending: Array
 
 

@@ -68,7 +68,7 @@ def scored(results: Array) -> RankedScores:
 
 
 def _blended(shared: Array, fresh: Array, link: float) -> Array:
-    """Of the selected ones of correlated normal variables, the second: its mean and variance, in the new order."""
+    """Blend shared and fresh scores to the mean and variance of the second of two correlated variables."""
     own = math.sqrt(1.0 - link * link)
     middle, spread = _mean_and_spread(shared)
     together = link * (shared - middle) + own * fresh
@@ -165,11 +165,11 @@ class Results(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What one trial says."""
+    """The results of one trial, packed."""
 
     params: Mapping[str, Any]
     names: frozenset[str]
-    """Of its parameters; the same object for the same names."""
+    """Names of its parameters; the same object for the same names."""
     distributions: Mapping[str, BaseDistribution]
     packed: bytes
     """For each result four floats: step, value, violation of constraints, 1 for a trial of an earlier study. Bytes of
@@ -184,7 +184,7 @@ class TrialReader:
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
     def read(self, trials: Sequence[FrozenTrial]) -> list[Read]:
-        """In the same order."""
+        """Read trials; the order stays."""
         kept = self._kept
         if len(kept) > 2 * len(trials) + 100:  # most are no longer shown
             kept = self._kept = {id(trial): kept[id(trial)] for trial in trials if id(trial) in kept}
@@ -282,7 +282,7 @@ def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array, violations: Arr
 
 
 def _thinned(table: Array) -> Array:
-    """At most 16 columns, so that a study that reports each step is not dear: those where many trials ended."""
+    """Keep at most 16 columns, those where many trials ended, so that a study that reports each step is not dear."""
     if table.shape[1] <= _MOST_RUNGS:
         return table
     last = table.shape[1] - 1 - np.argmax(~np.isnan(table[:, ::-1]), axis=1)

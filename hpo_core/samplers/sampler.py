@@ -1,4 +1,4 @@
-"""What a study asks of a sampler."""
+"""Sampler: what a study asks of it and gives it, and the simple samplers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sampler(Protocol):
 
 
 class EarlierResult(Filled, frozen=True):
-    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
+    """One configuration's result in an earlier study, as the journal of the new study keeps it."""
 
     params: dict[str, Any]
     losses: dict[int, list[float]]
@@ -46,7 +46,7 @@ class EarlierResult(Filled, frozen=True):
 
 
 class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study gives its sampler besides the sampler's own arguments."""
+    """Everything that a sampler gets from its study besides its own arguments."""
 
     space: SearchSpace
     seed: int

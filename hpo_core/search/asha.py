@@ -224,7 +224,7 @@ class AshaSearch(HalvingSettings):
         return self
 
     def plan(self) -> BracketPlan:
-        """What rungs and brackets are built from."""
+        """The plan from which rungs and brackets are built."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
@@ -289,7 +289,7 @@ class AshaSearch(HalvingSettings):
 
     @classmethod
     def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Without brackets that followed from a preset which changed, or whose rungs changed."""
+        """Drop brackets that followed from a preset if that, or the rungs, changed."""
         decide = {"preset", "max_resource", "min_resource", "reduction_factor"}
         if search.get("preset") is None or "brackets" in changed or not decide & set(changed):
             return dict(search)

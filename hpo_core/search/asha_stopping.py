@@ -103,7 +103,7 @@ class AshaStopping(SearchMethod):
         return self.brackets.rungs(lambda rung: going[rung], self._leaving)
 
     def _leaving(self, results: int) -> int:
-        """How many of so many results go on: the first ones always, then one in eta."""
+        """Estimate how many of ``results`` results go on: the first ones always, then one in eta."""
         eta = self._eta
         free = min(results, math.ceil(eta) - 1)
         return int(free + (results - free) / eta)

@@ -1,4 +1,4 @@
-"""Which bracket a new configuration goes to (ASHA 3.2 and 5.1; asynchronous Hyperband).
+"""Brackets of ASHA: their ladders, and the bracket of each new configuration (ASHA 3.2 and 5.1).
 
 Bracket ``s`` begins at level ``s`` of the ladder: 0 stops most aggressively, the last one is random search.
 """

@@ -1,4 +1,4 @@
-"""Which of two trials is fitter, by several metrics of which some may be missing (PBT, Li et al. 2019, 3.5.1).
+"""Evolution of a population: fitness, parents and changed parameters (PBT, Li et al. 2019, 3.4 and 3.5).
 
 The paper allows missing entries and does not say how to compare them: here both rules look at the metrics that both
 trials have. With gaps that is no order: a may be fitter than b, b than c, and c than a. A tournament compares two and
@@ -76,7 +76,7 @@ def ranked(fitness: Mapping[int, Compared], compare: Callable[[Compared, Compare
 
 
 class TrialSession(msgspec.Struct, gc=False):
-    """What the evolution knows of one trial."""
+    """One trial as the evolution knows it."""
 
     params: Params
     parent: int | None
@@ -86,13 +86,13 @@ class TrialSession(msgspec.Struct, gc=False):
     """Units behind it at its end, its ancestors' included."""
     fitness: Fitness = None
     violation: float = 0.0
-    """Of the study's constraints, in total."""
+    """Total violation of the study's constraints."""
     ended: bool = False
     initiated: bool = False
 
 
 class Pairing(NamedTuple):
-    """Whom an initiator met, and what follows for its child."""
+    """The opponent that an initiator met, and the parent that its child goes on from."""
 
     opponent: int | None
     parent: int | None

@@ -214,7 +214,7 @@ class ParetoRung:
 
 
 def dominated_by(by: Losses, losses: Losses) -> Mask:
-    """Which rows of ``losses`` [n, objectives] some row of ``by`` [k, objectives] dominates: [n]."""
+    """Mark the rows of ``losses`` [n, objectives] that some row of ``by`` [k, objectives] dominates: [n]."""
     nowhere_worse = by[:, 0, None] <= losses[:, 0]
     better = by[:, 0, None] < losses[:, 0]
     for i in range(1, losses.shape[1]):
@@ -256,7 +256,7 @@ class _Front:
         return _Front(trials[order], losses, promoted, nearest if nearest is None else nearest[order])
 
     def where(self, mask: Mask) -> _Front:
-        """Those that ``mask`` [n] names."""
+        """The front of the results that ``mask`` [n] selects."""
         found = _Front(self.trials[mask], self.losses[mask], self.promoted[mask])
         if self._nearest is not None and found.gone == self.gone and found._covers(self):
             found._nearest = self._nearest[mask]
@@ -268,7 +268,7 @@ class _Front:
         return bool(inside.all())
 
     def index(self, trial: int) -> int | None:
-        """Its place in ``trials``, if it is there."""
+        """Return the trial's index in ``trials``; None: it is not there."""
         i = int(np.searchsorted(self.trials, trial))
         return i if i < len(self.trials) and self.trials[i] == trial else None
 

@@ -107,7 +107,7 @@ class PbtSearch(SearchSettings):
         return self.resample
 
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        """What changes a parent's parameters for its child."""
+        """Make the explorer that changes a parent's parameters for its child."""
         return Explorer(
             space,
             seed,
@@ -194,7 +194,7 @@ class Pbt(SearchMethod):
         return self._idle() if initiator is None else self._reproduction(initiator, created)
 
     def grantable(self, most: int) -> int:
-        """At most one child for each trial that has its turn; where new trials delay others it may be fewer."""
+        """Count one child for each trial that has its turn; where new trials delay others it may be fewer."""
         left, population = self.total - len(self.sessions), self.settings.population
         if self._by_generation:
             new = left if self._ended[0] < population else 0

@@ -154,7 +154,7 @@ class LossRung:
 
 
 class AnyRung(Protocol):
-    """What a ladder asks of a rung: :class:`LossRung`, or :class:`~hpo_core.search.pareto_rungs.ParetoRung`."""
+    """A rung as a ladder uses it: :class:`LossRung`, or :class:`~hpo_core.search.pareto_rungs.ParetoRung`."""
 
     level: int
     size: int

@@ -26,7 +26,7 @@ ETA = "eta: one in eta goes on to the next rung."
 
 
 class SearchContext(msgspec.Struct, frozen=True):
-    """What a study gives its search method besides the settings."""
+    """Everything that a search method gets from its study besides the settings."""
 
     space: SearchSpace = SearchSpace({})
     seed: int = 0
@@ -37,7 +37,7 @@ class SearchContext(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
-    """What everybody else may know of a search: asked instead of comparing the method's name."""
+    """Properties of a search that others ask for instead of comparing the method's name."""
 
     max_resource: int | None = None
     """Units of a full training; None: no upper limit."""
@@ -97,7 +97,7 @@ class RecordedTraining(Filled, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a search repeats: the record of another study."""
+    """The record of another study that a search repeats."""
 
     source: str
     """Name of that study."""
@@ -121,7 +121,7 @@ class PointsOfGrid(Protocol):
 
     @property
     def points(self) -> list[Params]:
-        """All of them, without what is drawn."""
+        """All points, without the parameters that are drawn."""
 
 
 class SearchSettings(Part, ABC):
@@ -132,9 +132,9 @@ class SearchSettings(Part, ABC):
     """
 
     title: ClassVar[str]
-    """Its name in a form."""
+    """Name of the method in a form."""
     offered: ClassVar[bool] = True
-    """Whether people choose it in a form."""
+    """Whether people choose the method in a form."""
     only_in_files: ClassVar[frozenset[str]] = frozenset()
     """Settings that a form does not ask for."""
 
@@ -146,7 +146,7 @@ class SearchSettings(Part, ABC):
 
     @abstractmethod
     def outline(self) -> Outline:
-        """What the rest of the program may know of it; made for each call."""
+        """Describe the search to the rest of the program; a new object for each call."""
 
     def summary(self, progress: SearchProgress) -> str:
         """The search in a few words, for the head of a report."""
@@ -185,7 +185,7 @@ class SearchSettings(Part, ABC):
         """
 
     def notices(self, extra: int) -> list[str]:
-        """What a user should know before the start.
+        """Tell what a user should know before the start.
 
         Args:
             extra: configurations asked for after the study was created.

@@ -53,7 +53,7 @@ class SoftRanking:
         return found
 
     def trial_at(self, place: int) -> int:
-        """Who stands at a place of the upper rung."""
+        """Return the trial at a place of the upper rung."""
         return self._above[place][2]
 
     def exchangeable(self, place: int, tolerance: float) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Which trials lose their workers, and whether others do: tells a harmful trial from a cluster that is dying.
+"""Losses: trials that lose their workers, compared with others; tells a harmful trial from a dying cluster.
 
 A loss is an attempt that is LOST on a worker that is named: worker or zygote died while it ran. An attempt lost with
 its controller names none, and says nothing. All counts begin anew with each controller, which has workers of its own.
@@ -108,7 +108,7 @@ class Losses:
         return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self._enders)
 
     def others(self, trial: int) -> tuple[int, int]:
-        """Of the other trials since its first loss: (how many ended an attempt by themselves, how many lost one)."""
+        """Count other trials since its first loss: (that ended an attempt by themselves, that lost one)."""
         first = self._first[trial]
         ended = sum(number != trial and when > first for number, when in self._ended_at.items())
         lost = sum(number != trial and when > first for number, when in self._lost_at.items())

@@ -163,7 +163,7 @@ class Decider:
         yield from self._grants.fill()
 
     def _facts_of_results(self) -> Iterator[Event]:
-        """What follows from the results besides grants: trials stopped, a ceiling raised."""
+        """Yield what follows from the results besides grants: trials stopped, a ceiling raised."""
         while (fact := self._method.next_fact()) is not None:
             yield fact
 

@@ -1,4 +1,4 @@
-"""Which job is granted next: one to be tried again, one of the search, or one beyond it."""
+"""Grants: the next job of a study, one to be tried again, one of the search, or one beyond it."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Grants:
         return False
 
     def _size(self, again: int | None = None) -> Demand:
-        """What the next job demands: one of the search, or that of trial ``again``, which failed."""
+        """Return the demand of the next job: one of the search, or that of trial ``again``, which failed."""
         failed = None if again is None else self._state.trials[again].granted
         return slots_demand(gang_size(self._spec, self._state, self._method, failed))
 

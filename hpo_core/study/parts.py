@@ -29,7 +29,7 @@ class StudyParts:
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
-        """Which checkpoints may still be needed; from its first use on it follows the study."""
+        """Checkpoints that may still be needed; the object follows the study from its first use on."""
         if self._checkpoints is None:
             self._checkpoints = LiveCheckpoints(self.state, self.method)
         return self._checkpoints

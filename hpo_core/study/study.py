@@ -251,7 +251,7 @@ class Study:
         return self._granted(self._take(AttemptReported(report)))
 
     def set_capacity(self, capacity: int | Inventory) -> list[Job]:
-        """What jobs can run on: from now on every report is answered with new jobs up to it.
+        """Set what jobs can run on: from now on every report is answered with new jobs up to it.
 
         Less capacity than running jobs ends none of them. 0 (the start) is for loops by hand.
 
@@ -276,7 +276,7 @@ class Study:
             ) from None
 
     def now(self) -> float:
-        """Of the study's clock: seconds since the epoch, or virtual ones."""
+        """Time of the study's clock: seconds since the epoch, or virtual ones."""
         return self._clock()
 
     def note_placements(self, placements: Sequence[JobPlaced]) -> None:
@@ -503,7 +503,7 @@ class Study:
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
-        """Which checkpoints may still be needed; from its first use on it follows the study."""
+        """Checkpoints that may still be needed; the object follows the study from its first use on."""
         return self.parts.checkpoints
 
     def to_cancel(self) -> list[tuple[int, int]]:
