@@ -18,7 +18,7 @@ from hpo_core.cli.output import err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_flows.early_interrupt import end_at_interrupt
 
 

@@ -26,8 +26,7 @@ from hpo_core.report.html_page import Live, html_page, table
 from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageResponse
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
-from hpo_core.tracking.mlflow_links import run_url
-from hpo_core.tracking.run_location import ProjectionPlace, read_place
+from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import configured_api, prepare_environment

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.security.masking import masked_errors
 from hpo_flows.deployed.flow_run import failing_in_words
