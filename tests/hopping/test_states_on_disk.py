@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from hpo_core.checkpoints.files import load, save
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints import paths
-from hpo_core.checkpoints.paths import HOPS
-from hpo_core.checkpoints.storage import local_path, remove
+from hpo_core.checkpoints import storage as paths
+from hpo_core.checkpoints.storage import HOPS, local_path, remove
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
