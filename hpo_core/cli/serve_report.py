@@ -10,7 +10,7 @@ from rich.text import Text
 from hpo_core.cli.output import out
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.report.live import LiveReport, LocalServer
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.tracker_links import optuna_links, read_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpo_core.samplers.registry import OURS
-from hpo_core.samplers.space_notices import notices as space_notices
+from hpo_core.samplers.registry import notices as space_notices
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec

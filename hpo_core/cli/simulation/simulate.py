@@ -14,7 +14,7 @@ from hpo_core.cli.output import err, out, print_json
 from hpo_core.cli.simulation.simulated_scenarios import Question, make_scenarios
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.devices_question import source_of, taken_for_granted
