@@ -12,21 +12,13 @@ from collections.abc import Callable
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.enqueue_requests import EnqueueRequests
-from hpo_core.execution.executor import Executor
-from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
-from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
-from hpo_core.execution.pool_seat import PoolSeat, terms_of
+from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.pools import live_rows, pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import SqlJournal, current_owner, is_alive
+from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model.errors import (
     CheckpointError,
     HpoError,
@@ -36,7 +28,6 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.partitioning import with_partitions
-from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
@@ -44,11 +35,10 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
-from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
 from hpo_flows.study_run.trackers import Trackers
+from hpo_flows.study_run.wiring import Wiring, wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -131,12 +121,19 @@ class Session:
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._closing: threading.Thread | None = None
-        self.placed: Callable[[], int] | None = None
-        """Where jobs share devices: how many run. The others of those that were granted wait for their place."""
-        self.seat: PoolSeat | None = None
-        """Of a study that shares slots with others, in its pool."""
+        self._wired: Wiring | None = None
         self.summary: Summary | None = None
         """Set when the study has ended."""
+
+    @property
+    def placed(self) -> Callable[[], int] | None:
+        """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
+        return None if self._wired is None else self._wired.running_jobs
+
+    @property
+    def seat(self) -> PoolSeat | None:
+        """The study's seat in its pool, while it runs on slots that it shares with other studies."""
+        return None if self._wired is None else self._wired.seat
 
     def _importable(self) -> StudySpec:
         """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""
@@ -252,50 +249,14 @@ class Session:
             raise
         study = self._open()
         self.trackers.start()
-        placer = placer_of(study, self.executor)
-        if isinstance(placer, SharedDevices):
-            self.placed = placer.__len__
-        executor: Executor = self.executor
-        units: PooledUnits | None = None
-        if study.spec.share is not None:
-            pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
-            if study.spec.data is not None:
-                units = join_workers(self.executor, study, pools=pools, terms=terms, threads=self.executor.threads)
-                self.seat = units.seat
-            else:
-                threads = self.executor.threads
-                executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms, threads=threads)
-                self.seat = pooled.seat
-            with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
-                rows = live_rows(self.journal, is_alive)
-                self._tell(unknown_beside(terms.pool, rows, cluster=terms.cluster))
-        observers = [make(study) for make in self._observers]
-        observers.append(ClusterNews(self._tell_news))
-        observers.append(EnqueueRequests(study, self.folder))
-        if self.seat is not None:
-            observers.append(PoolNews(self.seat, self._tell))
-        if study.spec.data is not None:
-            trials = [*study.state.running, *study.state.waiting, *study.state.extended]
-            times = epoch_times_of(study)
-            entries = study.journal.entries(study.spec.study)
-            executor = HoppingExecutor(
-                units or self.executor,
-                study.spec,
-                self.folder,
-                running=trials,
-                times=times,
-                pool=units,
-                entries=entries,
-            )
-            observers.append(MeasurementWriter(study, times.estimates))
-        if isinstance(placer, SharedDevices):
-            observers.append(PlacementWriter(study, placer))
-            observers.append(MeasurementWriter(study, placer.estimates))
-            observers.append(ClusterNews(lambda: self._tell(placer.news())))
+        wired = self._wired = wire(
+            study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell
+        )
+        observers = [*(make(study) for make in self._observers), *wired.observers]
         loop = Loop(
             study,
-            executor,
-            placer=placer,
+            wired.executor,
+            placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
             takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
@@ -309,10 +270,9 @@ class Session:
             warm.cancel()
             for observer in observers:
                 observer.close()
-            if self.seat is not None:
-                self.seat.leave()
-        if isinstance(executor, HoppingExecutor):
-            executor.keep_only([*study.state.waiting, *study.state.extended])
+            wired.close()
+        for finish in wired.after:
+            finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted
@@ -334,14 +294,10 @@ class Session:
 
     def _open(self) -> Study:
         if self._given is not None:
-            study = Study.create(self._given, self.journal)
+            Study.create(self._given, self.journal)
+        if self._epoch is None:
             self._claim()
-        else:
-            if self._epoch is None:
-                self._claim()
-            study = Study.open(self.name, self.journal)
-        assert self._epoch is not None
-        study.epoch = self._epoch
+        study = Study.open(self.name, self.journal, epoch=self._epoch)
         self.executor.take_over()
         return study
 

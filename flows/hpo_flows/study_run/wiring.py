@@ -1,0 +1,104 @@
+"""The one place that assembles a run: which placer, executors and observers a study gets, as its settings say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpo_core.execution.by_name.joining import join_pool
+from hpo_core.execution.enqueue_requests import EnqueueRequests
+from hpo_core.execution.executor import Executor
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
+from hpo_core.execution.hopping.unit_history import epoch_times_of
+from hpo_core.execution.loop import Observer
+from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
+from hpo_core.execution.pool_seat import PoolSeat, terms_of
+from hpo_core.journal.pools import live_rows, pools_of
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.retrying import RetryingJournal
+from hpo_core.journal.sql import is_alive
+from hpo_core.model.errors import HpoError
+from hpo_core.placement import Placer
+from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.study import Study
+from hpo_core.views.sharing.standings import unknown_beside
+from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
+
+
+@dataclass
+class Wiring:
+    """The parts of one run."""
+
+    executor: Executor
+    placer: Placer
+    observers: list[Observer]
+    running_jobs: Callable[[], int] | None = None
+    """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
+    seat: PoolSeat | None = None
+    """The study's seat in its pool, where it shares slots with other studies."""
+    after: list[Callable[[], None]] = field(default_factory=list)
+    """What is to be done once the loop has ended well."""
+
+    def close(self) -> None:
+        """Give back what the study holds in its pool."""
+        if self.seat is not None:
+            self.seat.leave()
+
+
+def wire(
+    study: Study,
+    cluster: DaskExecutor,
+    *,
+    folder: Path,
+    journal: RetryingJournal,
+    owner: Owner,
+    tell: Callable[[str], None],
+) -> Wiring:
+    """Assemble the run of a study on a cluster that was started for it.
+
+    Args:
+        folder: of the study.
+        owner: the controller.
+        tell: shows a person a line.
+    """
+    spec = study.spec
+    placer = placer_of(study, cluster)
+    found = Wiring(cluster, placer, [ClusterNews(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
+    units: PooledUnits | None = None
+    if spec.share is not None:
+        pools, terms = pools_of(journal), terms_of(spec, owner)
+        if spec.data is not None:
+            units = join_workers(cluster, study, pools=pools, terms=terms, threads=cluster.threads)
+            found.seat = units.seat
+        else:
+            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.threads)
+            found.executor, found.seat = pooled, pooled.seat
+        with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
+            tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
+        found.observers.append(PoolNews(found.seat, tell))
+    if spec.data is not None:
+        times = epoch_times_of(study)
+        hopping = HoppingExecutor(
+            units or cluster,
+            spec,
+            folder,
+            running=[*study.state.running, *study.state.waiting, *study.state.extended],
+            times=times,
+            pool=units,
+            entries=study.journal.entries(spec.study),
+        )
+        found.executor = hopping
+        found.observers.append(MeasurementWriter(study, times.estimates))
+        found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
+    if isinstance(placer, SharedDevices):
+        found.running_jobs = placer.__len__
+        found.observers += [
+            PlacementWriter(study, placer),
+            MeasurementWriter(study, placer.estimates),
+            ClusterNews(lambda: tell(placer.news())),
+        ]
+    return found
