@@ -13,8 +13,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.audit import damage_named
 from hpo_core.report.live import LiveReport, LocalServer
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import optuna_links, read_place
 
 
 def serve_report(home: Home, name: str, port: int) -> None:

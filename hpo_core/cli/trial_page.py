@@ -22,7 +22,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import plain_visits, visit_lines
-from hpo_core.views.trial_story import gang_lines, trial_state, trial_story, unrestored_lines, warning_lines
+from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
@@ -42,12 +42,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
             raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
         recorded = list(source.entries(name, 0, study.seq))
     reports = list(_reports(recorded, trial))
-    story = [
-        *trial_story(study, trial),
-        *gang_lines(recorded, trial),
-        *unrestored_lines(recorded, trial),
-        *warning_lines(recorded, trial),
-    ]
+    story = [*trial_story(study, trial), *attempt_lines(recorded, trial)]
     folder = home.study_folder(name)
     ranks = {report.attempt: rank_named(report.message) for report in reports}
     logs = [

@@ -11,8 +11,7 @@ from typing import Any
 
 from hpo_core.home import Home
 from hpo_core.security.private_files import LockFile
-from hpo_core.tracking.mlflow_links import run_url
-from hpo_core.tracking.run_location import ProjectionPlace
+from hpo_core.tracking.tracker_links import ProjectionPlace, run_url
 
 
 def ui_lock(folder: Path) -> LockFile:

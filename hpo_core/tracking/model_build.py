@@ -1,6 +1,6 @@
 """A process that rebuilds a trained model with the user's ``build`` function and saves it in MLflow's format.
 
-``python -m hpo_core.tracking.models.build_process FILE`` reads one :class:`BuildRequest` from standard input and writes
+``python -m hpo_core.tracking.model_build FILE`` reads one :class:`BuildRequest` from standard input and writes
 a :class:`BuildAnswer` to the file: user code runs in a process of its own, without credentials, as in training.
 """
 
