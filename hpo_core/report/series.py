@@ -59,7 +59,7 @@ class Span:
     end: float
     worker: str
     outcome: Outcome | None
-    """None while it runs."""
+    """Way it ended; None while it runs."""
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
     further: bool = False
@@ -67,12 +67,12 @@ class Span:
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
     placed: JobPlaced | None = None
-    """While it runs on a device that jobs share: where."""
+    """Place on a device that jobs share, while the attempt runs."""
     slots: int = 1
-    """That it held: the ranks of a gang, or one."""
+    """Slots that it held: the ranks of a gang, or one."""
 
 
-class Step(NamedTuple):
+class Improvement(NamedTuple):
     """The incumbent changed."""
 
     time: float
@@ -107,13 +107,13 @@ class Series:
     """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per trial: resource -> metric, from accepted reports; may hold NaN where a training diverged."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Improvement] = field(default_factory=list)
     """Changes of the incumbent."""
     failures: list[tuple[float, AttemptFailed]] = field(default_factory=list)
     abandoned: list[tuple[float, TrialAbandoned]] = field(default_factory=list)
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
     lineage: Lineage | None = None
-    """Where trials go on from others (PBT); the page then shows generations instead of rungs."""
+    """Family tree where trials go on from others (PBT); the page then shows generations instead of rungs."""
     warnings: dict[str, int] = field(default_factory=dict)
     """What training functions were warned of, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
@@ -210,7 +210,7 @@ class _Ended:
 
 
 class _Reader:
-    """Takes in each entry after the study replayed it."""
+    """Reads each entry after the study replayed it."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -260,7 +260,7 @@ class _Reader:
                 found.turns.append((self.active(entry.time), event))
 
     def _placed(self, entry: Entry, event: JobPlaced) -> None:
-        """It waited until now, and runs from now on."""
+        """Begin an attempt that waited for its device until now."""
         granted, grant = self.running[event.trial]
         now = min(self.active(event.began), self.active(entry.time))
         self.running[event.trial] = (max(granted, now), grant)
@@ -285,7 +285,7 @@ class _Reader:
         if best is not None and (not found.steps or best.loss != found.steps[-1].loss):
             time = self.active(entry.time)
             found.steps.append(
-                Step(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
+                Improvement(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
             )
 
     def _end(self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None) -> None:

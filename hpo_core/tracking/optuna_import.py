@@ -48,7 +48,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """Units of the longest training."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         rest = ", ".join(f"{count} {state}" for state, count in self.left_out.items())
         return [
             f"{self.study}: {self.trials} trials with {self.results} results of Optuna's study {self.source!r}, up to "
@@ -191,7 +191,7 @@ def _constraint_names(study: OptunaStudy) -> list[str]:
 
 
 def _constraints(trial: FrozenTrial) -> dict[str, float]:
-    """As Optuna 4 and 5 keep them."""
+    """Constraints as Optuna 4 and 5 keep them."""
     listed = trial.system_attrs.get("constraints") or []
     found = {f"constraint_{number}": float(value) for number, value in enumerate(listed)}
     prefix = "constraints:"
@@ -265,7 +265,7 @@ def _spec(
 
 
 def _space(trials: Iterable[FrozenTrial]) -> dict[str, Any]:
-    """By parameter the widest range of all trials.
+    """Widest range of each parameter over all trials.
 
     Raises:
         SpecError: a parameter is of two kinds, or of one that we do not have.

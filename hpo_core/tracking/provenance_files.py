@@ -1,4 +1,4 @@
-"""CodeVersion: what code and which packages a study is trained with, as found when its controller starts."""
+"""What reproduces a study, uploaded with its run: code versions, packages, the journal as compressed lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CodeVersion(msgspec.Struct, frozen=True):
 
     functions: tuple[str, ...]
     digest: str
-    """Of all files' paths and digests."""
+    """Digest of all files' paths and digests."""
     files: tuple[FileDigest, ...]
     python: str
     platform: str
@@ -156,7 +156,7 @@ FOLDER = "provenance"
 """In the study's folder, and in the files of its run."""
 VERSIONS = "versions.json"
 MAX_VERSIONS = 100
-"""Of more, the first and the latest are kept."""
+"""Versions that are kept: the first and the latest ones."""
 
 
 class Noted(msgspec.Struct, frozen=True):

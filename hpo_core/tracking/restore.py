@@ -104,7 +104,7 @@ class RunFiles:
 
 @contextlib.contextmanager
 def _files_up_to(size: int) -> Iterator[None]:
-    """While a file is downloaded: none becomes larger, whatever size the server said."""
+    """Let no file become larger while one is downloaded, whatever size the server said."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limits = [limit for limit in (size, soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_FSIZE, (min(limits), hard))
@@ -142,7 +142,7 @@ class Restored(msgspec.Struct, frozen=True):
     """Checkpoints that the journal counts as kept and that are not here."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         found = [f"{self.study}: {self.entries} entries imported from MLflow run {self.run}; their digest is right"]
         found.append(f"code: imported from {', '.join(self.code)}; {self._code_words()}")
         if packages := self.packages_differ:
@@ -239,7 +239,7 @@ def _refuse_taken(home: Home, name: str) -> None:
 
 
 def _vouched(source: RunFiles) -> tuple[int, str]:
-    """How many entries the run vouches for, and their digest."""
+    """Number of entries that the run vouches for, and their digest."""
     length, digest = source.tags.get(ENTRIES_TAG, ""), source.tags.get(DIGEST_TAG, "")
     if not length.isdecimal() or len(length) > 12 or int(length) < 1 or not _DIGEST.fullmatch(digest):
         raise HpoError(

@@ -55,9 +55,9 @@ class Promotion(msgspec.Struct, frozen=True):
     """Counted within the bracket, also where brackets share their rungs."""
     target: int
     loss: float | None
-    """At the rung below."""
+    """Loss at the rung below."""
     rank: int
-    """From 1, among the results of the rung below at that moment: by loss, or as that rung ranks several objectives."""
+    """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
     among: int
 
 
@@ -72,7 +72,7 @@ class Promotions:
         self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
         """Results by rung, abandoned trials among them; with one objective."""
         self._fronts: dict[Place, ParetoRung] = {}
-        """The same with several."""
+        """Results by rung, with several objectives."""
 
     def add(self, entry: Entry) -> None:
         """Take in an entry that the study has just replayed."""
@@ -146,7 +146,7 @@ class MetricPoint(NamedTuple):
     step: int
 
 
-class Attempt(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An attempt that a report ends, with the trial as it was before."""
 
     report: Report
@@ -161,9 +161,9 @@ class TrialNotes(msgspec.Struct):
     created: float
     worker: str = ""
     device: str = ""
-    """Of the latest attempt that was placed on one."""
+    """Device of the latest attempt that was placed on one."""
     outcome: str = ""
-    """Of the latest attempt that ended."""
+    """Outcome of the latest attempt that ended."""
     failure: str = ""
     """The latest failure, also after a retry mended it."""
     nonfinite: str = ""
@@ -322,12 +322,12 @@ class TrackedStudy:
     def _study_point(self, entry: Entry, key: str, value: float) -> None:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
 
-    def _attempt_of(self, report: Report | None) -> Attempt | None:
+    def _attempt_of(self, report: Report | None) -> EndedAttempt | None:
         """The attempt that a report ends, before that changes anything."""
         if report is None or self._study is None or report.trial >= len(self.state.trials):
             return None
         trial = self.state.trials[report.trial]
-        return Attempt(report, trial.resource, trial.granted)
+        return EndedAttempt(report, trial.resource, trial.granted)
 
     def _noted(self, event: Event, entry: Entry) -> None:
         """What any other event changes in the runs of the study and its trials."""
@@ -371,7 +371,7 @@ class TrackedStudy:
                 self._best[i] = smallest
                 self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
 
-    def _completed(self, event: JobCompleted, attempt: Attempt | None, entry: Entry) -> None:
+    def _completed(self, event: JobCompleted, attempt: EndedAttempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
@@ -431,7 +431,7 @@ class TrackedStudy:
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 
-    def _abandoned(self, event: TrialAbandoned, attempt: Attempt | None, entry: Entry) -> None:
+    def _abandoned(self, event: TrialAbandoned, attempt: EndedAttempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
@@ -448,7 +448,9 @@ class TrackedStudy:
         self._sizes[key] = self._sizes.get(key, 0) + 1
         self._grown[key] = None
 
-    def _curve(self, notes: TrialNotes, attempt: Attempt | None, last: Metrics, *, target: int, now: float) -> None:
+    def _curve(
+        self, notes: TrialNotes, attempt: EndedAttempt | None, last: Metrics, *, target: int, now: float
+    ) -> None:
         """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
         steps: dict[int, Metrics] = {}
         report = None if attempt is None else attempt.report

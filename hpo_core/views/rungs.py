@@ -91,9 +91,9 @@ class RungView:
     """Units of training behind each result."""
     results: int = 0
     promoted: int = 0
-    """How many went on to the next rung."""
+    """Trials that went on to the next rung."""
     waiting: int = 0
-    """How many will go on and have no slot yet."""
+    """Trials that will go on and have no slot yet."""
     expected: int = 0
     units: int = 0
     is_open: bool = True
@@ -131,7 +131,7 @@ class BracketView:
 
     @property
     def name(self) -> str:
-        """Its number, or theirs: ``2``, ``0, 5, 10``, ``0, 5 … 95 (20)``."""
+        """Number of the bracket or brackets: ``2``, ``0, 5, 10``, ``0, 5 … 95 (20)``."""
         if len(self.numbers) <= 3:
             return ", ".join(map(str, self.numbers))
         first, second, last = self.numbers[0], self.numbers[1], self.numbers[-1]
@@ -139,7 +139,7 @@ class BracketView:
 
     @property
     def total(self) -> RungView:
-        """All its rungs summed up, at its base rung's place."""
+        """Sum of all rungs, at the base rung's place."""
         sums = RungView(self.rungs[0].rung, self.rungs[0].level)
         for rung in self.rungs:
             sums.add(rung)
