@@ -50,7 +50,7 @@ def try_trial(
     from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
-    from hpo_core.spec.threads import VARIABLES
+    from hpo_core.spec.assembly import VARIABLES
     from hpo_core.training.objective import load_objective
 
     spec = with_partitions(load_spec(study_file))

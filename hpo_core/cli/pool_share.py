@@ -33,7 +33,7 @@ def share(
     from hpo_core.journal.sql import current_owner, is_alive
     from hpo_core.model.devices.pool_member import Wish
     from hpo_core.spec import AddressClusterSpec
-    from hpo_core.spec.refusals.share_bound import ALLOWED_SHARE, allowed_share, excess
+    from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
     from hpo_core.study import Study
     from hpo_core.views.sharing.standings import standings
 

@@ -26,7 +26,7 @@ from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.report import write_report
 from hpo_core.spec import limits, notices
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.study_run.session import expected_jobs

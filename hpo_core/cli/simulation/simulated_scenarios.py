@@ -20,7 +20,7 @@ from hpo_core.simulation.past import PastStudy
 from hpo_core.simulation.repeats import Scenario
 from hpo_core.simulation.simulated_needs import KnownJobs
 from hpo_core.spec import StudySpec, load_spec
-from hpo_core.spec.overrides import changed, settings_of, split_change
+from hpo_core.spec.study_file import changed, settings_of, split_change
 
 MOST_SCENARIOS = 24
 REPEATS, REPEATS_OF_POLICIES = 25, 5
