@@ -247,8 +247,6 @@ app = new_app(
         "tune": tune,
         "resume": resume,
         "extend": extend,
-        "abandon": CORE_COMMANDS["abandon"],
-        "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
         "tune-packing": tune_packing,
         **CORE_COMMANDS,

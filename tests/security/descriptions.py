@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.cli.simulation.simulate import simulate
-from hpo_core.cli.simulation.simulated_scenarios import Question
+from hpo_core.cli.simulating import Question, simulate
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError

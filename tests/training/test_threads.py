@@ -78,7 +78,11 @@ def test_auto_is_a_workers_share_of_the_cores(threads: Any, cluster: Any, cores:
 @pytest.mark.parametrize(
     ("threads", "cluster", "words"),
     [
-        ("auto", {"kind": "address", "address": "tcp://127.0.0.1:1"}, "does not say how many cores a worker has; give a number"),
+        (
+            "auto",
+            {"kind": "address", "address": "tcp://127.0.0.1:1"},
+            "does not say how many cores a worker has; give a number",
+        ),
         ("auto", {"kind": "local_cuda"}, "does not say how many cores a worker has; give a number"),
         (0, {}, "greater than or equal to 1"),
         (5000, {}, "less than or equal to 1024"),
