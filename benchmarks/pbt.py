@@ -40,7 +40,7 @@ import plot_style
 import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.checkpoints.paths import checkpoint_path
+from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.parameter_schedule import Schedule

@@ -24,8 +24,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.device_use import device_jobs, device_lines, device_uses, granted_words, running_lines
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural

@@ -19,8 +19,8 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.damaged_journals import damage_named
 
 if TYPE_CHECKING:
-    from hpo_core.tracking.optuna.study_import import Imported
-    from hpo_core.tracking.provenance.restore import Restored
+    from hpo_core.tracking.optuna_import import Imported
+    from hpo_core.tracking.restore import Restored
 
 
 def serve_report(home: Home, name: str, port: int) -> None:
@@ -31,8 +31,7 @@ def serve_report(home: Home, name: str, port: int) -> None:
     """
     from hpo_core.report.live import LiveReport, LocalServer
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.optuna.optuna_links import optuna_links
-    from hpo_core.tracking.run_location import read_place
+    from hpo_core.tracking.tracker_links import optuna_links, read_place
 
     source = home.read_journal()
     folder = home.study_folder(name)
@@ -126,8 +125,7 @@ def report(
         raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.optuna.optuna_links import optuna_links
-    from hpo_core.tracking.run_location import read_place
+    from hpo_core.tracking.tracker_links import optuna_links, read_place
 
     place = Home(home, journal)
     source = place.read_journal()
@@ -228,7 +226,7 @@ def import_study(
             raise SpecError("hpo import: --from-optuna goes with STUDY, --name, --metric and --at alone.")
         if study is None:
             raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
-        from hpo_core.tracking.optuna.study_import import import_study as import_from_optuna
+        from hpo_core.tracking.optuna_import import import_study as import_from_optuna
 
         found = import_from_optuna(place, optuna, study, name=name, metrics=metric or [], levels=at or [])
     else:
@@ -236,7 +234,7 @@ def import_study(
             raise SpecError("hpo import: give --from-mlflow RUN, or --from-optuna STORAGE STUDY.")
         if study is not None or metric or at:
             raise SpecError("hpo import: STUDY, --metric and --at go with --from-optuna alone.")
-        from hpo_core.tracking.provenance.restore import restore_study
+        from hpo_core.tracking.restore import restore_study
 
         uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
         folders = [str(folder.resolve()) for folder in code or [Path()]]

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from hpo_core.checkpoints.paths import log_path
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
 from hpo_core.cli.output import cell_text, err, out, print_json, print_rows, print_status, print_study, status_word
 from hpo_core.home import Home
@@ -26,7 +26,7 @@ from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import plain_visits, visit_lines
-from hpo_core.views.trial_story import gang_lines, trial_state, trial_story, unrestored_lines, warning_lines
+from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
     from hpo_core.views.sharing.standings import Standing
@@ -49,12 +49,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
             raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
         recorded = list(source.entries(name, 0, study.seq))
     reports = list(_reports(recorded, trial))
-    story = [
-        *trial_story(study, trial),
-        *gang_lines(recorded, trial),
-        *unrestored_lines(recorded, trial),
-        *warning_lines(recorded, trial),
-    ]
+    story = [*trial_story(study, trial), *attempt_lines(recorded, trial)]
     folder = home.study_folder(name)
     ranks = {report.attempt: rank_named(report.message) for report in reports}
     logs = [

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hpo_core.checkpoints.paths import checkpoint_path
+from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.virtual_workers import Worker, make_workers

@@ -116,7 +116,7 @@ def _solve(lengths: list[float], pairs: list[tuple[int, int]], limits: tuple[flo
     )
 
 
-class Exact:
+class ExactHops:
     """Follows the shortest schedule of the epochs under way, planned anew when a configuration begins one.
 
     The earliest planned unit of those that may start is taken, also where the plan would leave the worker idle. Beyond

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
 
-from hpo_core.hopper.board import (
-    ANY_ORDER,
-    Board,
-    Halted,
-    HopWorker,
-    OrdersByEpoch,
-    RecordedOrders,
-    Unit,
-    UnitEnd,
-    Visiting,
-    check_visited,
-)
+from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Step, UnitEnd, Visiting
 from hpo_core.hopper.hop_policies import HopPolicy, Remaining
 from hpo_core.hopper.unit_starts import UnitStarts
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+
+OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
+"""By epoch: places of partitions in their order; those that were seen together are a sequence within it."""
 
 
 class HopSchedule:
@@ -39,9 +30,7 @@ class HopSchedule:
         times: estimates of unit times, with what a pilot or the history told.
         validation: partitions that each configuration is evaluated on at the end of each epoch, in any order; they
             have the places after those of ``partitions``.
-        repeat: what a lost unit costs. ``unit``: the model state is durable after each unit, the lost one is repeated
-            alone. ``epoch``: it is durable at the end of an epoch, which begins again.
-        gangs: how many ranks a unit may have; None: one. Recorded gangs are followed all the same.
+        gangs: how many ranks a unit may have from now on; None: one. Recorded gangs are followed all the same.
 
     Raises:
         ValueError: there is no partition, or a name twice.
@@ -68,16 +57,15 @@ class HopSchedule:
         *,
         times: UnitTimes | None = None,
         validation: Sequence[str] = (),
-        repeat: Literal["unit", "epoch"] = "unit",
         gangs: GangLimit | None = None,
     ) -> None:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"HopSchedule(partitions): {names} must be at least one name, and none of them twice.")
         self.times = times or UnitTimes()
-        self.repeat = repeat
+        self.gangs = gangs
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
-        self._starts = UnitStarts(self.board, policy or Remaining(), gangs)
+        self._starts = UnitStarts(self.board, policy or Remaining())
         self._added = self._joined = self._waits = 0
 
     # What the caller tells.
@@ -109,14 +97,17 @@ class HopSchedule:
             raise ValueError(f"HopSchedule.add(): configuration {configuration} is under way already; remove it first.")
         if not 0 <= after < to:
             raise ValueError(f"HopSchedule.add(): after = {after} must be at least 0 and less than to = {to}.")
-        partitions = range(self.board.trained_on)
-        check_visited(visited, partitions)
-        recorded = RecordedOrders(orders) if orders else ANY_ORDER
-        recorded.check(configuration, partitions, epoch=after + 1, visited=visited)
+        count = self.board.trained_on
+        if len(set(visited)) < len(visited) or len(visited) >= count or not set(visited) <= set(range(count)):
+            raise ValueError(
+                f"HopSchedule.add(): visited = {list(visited)} must name some of {count} partitions, by their places "
+                "from 0, each at most once, and leave at least one."
+            )
         visiting = Visiting(configuration, self._added, epoch=after + 1, to=to)
         self._added += 1
-        visiting.orders = recorded
         visiting.visits = list(visited)
+        visiting.orders = {epoch: self._steps(visiting, epoch, order) for epoch, order in (orders or {}).items()}
+        visiting.has_gangs = any(len(step) > 1 for steps in visiting.orders.values() for step in steps)
         visiting.left = self.board.everything & ~sum(1 << partition for partition in visited)
         self.board.charge(visiting, self.times.cost(configuration))
         self.board.configurations[configuration] = visiting
@@ -124,7 +115,27 @@ class HopSchedule:
             self._wait(visiting)
         # else for the end of a unit that was in flight when the configuration was removed
 
-    def remove(self, configuration: int) -> Unit | None:
+    def _steps(self, visiting: Visiting, epoch: int, order: Sequence[int | Sequence[int]]) -> list[Step]:
+        """A recorded order as steps.
+
+        Raises:
+            ValueError: it does not visit each partition once, or not those first that are behind it.
+        """
+        steps = [(step,) if isinstance(step, int) else tuple(step) for step in order]
+        whole = [partition for step in steps for partition in step]
+        if sorted(whole) != list(range(self.board.trained_on)):
+            raise ValueError(
+                f"HopSchedule.add(): the order {whole} of configuration {visiting.configuration} in epoch {epoch} "
+                f"must visit each of {self.board.trained_on} partitions once."
+            )
+        if epoch == visiting.epoch and whole[: len(visiting.visits)] != visiting.visits:
+            raise ValueError(
+                f"HopSchedule.add(): configuration {visiting.configuration} visited {visiting.visits} in epoch "
+                f"{epoch}; the order {whole} must begin with that."
+            )
+        return steps
+
+    def remove(self, configuration: int) -> PlannedUnit | None:
         """The configuration trains no further: it was stopped, or failed for good.
 
         Returns its unit in flight. No unit is preempted: the worker is busy until that unit is said to have ended or
@@ -166,7 +177,7 @@ class HopSchedule:
         if here.unit is None:
             self._starts.idle(here)
 
-    def worker_lost(self, worker: str) -> Unit | None:
+    def worker_lost(self, worker: str) -> PlannedUnit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
 
         A gang unit goes on until it is said to have ended or failed.
@@ -182,7 +193,7 @@ class HopSchedule:
             self._give_back(unit)
         return unit
 
-    def unit_ended(self, unit: Unit, *, seconds: float | None = None) -> UnitEnd:
+    def unit_ended(self, unit: PlannedUnit, *, seconds: float | None = None) -> UnitEnd:
         """The unit is complete: its model state is where the next unit finds it.
 
         Args:
@@ -216,7 +227,7 @@ class HopSchedule:
         self._wait(visiting)
         return UnitEnd(counted=True, order=order)
 
-    def unit_failed(self, unit: Unit) -> bool:
+    def unit_failed(self, unit: PlannedUnit) -> bool:
         """The unit ended without a result, its worker is idle; the configuration goes back as after a lost worker.
 
         Returns whether the unit was in flight. Whoever tries no further removes the configuration.
@@ -225,20 +236,6 @@ class HopSchedule:
         if started is not None:
             self._give_back(started)
         return started is not None
-
-    def restart_epoch(self, configuration: int) -> None:
-        """The configuration's model state since the last epoch is lost: the epoch under way begins again.
-
-        Raises:
-            KeyError: the configuration is not under way.
-            ValueError: it has a unit in flight, which has the state.
-        """
-        visiting = self.board.configurations[configuration]
-        if visiting.entry is None:
-            raise ValueError(f"HopSchedule.restart_epoch(): configuration {configuration} has a unit in flight.")
-        self.board.withdraw(visiting)
-        self.board.begin_epoch_again(visiting)
-        self._wait(visiting)
 
     def train_alone(self, configuration: int) -> None:
         """Units of the configuration have one rank from now on, but for those of a recorded gang.
@@ -250,14 +247,14 @@ class HopSchedule:
 
     # What it answers.
 
-    def next_units(self) -> list[Unit]:
+    def next_units(self) -> list[PlannedUnit]:
         """The units that start now; from here on they are in flight."""
-        return self._starts.next_units()
+        return self._starts.next_units(self.gangs)
 
-    def halted(self) -> list[Halted]:
-        """Partitions without a worker that configurations under way still have to visit."""
+    def halted(self) -> dict[str, tuple[int, ...]]:
+        """Configurations under way that still have to visit a partition without a worker, by its name."""
         board = self.board
-        found = []
+        found = {}
         for partition, holders in enumerate(board.holders):
             needing = () if holders else tuple(
                 visiting.configuration
@@ -265,28 +262,16 @@ class HopSchedule:
                 if visiting.left >> partition & 1 or visiting.epoch < visiting.to
             )  # fmt: skip
             if needing:
-                found.append(Halted(partition=partition, name=board.names[partition], configurations=needing))
+                found[board.names[partition]] = needing
         return found
 
-    def in_flight(self) -> list[Unit]:
+    def in_flight(self) -> list[PlannedUnit]:
         """Units that run now, those of removed configurations too."""
         return self._starts.in_flight()
 
     def configurations(self) -> list[int]:
         """Those under way: added, not removed, their last epoch not ended."""
         return list(self.board.configurations)
-
-    def idle_workers(self) -> list[str]:
-        """Workers without a unit."""
-        return [worker.name for worker in self.board.workers.values() if worker.unit is None]
-
-    def epoch(self, configuration: int) -> int:
-        """The epoch under way, from 1.
-
-        Raises:
-            KeyError: the configuration is not under way.
-        """
-        return self.board.configurations[configuration].epoch
 
     def visits(self, configuration: int) -> tuple[int, ...]:
         """Partitions visited in the epoch under way, in their order.
@@ -304,15 +289,6 @@ class HopSchedule:
             assert visiting.unit is None or visiting.unit.number in flying, "its unit in flight has no worker"
         self._starts.check()
 
-    @property
-    def gangs(self) -> GangLimit | None:
-        """How many ranks a unit may have from now on; None: one."""
-        return self._starts.gangs
-
-    @gangs.setter
-    def gangs(self, limit: GangLimit | None) -> None:
-        self._starts.gangs = limit
-
     def _known(self, partitions: Collection[int]) -> list[int]:
         count = len(self.board.names)
         if not all(0 <= partition < count for partition in partitions):
@@ -325,7 +301,7 @@ class HopSchedule:
         self.board.wait(visiting)
         self._starts.waits(visiting)
 
-    def _give_back(self, unit: Unit) -> None:
+    def _give_back(self, unit: PlannedUnit) -> None:
         """The unit did not count; its configuration, if still under way, waits again."""
         visiting = self.board.configurations.get(unit.configuration)
         if visiting is None:
@@ -333,8 +309,6 @@ class HopSchedule:
         if visiting.unit is not None:  # else it was added anew, and has waited for this unit to end
             visiting.unit = None
             self.board.put_back(visiting, unit.partitions)
-            if self.repeat == "epoch":
-                self.board.begin_epoch_again(visiting)
         self._wait(visiting)
 
 

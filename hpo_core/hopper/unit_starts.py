@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hpo_core.hopper.board import Board, HopWorker, Unit, Visiting
+from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Visiting
 from hpo_core.hopper.hop_policies import HopPolicy
 from hpo_core.hopper.unit_times import GangLimit
 
@@ -114,12 +114,10 @@ class UnitStarts:
     Args:
         board: of the schedule.
         policy: chooses among the units that may start.
-        gangs: how many ranks a unit may have; None: one. Recorded gangs are followed all the same.
     """
 
-    def __init__(self, board: Board, policy: HopPolicy, gangs: GangLimit | None) -> None:
+    def __init__(self, board: Board, policy: HopPolicy) -> None:
         self.policy = policy
-        self.gangs = gangs
         self._board = board
         self._to_choose: dict[str, HopWorker] = {}
         """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
@@ -127,7 +125,7 @@ class UnitStarts:
         """Idle workers that found none: only configurations that have come to wait since then can have any."""
         self._fresh: list[Visiting] = []
         """Those configurations."""
-        self._flying: dict[int, Unit] = {}
+        self._flying: dict[int, PlannedUnit] = {}
         """Gang units in flight, by number: they outlive their workers."""
         self._units = 0
 
@@ -147,7 +145,7 @@ class UnitStarts:
         """The configuration has come to wait for its next unit."""
         self._fresh.append(visiting)
 
-    def release(self, unit: Unit) -> Unit | None:
+    def release(self, unit: PlannedUnit) -> PlannedUnit | None:
         """The same unit as it was started, its workers idle from now on; None where it is not in flight."""
         started = self._flying.pop(unit.number, None)
         for name in dict.fromkeys(worker for _, worker in unit.seats):
@@ -159,13 +157,13 @@ class UnitStarts:
 
     # What follows.
 
-    def in_flight(self) -> list[Unit]:
+    def in_flight(self) -> list[PlannedUnit]:
         """Units that run now."""
         single = [worker.unit for worker in self._workers if worker.unit is not None and not worker.unit.others]
         return [*single, *self._flying.values()]
 
-    def next_units(self) -> list[Unit]:
-        """The units that start now; from here on they are in flight."""
+    def next_units(self, gangs: GangLimit | None) -> list[PlannedUnit]:
+        """The units that start now, of as many ranks as ``gangs`` says; from here on they are in flight."""
         fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
         self._fresh.clear()
         started, reserved = self._recorded_gangs()
@@ -191,7 +189,7 @@ class UnitStarts:
                 self._without_work[worker.name] = worker
             else:
                 visiting, partition = waiting[chosen[0]][2], chosen[1]
-                others = self._further(worker, visiting, partition, reserved)
+                others = self._further(worker, visiting, partition, reserved, gangs) if gangs is not None else []
                 started.append(self._start([(partition, worker), *others], visiting))
         self._to_choose = {
             name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
@@ -208,13 +206,13 @@ class UnitStarts:
     def _workers(self) -> Collection[HopWorker]:
         return self._board.workers.values()
 
-    def _recorded_gangs(self) -> tuple[list[Unit], int]:
+    def _recorded_gangs(self) -> tuple[list[PlannedUnit], int]:
         """Start those that can; where one cannot, the oldest keeps its workers free of other units.
 
         Returns what started, and the partitions whose holders begin nothing else; a bit for each.
         """
-        started: list[Unit] = []
-        waiting = [entry[2] for entry in self._board.waiting if entry[2].orders.has_gangs and entry[2].recorded_gang()]
+        started: list[PlannedUnit] = []
+        waiting = [entry[2] for entry in self._board.waiting if entry[2].recorded_gang()]
         reserved = 0
         for visiting in sorted(waiting, key=lambda each: each.since):
             gang = visiting.recorded_gang()
@@ -228,26 +226,26 @@ class UnitStarts:
         return started, reserved
 
     def _further(
-        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
+        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int, gangs: GangLimit
     ) -> list[tuple[int, HopWorker]]:
         """Partitions and workers of the further ranks of a unit that begins here."""
         board = self._board
-        if self.gangs is None or visiting.alone or partition >= board.trained_on:
+        if visiting.alone or partition >= board.trained_on:
             return []
         there = sum(1 for each in self._workers if each.holds & board.everything)
-        known = self.gangs.takes(visiting.configuration)
-        most = self.gangs.ranks(len(board.configurations), there) if known else 1
+        known = gangs.takes(visiting.configuration)
+        most = gangs.ranks(len(board.configurations), there) if known else 1
         if most > 1:  # as many units as with the largest size, of equal sizes
             left = visiting.left.bit_count()
             most = -(-left // -(-left // most))
         free = (each for each in self._workers if each.unit is None and each is not worker)
         idle = [each for each in free if not each.holds & reserved]
         found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
-        return found[: self.gangs.fitting(len(found) + 1) - 1]
+        return found[: gangs.fitting(len(found) + 1) - 1]
 
-    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> Unit:
+    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> PlannedUnit:
         (partition, first), *others = seats
-        unit = Unit(
+        unit = PlannedUnit(
             configuration=visiting.configuration,
             epoch=visiting.epoch,
             partition=partition,

@@ -35,7 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
-from hpo_core.security.credentials import without_secret_arguments
+from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
 
 SCHEMA = 1

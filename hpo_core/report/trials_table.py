@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpo_core.checkpoints.paths import log_path
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.series import Series, Span
 from hpo_core.report.style import rounded, scale, text

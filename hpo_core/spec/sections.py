@@ -13,7 +13,7 @@ from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
 from hpo_core.samplers.sampler import EarlierResult
-from hpo_core.security.credentials import holds_credentials
+from hpo_core.security.masking import holds_credentials
 from hpo_core.spec.sizes import check_arguments
 
 

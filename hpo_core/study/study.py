@@ -394,7 +394,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
             storage: a storage of Optuna or its URL; default: in memory.
             name: of the Optuna study, which must be new; default: this study's.
         """
-        from hpo_core.study.optuna_copy import copy_to_optuna
+        from hpo_core.study.optuna_trials import copy_to_optuna
 
         entries = self.journal.entries(self.name, 0, self.seq)
         return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")

@@ -41,7 +41,7 @@ class TrainedModel(msgspec.Struct, frozen=True):
     folder: str
     checkpoint: Checkpoint
     base: str = ""
-    """Where the checkpoint must lie, relative to ``folder``, or a URL."""
+    """Folder or URL that the checkpoint must lie below, relative to ``folder``."""
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     examples: int = 0
     """Number of losses that the function returned."""
     mean: float = 0.0
-    """Of them all."""
+    """Mean of all losses."""
 
 
 class _Response(msgspec.Struct, frozen=True):

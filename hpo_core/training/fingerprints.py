@@ -8,16 +8,17 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import sysconfig
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
 import numpy as np
+
+from hpo_core.training.error_text import is_library_file
+from hpo_core.training.saved_state import is_generator, is_module, is_torch, state_of
 
 MOST_ITEMS = 1000
 """A container with more items is judged by their number alone: it is data."""
@@ -25,9 +26,11 @@ MOST_NESTED = 10 * MOST_ITEMS
 """The same for a value with all containers inside it: further ones are judged by their number of items."""
 MOST_BYTES = 1_000_000
 """The same for arrays."""
-_LIBRARIES = tuple(
-    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+MOST_OBJECTS = 5000
+"""Number of objects that are looked into; it takes some milliseconds."""
+MOST_DEPTH = 10
+_OURS = "hpo_core"
+_LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, np.ndarray, np.generic)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -35,9 +38,9 @@ class Saved(msgspec.Struct, frozen=True):
     """What is saved with the trial, and so does not count as changed."""
 
     objects: frozenset[int] = frozenset()
-    """By ``id``: tracked objects and their modules."""
+    """Ids of tracked objects and of their modules."""
     tensors: frozenset[int] = frozenset()
-    """By address: their tensors."""
+    """Addresses of their tensors."""
 
 
 def is_plain(value: Any) -> bool:
@@ -59,42 +62,16 @@ def is_iterator(value: Any) -> bool:
     return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not hasattr(kind, "readline")
 
 
-def is_generator(value: Any) -> bool:
-    """Whether it is a random generator of python, numpy or torch."""
-    torch = sys.modules.get("torch")
-    return isinstance(value, random.Random | np.random.Generator | np.random.RandomState) or (
-        torch is not None and isinstance(value, torch.Generator)
-    )
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether it is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_loader(value: Any) -> bool:
-    """Whether it is a data loader of torch."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(value, data.DataLoader)
-
-
-def is_torch_module(value: Any) -> bool:
-    """Whether it is a torch module (and not its class)."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
 def tensors_of(value: Any) -> list[Any]:
     """The tensors that a module, a container or a tensor holds."""
-    if is_tensor(value):
+    if is_torch(value, "Tensor"):
         return [value]
-    if is_torch_module(value):
+    if is_module(value):
         return [*value.parameters(), *value.buffers()]
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
     if isinstance(value, str | bytes) or len(items) > MOST_ITEMS:
         return []
-    return [tensor for item in items if is_tensor(item) or is_torch_module(item) for tensor in tensors_of(item)]
+    return [tensor for item in items if is_torch(item, "Tensor") or is_module(item) for tensor in tensors_of(item)]
 
 
 def is_known_object(value: Any) -> bool:
@@ -105,7 +82,7 @@ def is_known_object(value: Any) -> bool:
     if callable(getattr(kind, "load_state_dict", None)):
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and not str(Path(file).resolve()).startswith(_LIBRARIES)
+    return file is not None and not is_library_file(file)
 
 
 def callable_only(value: Any) -> bool:
@@ -119,14 +96,14 @@ def fingerprint(value: Any, saved: Saved) -> Hashable:
 
 
 def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
-    """With the number of items that may still be looked at in ``left[0]``: one for the whole value."""
+    """The fingerprint of a part; ``left[0]`` is the number of items of the whole value that may still be looked at."""
     if id(value) in saved.objects:
         return None
     if isinstance(value, _PLAIN):
         return type(value).__name__, repr(value) if len(str(value)) <= MOST_ITEMS else hash(value)
-    if is_tensor(value):
+    if is_torch(value, "Tensor"):
         return None if address_of(value) in saved.tensors else (address_of(value), value._version)
-    if is_torch_module(value):
+    if is_module(value):
         return tuple(_print(tensor, saved, depth, left) for tensor in tensors_of(value))
     if isinstance(value, np.ndarray):
         if value.nbytes > MOST_BYTES or value.dtype.kind not in "biufc":
@@ -134,7 +111,10 @@ def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
         return value.shape, str(value.dtype), zlib.crc32(np.ascontiguousarray(value).tobytes())
     if is_generator(value):
         # inside of others it is watched by itself, also where it is made there in the loop
-        return _print(None, saved, depth, left) if depth else _generator_state(value)
+        if depth:
+            return _print(None, saved, depth, left)
+        state = state_of(value)
+        return state.numpy().tobytes() if is_torch(state, "Tensor") else repr(state)
     if isinstance(value, Mapping | list | tuple | set):
         return _of_container(value, saved, depth, left)
     if depth < 2 and is_known_object(value):
@@ -157,28 +137,11 @@ def _of_container(value: Any, saved: Saved, depth: int, left: list[int]) -> Hash
 
 
 def address_of(tensor: Any) -> int:
-    """Where its data lie; equal for two tensors that share them."""
+    """Address of its data; equal for two tensors that share them."""
     try:
         return int(tensor.data_ptr())
     except Exception:  # sparse and fake tensors have none
         return id(tensor)
-
-
-def _generator_state(value: Any) -> Hashable:
-    if isinstance(value, random.Random):
-        return hash(value.getstate())
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr(value.get_state(legacy=False))
-    return zlib.crc32(value.get_state().numpy().tobytes())
-
-
-MOST_OBJECTS = 5000
-"""So many objects are looked into; it takes some milliseconds."""
-MOST_DEPTH = 10
-_OURS = "hpo_core"
-_LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, np.ndarray, np.generic)
 
 
 def held_generators(
@@ -202,7 +165,7 @@ def held_generators(
     while waiting and len(looked_into) < MOST_OBJECTS:
         path, value, depth = waiting.popleft()
         try:
-            if _is_leaf(value) or id(value) in looked_into or is_saved(value):
+            if id(value) in looked_into or _is_leaf(value) or is_saved(value):
                 continue
             found = is_generator(value)
             inside = [] if found or depth == MOST_DEPTH else list(_inside(value))
@@ -217,23 +180,22 @@ def held_generators(
 
 def unsaved_by_its_owner(item: Any) -> bool:
     """Whether a tracked object leaves out its generators: a torch module, unless its class saves more by itself."""
-    torch = sys.modules.get("torch")
-    if torch is None or not is_torch_module(item):
+    if not is_module(item):
         return False
-    plain = torch.nn.Module
+    plain = sys.modules["torch"].nn.Module
     own = [type(module) for module in item.modules()]
     return all(kind.get_extra_state is plain.get_extra_state and kind.state_dict is plain.state_dict for kind in own)
 
 
 def _is_leaf(value: Any) -> bool:
-    if isinstance(value, (*_LEAVES, type, ModuleType)) or is_tensor(value):
-        return True
-    return type(value).__module__.partition(".")[0] == _OURS
+    is_ours = type(value).__module__.partition(".")[0] == _OURS
+    return is_ours or isinstance(value, (*_LEAVES, type, ModuleType)) or is_torch(value, "Tensor")
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds: how an expression goes on from it, and the inner object."""
-    if is_loader(value):  # its samplers are seeded anew by libraries, and its own generator is asked for apart
+    if is_torch(value, "utils.data.DataLoader"):
+        # its samplers are seeded anew by libraries, and its own generator is asked for apart
         yield from ((".dataset", value.dataset), (".collate_fn", value.collate_fn))
         return
     if isinstance(value, Mapping):
@@ -257,7 +219,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     except AttributeError:
         held = {}
     if isinstance(held, dict):
-        if is_torch_module(value):
+        if is_module(value):
             held = {name: item for name, item in held.items() if name not in _bookkeeping()}
         yield from ((f".{name}", item) for name, item in list(held.items()) if isinstance(name, str))
     for kind in type(value).__mro__:

@@ -68,7 +68,7 @@ class TrialHandle:
     parent: int | None
     """The trial whose checkpoint this one starts from; None for its own (only population based training has one)."""
     unrestored: tuple[str, ...]
-    """After ``steps()``, where ``parent`` is set: what was not restored from it, and why."""
+    """What was not restored from ``parent``, and why; known after ``steps()``."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TrialHandle:
         self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
-        """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
+        """What the loop changed that is not tracked, so that a resume begins it anew; known after the loop."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.save_error: StorageError | None = None

@@ -89,7 +89,7 @@ class _Watched:
 
 
 _watched: dict[str, _Watched] = {}
-"""By folder of the study."""
+"""Watched partitions by folder of their study."""
 
 
 def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
@@ -110,7 +110,7 @@ def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFi
 
 
 def held_partitions() -> dict[str, Held]:
-    """By folder of a study that was looked for: what lay here the last time. Returns at once."""
+    """What lay here at the last look, by folder of the study. Returns at once."""
     studies = dict(_watched)
     for watched in studies.values():
         watched.look_soon()

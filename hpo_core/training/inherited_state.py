@@ -23,14 +23,13 @@ from hpo_core.training.matching import (
     describe_optimizers,
     fit_groups,
     fit_moments,
-    is_module,
     is_optimizer,
     is_schedule,
     is_step_based,
     parameter_names,
     scalars_of,
 )
-from hpo_core.training.saved_state import put_state, state_of
+from hpo_core.training.saved_state import is_module, put_state, state_of
 
 
 def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Params) -> dict[str, Any]:
@@ -169,7 +168,7 @@ class InheritedState:
 
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """At most ``UNRESTORED_LINES``; the last one then counts the rest."""
+    """The first ``UNRESTORED_LINES`` lines; the last one then counts the rest."""
     if len(lines) <= UNRESTORED_LINES:
         return tuple(lines)
     return (*lines[: UNRESTORED_LINES - 1], f"and {len(lines) - UNRESTORED_LINES + 1} more")

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.training.saved_state import is_module, is_torch
 
 Names = list[tuple[str, tuple[int, ...]]]
 _MAX_STRUCTURE: Final = 1000
@@ -61,8 +62,7 @@ def plain(value: Any) -> Any:
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """Shape of a tensor or array; None for anything else."""
-    torch = sys.modules.get("torch")
-    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+    if isinstance(value, np.ndarray) or is_torch(value, "Tensor"):
         return tuple(value.shape)
     return None
 
@@ -115,7 +115,7 @@ class Matching:
         for key, item in child.items():
             if key not in parent:
                 self.unrestored.append(f"{path}.{key}: not in the checkpoint")
-            elif _is_lazy(item) or shape_of(item) == shape_of(parent[key]):
+            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
                 fitted[key] = parent[key]
             else:
                 self._note_shapes(f"{path}.{key}", parent[key], item)
@@ -174,17 +174,6 @@ def _described(value: Any) -> str:
     return type(value).__name__ if shape is None else str(shape)
 
 
-def _is_lazy(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.nn.parameter.is_lazy(value)
-
-
-def is_module(item: Any) -> bool:
-    """Whether it is a ``torch.nn.Module``; torch is not imported for the answer."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.nn.Module)
-
-
 def is_optimizer(item: Any) -> bool:
     """Whether it is an optimizer of torch, or one that keeps its settings in ``param_groups`` like torch."""
     return not is_module(item) and isinstance(getattr(item, "param_groups", None), list)
@@ -192,8 +181,7 @@ def is_optimizer(item: Any) -> bool:
 
 def is_schedule(item: Any) -> bool:
     """Whether it is a learning rate schedule of torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.optim.lr_scheduler.LRScheduler)
+    return is_torch(item, "optim.lr_scheduler.LRScheduler")
 
 
 def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
@@ -232,13 +220,12 @@ def advance_schedule(schedule: Any, parent: dict[str, Any]) -> None:
     Raises:
         ObjectiveError: the schedule ends before that step.
     """
-    torch = sys.modules["torch"]
     position = _position(parent)
     steps = position - _position(schedule.state_dict())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "step() before optimizer.step()": those steps were the parent's
-            if isinstance(schedule, torch.optim.lr_scheduler.CosineAnnealingWarmRestarts):
+            if is_torch(schedule, "optim.lr_scheduler.CosineAnnealingWarmRestarts"):
                 schedule.step(position + parent["T_cur"] % 1)  # it may have been stepped by fractions
             else:
                 for _ in range(steps):
@@ -256,7 +243,7 @@ def _position(state: dict[str, Any]) -> int:
 
 def is_step_based(schedule: Any) -> bool:
     """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
-    return not isinstance(schedule, sys.modules["torch"].optim.lr_scheduler.ReduceLROnPlateau)
+    return not is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau")
 
 
 def fit_groups(

@@ -75,7 +75,8 @@ def no_function(setting: str, name: str, functions: Sequence[str]) -> str:
 def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | str]) -> str:
     """The message for a module that is not there."""
     places = [str(Path(folder).resolve()) for folder in folders]
-    near = "" if "." in missing else did_you_mean(missing, _modules_in(places))
+    there = [path.stem for place in places for path in Path(place).glob("*.py")]
+    near = "" if "." in missing else did_you_mean(missing, there)
     hint = f" D{near[1:]}" if near else ""
     return (
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
@@ -106,10 +107,6 @@ def wrong_arguments(setting: str, name: str, takes: str) -> str:
     """The message for a function that cannot be called with one argument."""
     function, expected = name.partition(":")[2], ARGUMENTS.get(setting, "one")
     return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
-
-
-def _modules_in(folders: Sequence[str]) -> list[str]:
-    return [path.stem for folder in folders for path in Path(folder).glob("*.py")]
 
 
 def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: str = "objective") -> Callable[..., Any]:

@@ -49,7 +49,7 @@ class OomKills(NamedTuple):
     """Number of out-of-memory kills that the kernel has counted; None where it does not tell."""
 
     group: int | None = None
-    """In the control group of this process."""
+    """Kills in the control group of this process."""
     machine: int | None = None
 
     def since(self, before: OomKills) -> OomKills:
@@ -63,7 +63,7 @@ def oom_kills() -> OomKills:
 
 
 def _count_in_group() -> int | None:
-    """By version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
+    """Kills by version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)

@@ -20,14 +20,14 @@ from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
 
 _loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
-"""By (loader, path), the one used last at the end: which content it was, and what was loaded."""
+"""Signature of the file and what was loaded, by (loader, path); the one used last is at the end."""
 
 
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
                    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
 """Errors of a file that is not there, or whose file system is not."""
 _OF_STORAGE = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
-"""Those of them that nothing but files can have: reading an open one names none."""
+"""Errors of them that nothing but files can have: reading an open one names no file."""
 
 
 class PartitionGoneError(ObjectiveError):
@@ -35,7 +35,7 @@ class PartitionGoneError(ObjectiveError):
 
 
 def partition_path(request: JobRequest, name: str) -> Path:
-    """Where this worker has a partition.
+    """Path of a partition on this worker.
 
     Raises:
         PartitionGoneError: the file is not there, not below the folder, or was replaced or written to since its
@@ -56,7 +56,7 @@ def partition_path(request: JobRequest, name: str) -> Path:
 
 
 def signature_here(request: JobRequest, name: str) -> Signature | None:
-    """Of a partition's file as it is now; None: it cannot be looked at."""
+    """Signature of a partition's file as it is now; None: it cannot be looked at."""
     try:
         return signature_of((Path(folder_here(request.partition_folder, os.environ)) / name).stat())
     except OSError:
@@ -241,6 +241,6 @@ class PartitionPasses:
         self._check_unchanged(self._current)
 
     def _check_unchanged(self, name: str) -> None:
-        """After a unit: nobody knows when a training function that gets the path has read the file."""
+        """Check the file after a unit: nobody knows when a training function that gets the path has read it."""
         if self._request.job.unit is not None and not self._request.load:
             partition_path(self._request, name)

@@ -148,7 +148,7 @@ def _arrive(store: Any, place: RankPlace, gpu: str, alive: Callable[[], None]) -
 
 
 LOST_PEER = "lost its connection to the other ranks"
-"""In the message of a rank that ended because another one did."""
+"""Words in the message of a rank that ended because another one did."""
 
 
 def gang_report(reports: Sequence[Report]) -> Report:

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics, Point
-from hpo_core.training.matching import is_module, is_optimizer
+from hpo_core.training.matching import is_optimizer
 from hpo_core.training.ranks import OWN_DATA_CURE, Ranks
-from hpo_core.training.saved_state import capture_all, state_of
+from hpo_core.training.saved_state import capture_all, is_module, is_torch, state_of
 
 RANKS = "ranks"
 """Key of a checkpoint below which states of ranks lie that differ from rank 0's."""
@@ -32,7 +32,9 @@ def unwrapped(item: Any) -> Any:
 
     So names in a checkpoint have no prefix ``module.``, and it loads in a gang of any size, and without one.
     """
-    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_module(getattr(item, "module", None)):
+    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_torch(
+        getattr(item, "module", None), "nn.Module"
+    ):
         return item.module
     return item
 
@@ -49,7 +51,7 @@ def own_state(tracked: Mapping[str, Any]) -> bytes:
 
 
 def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
-    """By name of a tracked module or optimizer: digest of what must be the same on all ranks."""
+    """Digests of what must be the same on all ranks, by name of the tracked module or optimizer."""
     found = {}
     for name, item in tracked.items():
         if is_module(item):
@@ -61,7 +63,7 @@ def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differing(states: Sequence[bytes]) -> list[Any] | None:
-    """For a checkpoint: the state of each rank, None where it is that of rank 0; None: all are alike."""
+    """States of the ranks for a checkpoint, None where it is that of rank 0; None: all are alike."""
     if all(state == states[0] for state in states):
         return None
     return [None if state == states[0] else np.frombuffer(state, np.uint8) for state in states]

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from typing import Any
 
-from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
+import numpy as np
+
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.request import RankPlace
 from hpo_core.training.saved_state import capture_all, restore_all
 
 
-def apportioned(count: int, sizes: Sequence[int]) -> list[int]:
-    """How many of the first ``count`` examples come from each rank, where those of all ranks are merged evenly.
-
-    Example i of a rank with n examples stands at (2 i + 1) / (2 n) of the unit; of equals the lower rank's is first.
-    That is Webster's method of apportioning seats: with each further example no rank's part becomes smaller.
-
-    Args:
-        count: at most the sum of ``sizes``.
-        sizes: examples of each rank.
-
-    >>> [apportioned(count, [6, 3, 3]) for count in (4, 8, 12)]
-    [[2, 1, 1], [4, 2, 2], [6, 3, 3]]
-    """
-    total = sum(sizes)
-    found = [(2 * count * size + total) // (2 * total) for size in sizes]  # all that stand at count / total or before
-
-    def place(rank: int, example: int) -> tuple[Fraction, int]:
-        return Fraction(2 * example + 1, 2 * sizes[rank]), rank
-
-    ranks = [rank for rank, size in enumerate(sizes) if size]
-    while sum(found) > count:
-        found[max((rank for rank in ranks if found[rank]), key=lambda rank: place(rank, found[rank] - 1))] -= 1
-    while sum(found) < count:
-        found[min(ranks, key=lambda rank: place(rank, found[rank]))] += 1
-    return found
-
-
 def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Of each batch of all ranks together: how many examples come from each rank. The last batch may be smaller.
+    """How many examples of each batch of all ranks together come from each rank. The last batch may be smaller.
 
-    >>> list(parts_of_batches([3, 2], 2))
-    [[1, 1], [1, 1], [1, 0]]
+    The examples of all ranks are merged evenly: example i of a rank with n examples stands at (2 i + 1) / (2 n) of the
+    unit; of equals the lower rank's is first. That is Webster's method of apportioning seats.
+
+    >>> list(parts_of_batches([3, 2], 2)), list(parts_of_batches([6, 3, 3], 4))
+    ([[1, 1], [1, 1], [1, 0]], [[2, 1, 1], [2, 1, 1], [2, 1, 1]])
     """
-    total, before = sum(sizes), [0] * len(sizes)
-    for first in range(0, total, batch_size):
-        now = apportioned(min(first + batch_size, total), sizes)
-        yield [end - begin for begin, end in zip(before, now, strict=True)]
-        before = now
+    places = np.concatenate([(2 * np.arange(size) + 1) / (2 * size) for size in sizes if size])
+    ranks = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(places, kind="stable")]
+    for first in range(0, len(ranks), batch_size):
+        yield np.bincount(ranks[first : first + batch_size], minlength=len(sizes)).tolist()
 
 
 PASSES = 3
 """Backward passes that are compared; where a job has fewer, those."""
 _BYTES = 1 << 20
-"""Of the gradients of a pass so many bytes are looked at: the first bucket of torch's DistributedDataParallel."""
+"""Bytes of a pass's gradients that are looked at: the first bucket of torch's DistributedDataParallel."""
 
 
 class FirstGradients:
@@ -103,49 +74,6 @@ class FirstGradients:
         return self.judged and min(passes) > 0 and len(set(told)) == 1
 
 
-ADVICE = b"find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
-
-
-@functools.cache
-def hear_advice() -> None:
-    """Have torch say it now, in this process, where nobody reads it; each rank must call it.
-
-    We ask for the search because it keeps the order of the gradients, and with it the bits of a resume; torch knows of
-    its other purpose alone, and tells people to turn off what they have not turned on. Neither Python's filters nor a
-    static graph help: the text is written in C++, past Python, and a static graph orders the gradients anew, too.
-    Torch says it once a process (TORCH_WARN_ONCE), at the first forward pass that finds no unused parameter.
-    """
-    import torch
-
-    class One(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(1))  # draws nothing from the random stream of the trial
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.weight * x
-
-    with stderr_without(ADVICE), torch.enable_grad():
-        torch.nn.parallel.DistributedDataParallel(One(), find_unused_parameters=True)(torch.ones(1))
-
-
-@contextlib.contextmanager
-def stderr_without(text: bytes) -> Iterator[None]:
-    """Hold back what this process writes to standard error meanwhile; all of it follows but for lines with the text."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            file.seek(0)
-            os.write(2, b"".join(line for line in file if text not in line))
-
-
 OWN_DATA_CURE = (
     "Train on `for batch in trial.batches(order, batch_size)`, where `order` is of this rank's own partition, with "
     "trial.data_parallel(model); or set training.gang to 1."
@@ -167,7 +95,7 @@ class Ranks:
         self.size = place.size
         self.own_data = own_data
         self._weight = 1 / place.size
-        """Of this rank's gradients in their sum: its share of the latest batch."""
+        """Weight of this rank's gradients in their sum: its part of the latest batch."""
         self._checked: int | None = None
         """Step of the latest comparison of batches."""
         self._parts: dict[int, float] = {}
@@ -180,7 +108,7 @@ class Ranks:
         self._data_part = 1 / place.size
         """This rank's part of the examples that the ranks iterate over, where each has its own."""
         self._gradients: FirstGradients | None = None
-        """Those of modules that :meth:`data_parallel` wrapped, until they were compared."""
+        """First gradients of modules that :meth:`data_parallel` wrapped, until they were compared."""
         self._collectives = _collectives()
         """Collective calls before those of the training function; None: this torch does not count them."""
 
@@ -209,7 +137,7 @@ class Ranks:
         self._alike = all(other == own for other in self.gather(own))
 
     def keep_alike(self) -> None:
-        """Between two steps: give ranks that began alike the random state of rank 0, where they may have come apart.
+        """Give ranks that began alike the random state of rank 0, between two steps, where they may have come apart.
 
         Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
         orders of the data after the first batch that has no equal parts.
@@ -251,8 +179,6 @@ class Ranks:
         if self._gradients is None and not self.own_data:
             self._gradients = FirstGradients()
         settings = {"find_unused_parameters": True, **devices, **options}
-        if "find_unused_parameters" not in options:
-            hear_advice()
         wrapped = torch.nn.parallel.DistributedDataParallel(module, **settings)
 
         def weighted_sum(_: Any, bucket: Any) -> Any:
@@ -388,7 +314,7 @@ def _collectives() -> int | None:
 
 
 def _checksum(arrays: tuple[Any, ...]) -> int:
-    """Of the values, where they are in this process's memory and small enough to be looked at."""
+    """Checksum of values that are in this process's memory and small enough to be looked at."""
     found = 0
     for array in arrays:
         if isinstance(array, range | list | tuple):

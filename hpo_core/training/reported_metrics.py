@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import is_torch
 
 
 def real_number(name: str, value: Any) -> float:
@@ -22,11 +22,8 @@ def real_number(name: str, value: Any) -> float:
     Raises:
         ObjectiveError: any other type, or an int too large for a float.
     """
-    torch = sys.modules.get("torch")
-    plain = value
-    arrays = (np.ndarray, np.generic) if torch is None else (np.ndarray, np.generic, torch.Tensor)
-    if isinstance(value, arrays) and value.ndim == 0:
-        plain = value.item()
+    is_array = isinstance(value, np.ndarray | np.generic) or is_torch(value, "Tensor")
+    plain = value.item() if is_array and value.ndim == 0 else value
     if type(plain) in (int, float):
         try:
             return float(plain)
@@ -104,7 +101,7 @@ class Curve:
         return points
 
     def downsampled(self) -> tuple[Point, ...]:
-        """At most ``CURVE_POINTS`` points, evenly spread; the last point is always among them."""
+        """Evenly spread points, at most ``CURVE_POINTS``; the last point is always among them."""
         points = self.kept()
         if len(points) <= CURVE_POINTS:
             return tuple(points)

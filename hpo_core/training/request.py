@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.checkpoints import paths
+from hpo_core.checkpoints import storage as paths
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.partition_file import Signature
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -20,7 +20,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Ranks of the gang."""
     local_rank: int
-    """Among the ranks on its computer, from 0."""
+    """Number among the ranks on its computer, from 0."""
     local_size: int
     """Ranks on its computer."""
     store: str
@@ -50,7 +50,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Checkpoint, ...] = ()
     """Checkpoints of all repeats: nothing is trained, they become one."""
     best: int = 0
-    """With ``parts``: number of the best repeat."""
+    """Number of the best repeat, where ``parts`` are given."""
     elapsed: float = 0.0
     """Seconds that earlier repeats of the job took; ``timeout`` counts them."""
     folder: str
@@ -66,25 +66,25 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     """Names of the study's constraints; must be reported at the target as well."""
     required: Literal["all", "any", "none"] = "all"
-    """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
+    """Which of several objectives must be reported (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     space: dict[str, dict[str, Any]] = {}
-    """For an Optuna objective: the study's space as plain data, which its suggestions must agree with."""
+    """The study's space as plain data, which an Optuna objective's suggestions must agree with."""
     timeout: float | None = None
     stall_timeout: float | None = None
     storage_timeout: float | None = 3600.0
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
     partition_folder: str = ""
-    """Where partitions of the data lie, unless the worker's environment says otherwise; empty: models do not hop."""
+    """Folder of the data's partitions, unless the worker's environment names another; empty: models do not hop."""
     partitions: tuple[str, ...] = ()
     """Names of those that the attempt trains on in each epoch: the one of its unit, or all of them."""
     validation: tuple[str, ...] = ()
     """Names of those that it evaluates the model on."""
     weights: tuple[float, ...] = ()
-    """Of those of validation: numbers of examples, or ones."""
+    """Weights of the partitions of validation: numbers of examples, or ones."""
     signature: Signature | None = None
-    """Of the partition of its unit: the file that the worker looked at; None: nothing is known that it must be."""
+    """Signature of its unit's partition when the worker looked at it; None: any file will do."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
@@ -129,17 +129,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_path(self) -> str:
-        """Where the attempt's output goes, relative to ``folder``."""
+        """File for the attempt's output, relative to ``folder``."""
         return paths.log_path(self.job.trial, self.job.attempt, self.rank)
 
     @property
     def rank(self) -> int:
-        """Of its gang; 0 without one."""
+        """Number of the rank in its gang; 0 without one."""
         return 0 if self.gang is None else self.gang.rank
 
     @property
     def checkpoint_path(self) -> str:
-        """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
+        """File for the attempt's checkpoint, relative to ``folder``, or a URL."""
         if self.job.unit is not None and self.job.unit.state:
             return self.job.unit.state
         whole = paths.checkpoint_path(self.job, self.checkpoint_base)

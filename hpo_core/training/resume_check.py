@@ -11,7 +11,6 @@ where nobody says how far to train, three steps are followed by as many as take 
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import is_torch
 from hpo_core.training.untracked_state import merged_warnings
 
 PARTS_SHOWN = 3
@@ -36,7 +36,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     name: str
     what: str
-    """Where and by how much."""
+    """Place and amount of the difference."""
 
 
 def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -58,15 +58,15 @@ def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str,
                 yield from different_parts(a, b, f"{path}.{place}".lstrip("."))
         elif one != other:
             yield path, "other values"
-    elif isinstance(one, np.ndarray):
-        yield from _different_arrays(one, other, path)
-    elif _is_tensor(one):
-        yield from _different_tensors(one, other, path)
+    elif isinstance(one, np.ndarray) or is_torch(one, "Tensor"):
+        if how := _array_difference(one, other):
+            yield path, how
     elif isinstance(one, float):
         if struct.pack(">d", one) != struct.pack(">d", other):
             yield path, f"{one!r} and {other!r}"
     elif one != other:
-        yield path, _pair(one, other)
+        text = f"{one!r} and {other!r}"
+        yield path, text if len(text) < 105 else "other values"
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Difference, ...]:
@@ -96,48 +96,32 @@ def different_metrics(
     return found
 
 
-def _different_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], path: str) -> Iterator[tuple[str, str]]:
+def _array_difference(one: Any, other: Any) -> str:
+    """How two arrays, or two tensors, differ; empty where they have the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
-        yield path, f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
-    elif one.tobytes() != other.tobytes():
-        yield path, _by_how_much(one, other)
+        return f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
+    if isinstance(one, np.ndarray):
+        same = one.tobytes() == other.tobytes()
+    else:
+        import torch
 
-
-def _different_tensors(one: Any, other: Any, path: str) -> Iterator[tuple[str, str]]:
-    import torch
-
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        yield path, f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
-        return
-    bytes_of = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    if not torch.equal(*bytes_of):
         wide = torch.complex128 if one.dtype.is_complex else torch.float64
-        yield path, _by_how_much(one.detach().cpu().to(wide).numpy(), other.detach().cpu().to(wide).numpy())
-
-
-def _by_how_much(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> str:
+        same = torch.equal(*(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
+        one, other = (tensor.detach().cpu().to(wide).numpy() for tensor in (one, other))
+    if same:
+        return ""
     different = int(np.sum((one != other) & ~((one != one) & (other != other))))
-    if one.dtype.kind not in "biuf" or one.dtype.kind == "b" or not different:
+    if one.dtype.kind not in "iuf" or not different:
         return f"{max(different, 1):,} of {one.size:,} values"
     with np.errstate(all="ignore"):
         most = np.nanmax(np.abs(one.astype(np.float64) - other.astype(np.float64)))
     return f"{different:,} of {one.size:,} values, by at most {most:.2g}"
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _pair(one: Any, other: Any) -> str:
-    texts = [repr(one), repr(other)]
-    return " and ".join(texts) if sum(map(len, texts)) < 100 else "other values"
-
-
 LENGTHS = (27, 9, 3)
 """Steps that are trained, the most first."""
 RESUMES = (1, 3, 9)
-"""Where a training to so many steps is resumed, as in successive halving."""
+"""Steps after which a training is resumed, as in successive halving."""
 SECONDS = 60.0
 """What all trainings of a longer check may be expected to take."""
 GENERATORS = "random generators"
@@ -150,9 +134,9 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     tracked: tuple[str, ...]
     """Names of tracked objects."""
     repeated: tuple[Difference, ...]
-    """Between two trainings from scratch: the function is not deterministic."""
+    """Differences between two trainings from scratch: the function is not deterministic."""
     resumed: tuple[Difference, ...]
-    """Between a training at once and one with a resume."""
+    """Differences between a training at once and one with resumes."""
     by_target: bool
     """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...]
@@ -160,7 +144,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 3
     """To which it was trained."""
     at: tuple[int, ...] = (1,)
-    """Where it was resumed."""
+    """Steps after which it was resumed."""
     step_seconds: float = 0.0
     no_longer: str = ""
     """Why it was not trained further, where it would have been."""

@@ -1,6 +1,7 @@
-"""Seeds, captures and restores every global random generator that a training function may use.
+"""What a checkpoint saves of a training: random generators, tracked objects, and plain values in a ``State``.
 
-torch is used only if it has been imported already.
+Every global random generator that a training function may use is seeded, captured and restored; torch's only if torch
+has been imported already.
 """
 
 from __future__ import annotations
@@ -79,14 +80,29 @@ def put_state(item: Any, state: Any) -> None:
         item.set_state(state)
 
 
+def is_torch(value: Any, kind: str) -> bool:
+    """Whether a value is of this class of torch (``nn.Module``, say); torch is not imported for the answer."""
+    found: Any = sys.modules.get("torch")
+    for part in kind.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(value, found)
+
+
+def is_module(value: Any) -> bool:
+    """Whether it is a torch module (and not its class)."""
+    return is_torch(value, "nn.Module")
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it is a random generator of python, numpy or torch."""
+    numpy_or_python = isinstance(value, random.Random | np.random.Generator | np.random.RandomState)
+    return numpy_or_python or is_torch(value, "Generator")
+
+
 def can_track(item: Any) -> bool:
     """Whether ``state_of`` and ``put_state`` support it."""
-    if callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None)):
-        return True
-    if isinstance(item, random.Random | np.random.Generator | np.random.RandomState):
-        return True
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.Generator)
+    has_state = callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))
+    return has_state or is_generator(item)
 
 
 _DEPTH = 20

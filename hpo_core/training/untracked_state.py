@@ -7,6 +7,7 @@ proves that a resume is exact. Names with a leading underscore are left out.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
@@ -20,15 +21,13 @@ from hpo_core.training.fingerprints import (
     callable_only,
     fingerprint,
     held_generators,
-    is_generator,
     is_iterator,
     is_known_object,
-    is_loader,
     is_plain,
-    is_torch_module,
     tensors_of,
     unsaved_by_its_owner,
 )
+from hpo_core.training.saved_state import is_generator, is_module, is_torch
 
 _WRAPPED = re.compile(r"(\.env)+\._np_random$")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -37,6 +36,7 @@ _ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
 WARNINGS_MOST = 20
 """An attempt warns of so many things at most."""
 _OURS = "hpo_core"
+_LOADER = "utils.data.DataLoader"
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -56,9 +56,11 @@ class LoopWatch:
         self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
         self._names: frozenset[str] | None = None
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
-        generators = _saved_generators(tracked)
-        self._saved = Saved(_parts_of(tracked) | generators, tensors)
-        self._whole = generators | {id(item) for item in tracked.values() if not unsaved_by_its_owner(item)}
+        whole = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
+        generators = {id(item) for _, item in (*whole, *held_generators(whole)) if is_generator(item)}
+        modules = {id(part) for item in tracked.values() if is_module(item) for part in item.modules()}
+        self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
+        self._whole = generators | {id(item) for _, item in whole}
         """Ids of what is saved with all generators inside it."""
         self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
         self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
@@ -83,7 +85,7 @@ class LoopWatch:
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
-                if is_loader(value):
+                if is_torch(value, _LOADER):
                     told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
         for path, held in self._held_generators():
             if id(held) not in told and (line := self._held_line(path, held)) is not None:
@@ -104,10 +106,8 @@ class LoopWatch:
         lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
         if self._names is None:
             self._names = frozenset(name for name, _ in lasting)
-        return list(held_generators([each for each in lasting if each[0] in self._names], self._is_saved))
-
-    def _is_saved(self, value: Any) -> bool:
-        return id(value) in self._whole
+        variables = [each for each in lasting if each[0] in self._names]
+        return list(held_generators(variables, lambda value: id(value) in self._whole))
 
     def _held_line(self, path: str, held: Any) -> str | None:
         before, state = self._held.get(path, (None, None))
@@ -130,14 +130,9 @@ class LoopWatch:
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         for name, value in self._found() if self._found is not None else ():
-            if self._is_watched(name.rpartition(".")[2], value):
-                yield name, value
-
-    def _is_watched(self, name: str, value: Any) -> bool:
-        try:
-            return self._can_carry_state(name, value)
-        except Exception:  # a user's class may raise wherever it is asked
-            return False
+            with contextlib.suppress(Exception):  # a user's class may raise wherever it is asked
+                if self._can_carry_state(name.rpartition(".")[2], value):
+                    yield name, value
 
     def _can_carry_state(self, name: str, value: Any) -> bool:
         if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
@@ -148,34 +143,18 @@ class LoopWatch:
             is_plain(value)
             or is_iterator(value)
             or is_generator(value)
-            or is_loader(value)
+            or is_torch(value, _LOADER)
             or isinstance(value, Mapping | list | set)
             or hasattr(type(value), "__array__")
         ):
             return True
-        if is_torch_module(value):
+        if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
         return is_known_object(value)
 
 
-def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
-    """Ids of tracked objects and of their modules."""
-    found: set[int] = set()
-    for item in tracked.values():
-        found.add(id(item))
-        if is_torch_module(item):
-            found.update(id(module) for module in item.modules())
-    return frozenset(found)
-
-
-def _saved_generators(tracked: Mapping[str, Any]) -> frozenset[int]:
-    """Ids of tracked generators, and of those inside tracked objects that save more than their tensors."""
-    owners = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
-    return frozenset(id(item) for _, item in (*owners, *held_generators(owners)) if is_generator(item))
-
-
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
-    if not is_loader(value):
+    if not is_torch(value, _LOADER):
         return None
     if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
         return (
@@ -274,7 +253,7 @@ def untrackable(name: str, item: Any) -> str:
             f"{start}, an iterator whose position cannot be saved. Make a new one in each step, or choose the data by "
             "a random generator and track that."
         )
-    if is_loader(item):
+    if is_torch(item, _LOADER):
         return (
             f"{start}, which has no state between epochs. Track nothing for it (the global generators are saved), or "
             f"its own generator: trial.track({name}={name}.generator)."
@@ -296,7 +275,7 @@ def variables_of_function(frame: FrameType) -> Variables:
     def found() -> Iterator[tuple[str, Any]]:
         local = dict(frame.f_locals)
         yield from local.items()
-        if "self" in local and is_known_object(local["self"]) and not is_torch_module(local["self"]):
+        if "self" in local and is_known_object(local["self"]) and not is_module(local["self"]):
             yield from ((f"self.{name}", value) for name, value in vars(local["self"]).items())
         variables = frame.f_globals
         yield from (

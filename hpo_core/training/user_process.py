@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.security.credentials import without_private_settings
+from hpo_core.security.masking import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 
@@ -35,10 +35,15 @@ def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -
     elif error is not None:
         with contextlib.suppress(BaseException):
             traceback.print_exception(error)
+    flush_streams()
+    os._exit(code & 0xFF)
+
+
+def flush_streams() -> None:
+    """Flush standard output and standard error, whatever user code made of them."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
-    os._exit(code & 0xFF)
 
 
 def write_answer(file: Path, answer: Any, original_pid: int) -> None:

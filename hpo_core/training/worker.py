@@ -24,6 +24,12 @@ _Attempt = tuple[str, int, int, int]
 """Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
 
 
+def _name(attempt: _Attempt) -> str:
+    """``FOLDER/trial-T/attempt-A[/rank-R]``."""
+    folder, trial, number, rank = attempt
+    return f"{folder}/trial-{trial}/attempt-{number}{f'/rank-{rank}' if rank else ''}"
+
+
 class TrainerPool:
     """Lends a trainer to each running job and keeps idle ones for the next job of their objective.
 
@@ -78,7 +84,7 @@ class TrainerPool:
         return bool(trainers)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
-        """Lower the limit of an attempt's memory, see :meth:`Trainer.limit`; return whether it runs here."""
+        """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
         with self._lock:
             trainer = self._running.get((folder, trial, attempt, 0))
         if trainer is not None:
@@ -86,7 +92,10 @@ class TrainerPool:
         return trainer is not None
 
     def cancel_study(self, folder: str) -> int:
-        """End every running attempt of the study in ``folder``; return how many there were."""
+        """End every running attempt of the study in ``folder``; return how many there were.
+
+        A new controller calls it: on a cluster that outlived the previous one, its attempts still train in vain.
+        """
         with self._lock:
             found = [(attempt, trainer) for attempt, trainer in self._running.items() if attempt[0] == folder]
         for (_, trial, attempt, _), trainer in found:
@@ -94,12 +103,9 @@ class TrainerPool:
         return len(found)
 
     def heartbeats(self) -> dict[str, int]:
-        """``FOLDER/trial-T/attempt-A[/rank-R]`` of every running attempt and the heartbeat count of its trainer."""
+        """A number that grows while its trainer's thread goes on, by name of every running attempt."""
         with self._lock:
-            return {
-                f"{folder}/trial-{trial}/attempt-{attempt}{f'/rank-{rank}' if rank else ''}": trainer.heartbeats
-                for (folder, trial, attempt, rank), trainer in self._running.items()
-            }
+            return {_name(attempt): trainer.heartbeats for attempt, trainer in self._running.items()}
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the attempts that run, by folder of their study."""
@@ -111,23 +117,22 @@ class TrainerPool:
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:
-        """``FOLDER/trial-T/attempt-A`` of every running attempt whose profile is complete, and its usage so far.
+        """Usage so far of every running attempt whose profile is complete, by its name without the rank.
 
         The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
         """
         with self._lock:
-            running = list(self._running.items())
-        found = {attempt: trainer.usage for attempt, trainer in running}
-        return {
-            f"{folder}/trial-{trial}/attempt-{attempt}": msgspec.to_builtins(usage)
-            for (folder, trial, attempt, _), usage in found.items()
-            if usage is not None
-        }
+            found = {_name((*attempt[:3], 0)): trainer.usage for attempt, trainer in self._running.items()}
+        return {name: msgspec.to_builtins(usage) for name, usage in found.items() if usage is not None}
 
     def prepare(
-        self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None, *, load: str = ""
+        self, objective: str, pythonpath: Sequence[str] = (), threads: int | None = None, *, load: str = ""
     ) -> None:
-        """Replace the idle trainers of an objective by one that has imported it afresh, and found ``data.load``.
+        """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
+
+        Args:
+            threads: that its jobs compute with.
+            load: ``data.load`` of the study, which is looked for as well.
 
         Raises:
             SpecError: there is no such module or function.
@@ -138,9 +143,9 @@ class TrainerPool:
         trainer.prepare(load)
         self._give_back(trainer)
 
-    def close_idle(self, objective: str, pythonpath: tuple[str, ...]) -> None:
-        """End the idle trainers of an objective."""
-        key = (objective, pythonpath)
+    def close_idle(self, objective: str, pythonpath: Sequence[str] = ()) -> None:
+        """End the idle trainers of an objective, on workers that live on and serve other studies."""
+        key = (objective, tuple(pythonpath))
         with self._lock:
             closing = [trainer for trainer in self._idle if (trainer.objective, trainer.pythonpath) == key]
             self._idle = [trainer for trainer in self._idle if trainer not in closing]
@@ -177,10 +182,18 @@ class TrainerPool:
 _pool = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""
 atexit.register(_pool.close_all)
+cancel_job = _pool.cancel
+cancel_study = _pool.cancel_study
+close_all = _pool.close_all
+close_idle = _pool.close_idle
+heartbeats = _pool.heartbeats
+limit_job = _pool.limit
+prepare_worker = _pool.prepare
+usages = _pool.usages
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
 """How a unit ends that may not have failed for its partition."""
 _mps = MpsDaemons()
-"""Those of the GPUs that jobs of this process share."""
+"""Daemons of the GPUs that jobs of this process share."""
 
 
 def train_job(request_bytes: bytes) -> bytes:
@@ -212,46 +225,12 @@ def _train_unit(request: JobRequest, unit: Unit) -> bytes:
 def lost_report(request_bytes: bytes, message: str) -> bytes:
     """The encoded Report of a job that nobody trained."""
     request = decode_request(request_bytes)
-    job = request.job
-    return _encoded(request, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
+    return _encoded(request, request.report(Outcome.LOST, message, started=0.0, ended=0.0))
 
 
 def _encoded(request: JobRequest, report: Report) -> bytes:
     unit = request.job.unit
     return encode_report(report if unit is None else msgspec.structs.replace(report, unit=unit.number))
-
-
-def cancel_job(trial: int, attempt: int, folder: str | None = None, unit: int | None = None) -> bool:
-    """End an attempt that runs here or is on its way; return whether it was running.
-
-    Args:
-        folder: the study's folder, where several studies share the workers: their names may repeat, folders do not.
-        unit: only this unit of it, where models hop.
-    """
-    return _pool.cancel(trial, attempt, folder, unit)
-
-
-def limit_job(trial: int, attempt: int, folder: str, memory: int) -> bool:
-    """Let an attempt take no more of its device from now on; return whether it runs here.
-
-    Args:
-        folder: the study's folder.
-        memory: bytes; what it has taken already it keeps, and it never gets more than its share.
-    """
-    return _pool.limit(trial, attempt, folder, memory)
-
-
-def cancel_study(folder: str) -> int:
-    """End every running attempt of the study in ``folder``; return how many there were.
-
-    A new controller calls it: on a cluster that outlived the previous one, its attempts still train in vain.
-    """
-    return _pool.cancel_study(folder)
-
-
-def heartbeats() -> dict[str, int]:
-    """For every attempt that runs here, a number that grows while its trainer's thread goes on."""
-    return _pool.heartbeats()
 
 
 def share_devices(kind: str) -> str:
@@ -270,34 +249,3 @@ def start_mps() -> str:
     """Start the MPS daemons of the GPUs that :func:`share_devices` sees; returns why some have none, or nothing."""
     seen = {name: facts for devices in seen_devices().values() for name, facts in devices.items()}
     return _mps.prepare(name for name, facts in seen.items() if facts["gpu"])
-
-
-def usages() -> dict[str, dict[str, Any]]:
-    """For every attempt that runs here and whose profile is complete, what it has used so far, as plain data."""
-    return _pool.usages()
-
-
-def prepare_worker(
-    objective: str, pythonpath: Sequence[str] = (), threads: int | None = None, *, load: str = ""
-) -> None:
-    """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
-
-    Args:
-        threads: that its jobs compute with.
-        load: ``data.load`` of the study, which is looked for as well.
-
-    Raises:
-        SpecError: there is no such module or function.
-        ObjectiveError: it cannot be imported.
-    """
-    _pool.prepare(objective, tuple(pythonpath), threads, load=load)
-
-
-def close_idle(objective: str, pythonpath: Sequence[str] = ()) -> None:
-    """End the idle trainers of an objective, on workers that live on and serve other studies."""
-    _pool.close_idle(objective, tuple(pythonpath))
-
-
-def close_all() -> None:
-    """End every trainer of this process; running attempts report PREEMPTED."""
-    _pool.close_all()

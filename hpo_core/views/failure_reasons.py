@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from hpo_core.checkpoints.paths import log_path
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.model.trial import Outcome
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study

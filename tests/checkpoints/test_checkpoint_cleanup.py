@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
-from hpo_core.tracking.run_location import ProjectionPlace
+from hpo_core.tracking.tracker_links import ProjectionPlace
 from hpo_flows.home_ui.report_index import KEPT, ReportIndex
 from hpo_flows.home_ui.running_ui import mlflow_page, ui_lock
 from hpo_flows.liveness.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS

@@ -17,7 +17,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import LockFile
 from hpo_core.spec import SlurmClusterSpec, StudySpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError

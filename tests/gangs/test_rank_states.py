@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of  # noqa: E402
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of  # noqa: E402
 from hpo_core.model.errors import CheckpointError  # noqa: E402
 from hpo_core.model.trial import Point  # noqa: E402
 from hpo_core.training import rank_states as agreement  # noqa: E402

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpo_core.cli.output import epochs_that_ended
-from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles
+from hpo_core.execution.hopping.hopped_job import JobProgress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
@@ -235,12 +235,12 @@ def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) ->
 def test_running_jobs_say_how_many_epochs_they_have_behind_them(tmp_path: Path) -> None:
     world = VirtualHopping(search={"method": "random", "max_resource": 5, "configs": 3})
     jobs = world.study.set_capacity(3)
-    progress = Progress(
+    progress = JobProgress(
         origin=None,
         params=jobs[1].params,
         epoch=2,
         state=Checkpoint("hops/trial-00001/state", "", 2, 7),
-        visits=(),
+        visits=[],
         points=(),
         elapsed=3.0,
     )

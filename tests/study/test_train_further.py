@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
@@ -22,7 +22,7 @@ from hpo_core.report.comparison import read_contender
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
-from hpo_core.tracking.run_tags import trial_tags
+from hpo_core.tracking.mlflow_runs import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, State, Study, StudySpec
 from hpo_core.checkpoints import files
-from hpo_core.checkpoints.weights import write_weights
+from hpo_core.checkpoints.files import write_weights
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import CheckpointError

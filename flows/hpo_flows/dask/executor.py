@@ -250,7 +250,7 @@ class DaskExecutor:
         self._tasks.submit(job, slot, on_report)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
+        """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
         if self._tasks is not None:
             self._tasks.cancel(list(attempts))
 

@@ -23,7 +23,7 @@ import distributed
 import msgspec
 from distributed.scheduler import KilledWorker
 
-from hpo_core.checkpoints.paths import GANGS, gang_store_path
+from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Slot

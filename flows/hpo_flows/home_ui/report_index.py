@@ -16,7 +16,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import Live, html_page, table
 from hpo_core.report.live import ASK_SECONDS, LiveReport, PageResponse
 from hpo_core.study import Study
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.home_ui.running_ui import mlflow_page

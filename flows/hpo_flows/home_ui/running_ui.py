@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.home import Home
-from hpo_core.security.lock_file import LockFile
-from hpo_core.tracking.mlflow_links import run_url
-from hpo_core.tracking.run_location import ProjectionPlace
+from hpo_core.security.private_files import LockFile
+from hpo_core.tracking.tracker_links import ProjectionPlace, run_url
 
 
 def ui_lock(folder: Path) -> LockFile:

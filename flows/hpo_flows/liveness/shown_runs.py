@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from hpo_core.model.errors import StorageError
-from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import LockFile
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

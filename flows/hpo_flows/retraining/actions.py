@@ -36,7 +36,7 @@ from hpo_core.retraining.promotion_policy import (
     promotion_test,
 )
 from hpo_core.retraining.repeated_studies import DATA, check_data_is_a_parameter, fingerprint, tuning_spec
-from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import LockFile
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions

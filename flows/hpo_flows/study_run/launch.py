@@ -27,8 +27,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.spec.assembly import oversubscription
 from hpo_core.study import Study
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import extension_of, notices_of, summarize
 from hpo_flows.early_interrupt import raise_at_interrupt

@@ -30,8 +30,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive, open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
-from hpo_core.security.credentials import without_credentials
-from hpo_core.security.masking import mask_logs, masked
+from hpo_core.security.masking import mask_logs, masked, without_credentials
 from hpo_core.study import Study
 from hpo_core.views.sharing.standings import standings
 from hpo_flows.liveness.shown_runs import OWN_SERVER, ShownRun, report_killed_runs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from hpo_core.execution.hopping.hopped_job import Progress
+from hpo_core.execution.hopping.hopped_job import JobProgress
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement
@@ -40,7 +40,7 @@ class EpochTimes:
         assert spec.data is not None
         self._constants = spec.constants
         self._trained_on = len(spec.data.files)
-        self._data = data_name([*spec.data.files, *spec.data.validation_files])
+        self._data = data_name(spec.data.all_files)
         self.estimates = Estimates(
             objective=spec.objective or "",
             code=code,
@@ -95,7 +95,7 @@ def epoch_times_of(study: Study) -> EpochTimes:
 def observe_recorded(
     times: UnitTimes,
     entries: Iterable[Entry],
-    progress: Iterable[tuple[int, Progress]] = (),
+    progress: Iterable[tuple[int, JobProgress]] = (),
     *,
     expected: Callable[[Params], float | None],
 ) -> None:
@@ -122,7 +122,7 @@ def observe_recorded(
             elif isinstance(event, JobCompleted | AttemptFailed):
                 take(event.trial, event.visits or (), event.together)
     for trial, left in progress:
-        take(trial, left.visits, left.together)
+        take(trial, left.visits, tuple(left.together))
     seen: set[int] = set()
     for trial, unit in sorted(units, key=lambda each: (each[1][0].ended, each[0])):
         if trial not in seen:

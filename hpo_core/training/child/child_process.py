@@ -24,10 +24,10 @@ from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.request import JobRequest
-from hpo_core.training.user_process import exit_if_forked_copy
+from hpo_core.training.user_process import exit_if_forked_copy, flush_streams
 
 _pools: Any = None
-"""Of the libraries that the objective's import loaded; None where threadpoolctl is missing or was not needed."""
+"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
 
 
 def apply_share(share: Portion, threads: int | None) -> None:
@@ -68,27 +68,24 @@ def gpu_environment(share: Portion) -> dict[str, str]:
 
 def _limit_torch(share: Portion) -> None:
     """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
-    torch: Any = sys.modules.get("torch")
-    cuda: Any = getattr(torch, "cuda", None)
-    if cuda is None:
-        return
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
 
     def limit() -> None:
         total = cuda.get_device_properties(0).total_memory
         cuda.set_per_process_memory_fraction(min(1.0, share.allowed / total), 0)
 
-    # called when torch first uses CUDA: initializing it here would cost jobs that do not
-    cuda._lazy_call(limit)
+    if cuda is not None:
+        cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
 
 
 def _threads_to_set(share: Portion, threads: int | None) -> int | None:
-    """None where the study says how many, or what is loaded has read that number already."""
+    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
     wanted = max(1, share.cores // 1000)
     return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
 
 
 def find_thread_pools(share: Portion, threads: int | None) -> None:
-    """Before the fork, in the zygote: look for loaded libraries once, and not in each child.
+    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
 
     It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
     """
@@ -102,7 +99,7 @@ def find_thread_pools(share: Portion, threads: int | None) -> None:
 
 
 def _limit_threads(threads: int) -> None:
-    """Of torch, of loaded OpenMP and BLAS libraries (through threadpoolctl), and of programs that are started.
+    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
 
     Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     """
@@ -115,10 +112,8 @@ def _limit_threads(threads: int) -> None:
 
 def _limit_data(share: Portion) -> None:
     """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
-    most = data_size() + share.capacity
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
+    most, hard = data_size() + share.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -188,9 +183,7 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
     whole: list[str] = []
     report = run_attempt(function, request, progress, log=whole.append)
     progress.finish()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    flush_streams()
     return Done(report, "".join(whole))
 
 
@@ -219,6 +212,4 @@ def clear_exit_functions() -> None:
 def _run_exit_functions() -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    flush_streams()

@@ -55,7 +55,7 @@ LOOK_SECONDS = 1.0
 
 
 class ChildState(Enum):
-    """Where a child is in its life."""
+    """States of a child."""
 
     TRAINING = "training"
     STOPPING = "stopping"

@@ -88,7 +88,7 @@ class Done(_Message, frozen=True):
 
     report: Report
     traceback: str = ""
-    """For the log alone: of an error whose report shows the user's own frames."""
+    """Whole traceback, for the log, of an error whose report shows the user's own frames alone."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26

@@ -38,7 +38,7 @@ _COST_IN_DOUBT = 0.1
 _SHORT_SECONDS = 0.1
 """Training of less time than this says nothing about its cores; the whole attempt counts then."""
 _FEW_LOOKS = 2
-"""After so few, in half a second, the peak may not have been seen: then what the kernel says at the end counts."""
+"""Number of looks, made in half a second, that may have missed the peak: the kernel's own figure counts then."""
 TOLERANCE = 1.1
 """An attempt may exceed its share of the memory by 10 % before it is ended."""
 _GPU_LOOKS = 4096

@@ -23,8 +23,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.security.credentials import without_private_settings
-from hpo_core.security.masking import masked_report
+from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.child.messages import (
     Cancel,
@@ -48,9 +47,10 @@ from hpo_core.training.out_of_memory import exceeded
 from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     **dict.fromkeys(VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
     "PYTHONHASHSEED": "0",  # the order of sets of strings is a random state, too
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # torch advises against find_unused_parameters, which keeps resumes exact
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch.cuda.is_available() at import must not initialize CUDA
 }
 """Defaults for the zygote; what the worker's environment sets already stays."""
@@ -230,7 +230,7 @@ class Trainer:
         if self._zygote is not None and self._zygote.is_running:
             return
         self._end_zygote()
-        environment = {**_ENVIRONMENT, **without_private_settings(os.environ)}
+        environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
         if self.threads is not None:
             environment |= dict.fromkeys(VARIABLES, str(self.threads))
         zygote = ZygoteProcess(environment)

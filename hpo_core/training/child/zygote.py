@@ -240,7 +240,7 @@ class Zygote:
 
 
 def _fork() -> int:
-    """As ``os.fork()``, but without the warning of Python 3.12 and newer that this process has threads.
+    """Fork without the warning of Python 3.12 and newer that this process has threads.
 
     They are those of numerical libraries, which start them at import and restart them after a fork.
     """

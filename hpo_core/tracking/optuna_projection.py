@@ -11,24 +11,70 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.errors import HpoError, JournalError
+from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry
 from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.security.masking import without_credentials
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import TRIAL, OptunaTrials, directions_of
-from hpo_core.tracking.mlflow_links import shown_uri
-from hpo_core.tracking.optuna.optuna_links import dashboard_command
-from hpo_core.tracking.optuna.optuna_storage import close_storage, open_storage
-from hpo_core.tracking.projection import DivergedError, chained
-from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.projection import DivergedError, Projection
+from hpo_core.tracking.tracker_links import dashboard_command, shown_uri
+
+if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
+
+_OPTUNAS = {"studies", "trials", "version_info"}
+_SECONDS = 10
+"""How long a database may take to answer; the follower tries again."""
+
+
+def open_storage(url: str) -> RDBStorage:
+    """The storage at a database URL; its tables are made where there are none.
+
+    Raises:
+        HpoError: the database holds tables of something else.
+        Exception: whatever the database raises.
+    """
+    import optuna
+    from sqlalchemy import create_engine, inspect
+
+    for name in ("alembic", "optuna"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    arguments = _arguments(url)
+    engine = create_engine(url, connect_args=arguments)
+    try:
+        tables = set(inspect(engine).get_table_names())
+    finally:
+        engine.dispose()
+    if tables and not tables >= _OPTUNAS:
+        raise HpoError(
+            f"{without_credentials(url)} holds tables of something else ({', '.join(sorted(tables)[:3])}, ...), and "
+            "Optuna shares a database with nothing. Name another one in tracking.optuna."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
+
+
+def close_storage(storage: Any) -> None:
+    """Let go of its connections."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def _arguments(url: str) -> dict[str, Any]:
+    if url.startswith("sqlite"):
+        return {"timeout": _SECONDS}
+    return {"connect_timeout": _SECONDS}
+
 
 CREATED = "hpo.created"
 """System attribute of the study: time of entry 0, which tells it from another study of the same name."""
@@ -40,46 +86,42 @@ METRIC_NAMES = "study:metric_names"
 log = logging.getLogger(__name__)
 
 
-class OptunaProjection:
+class OptunaProjection(Projection):
     """Copies one study into one Optuna storage, as the Optuna study of the same name.
 
     An Optuna study of that name that is not ours is never touched: ours is then called ``NAME (time of creation)``.
+    A copy that somebody deleted is made anew.
 
     Args:
+        study_name: name of the study.
+        url: of the storage.
+        study_folder: holds the lock.
         storage: an open storage, in place of the one at ``url``.
     """
 
     tracker: ClassVar[str] = "Optuna"
-    experiment: ClassVar[str] = ""
-    deleted: ClassVar[bool] = False
-    """A copy that somebody deleted is made anew."""
+    writes_each_chunk: ClassVar[bool] = False
+    """A trial that goes on later has not ended: Optuna would not change it any more."""
 
     def __init__(
         self, study_name: str, url: str, study_folder: str | Path, *, storage: BaseStorage | None = None
     ) -> None:
-        self.study_name = study_name
-        self.tracking_uri = url
-        self.study_folder = Path(study_folder)
-        self.has_controller = True
-        self.lock = ProcessLock.of(self.study_folder, f"optuna {url}")
         self._given = storage
         self._storage: BaseStorage | None = None
-        self._anew = False
-        """Whether what the storage holds is to be deleted."""
-        self._begin_anew()
+        super().__init__(study_name, url, study_folder, target=f"optuna {url}")
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         self._study: Study | None = None
         self._trials: OptunaTrials | None = None
-        self._created = 0.0
-        self._next_seq = 0
-        self._chain = b""
         self._touched: dict[int, None] = {}
-        self._disconnect()
-        self._cursor: int | None = None
+
+    def _connect(self) -> None:
+        if self._storage is None:
+            self._storage = self._given if self._given is not None else open_storage(self.tracking_uri)
 
     def _disconnect(self) -> None:
-        """Forget what the storage holds: after an error nobody knows whether the last call took place."""
+        super()._disconnect()
         storage, self._storage = self._storage, None
         if storage is not None and storage is not self._given:
             close_storage(storage)
@@ -88,25 +130,6 @@ class OptunaProjection:
         self._held: dict[int, FrozenTrial] = {}
         self._attributes: dict[str, Any] = {}
         self._system: dict[str, Any] = {}
-        self._expected = ""
-        self._looked_up = False
-
-    # What callers may ask.
-
-    @property
-    def next_seq(self) -> int:
-        """The first entry not taken in yet."""
-        return self._next_seq
-
-    @property
-    def created(self) -> float | None:
-        """Time of entry 0; None before it was taken in."""
-        return self._created if self._next_seq else None
-
-    @property
-    def written_seq(self) -> int:
-        """The last entry the storage surely holds (-1: none)."""
-        return -1 if self._cursor is None else self._cursor
 
     @property
     def url(self) -> str | None:
@@ -118,111 +141,27 @@ class OptunaProjection:
         """Name of the Optuna study."""
         return self._copy_name
 
-    # The protocol.
-
-    def project(self, entries: Iterable[Entry], *, rebuild: bool = False, length: int | None = None) -> int:
-        """Copy what is new; returns how many entries the storage did not hold before.
-
-        Raises:
-            DivergedError: the copy has to be made anew (see :meth:`supersede`).
-            ProjectionBusyError: another process copies this study.
-            JournalError: entries are missing or out of order.
-            Exception: whatever the storage raises; call again later.
-        """
-        self.lock.take()
-        if rebuild:
-            self._begin_anew()
-            self._anew = True
-        count = 0
-        try:
-            storage = self._connected()  # first: where it cannot be reached, no entry is read in vain
-            for entry in entries:
-                if entry.seq >= self._next_seq:
-                    self.has_controller = True
-                    self._take_in(entry, storage)
-            if self._next_seq:
-                self._look_up(storage)  # also where nothing is new: somebody may have deleted the copy
-            if self.written_seq < self._next_seq - 1:
-                count = self._next_seq - 1 - self.written_seq
-                self._write(storage)
-            if length is not None and self.written_seq >= length:
-                raise DivergedError(
-                    f"Study {self.study_name!r}: Optuna holds entries up to {self.written_seq}, the journal has "
-                    f"{length}. An older journal was put back, it seems."
-                )
-        except BaseException:
-            self._disconnect()
-            raise
-        return count
-
-    def supersede(self) -> None:
-        """Begin again at entry 0; a rebuild, which deletes the copy, follows."""
-        self.lock.take()
-        self._begin_anew()
-
-    def finish(self) -> None:
-        """Nobody drives the study any more: where its search is over, what is paused is pruned."""
-        if not self._next_seq:
-            return
-        self.lock.take()
-        self.has_controller = False
-        self._touched.update(dict.fromkeys(range(len(self._state.trials))))
-        try:
-            self._write(self._connected())
-        except BaseException:
-            self._disconnect()
-            raise
-
-    def close(self) -> None:
-        """Let another process project."""
-        self._disconnect()
-        self.lock.free()
-
-    # Inside.
-
-    @property
-    def _state(self) -> Any:
-        assert self._study is not None
-        return self._study.state
-
-    def _connected(self) -> BaseStorage:
-        if self._storage is None:
-            self._storage = self._given if self._given is not None else open_storage(self.tracking_uri)
-        return self._storage
-
-    def _take_in(self, entry: Entry, storage: BaseStorage) -> None:
-        if entry.seq != self._next_seq:
-            raise JournalError(
-                f"Projection: entry {entry.seq} was given where entry {self._next_seq} is next. "
-                "Give the journal's entries in order and without a gap."
-            )
+    def _fold_in(self, entry: Entry) -> None:
         if self._study is None:
             self._study = Study.from_entries([entry], sampler=RecordedSampler([]))
             self._trials = OptunaTrials(self._study.spec, self._study.state)
-            self._created = entry.time
         else:
             self._study.replay(entry)
         assert self._trials is not None
         self._touched.update(dict.fromkeys(sorted(self._trials.add(entry))))
-        self._chain = chained(self._chain, entry)
-        self._next_seq += 1
-        self._look_up(storage)
-        if entry.seq == self.written_seq and self._expected not in ("", self._chain.hex()):
-            raise DivergedError(
-                f"Study {self.study_name!r}: what Optuna holds up to entry {entry.seq} is not what the journal holds. "
-                "An older journal was put back, it seems."
-            )
-        if entry.seq <= self.written_seq:
-            self._touched = {}
 
-    def _look_up(self, storage: BaseStorage) -> None:
-        """Find the copy, and how far it is."""
-        if self._looked_up:
-            return
+    def _clear_changes(self) -> None:
+        self._touched = {}
+
+    def _find_copy(self) -> None:
+        """Find the copy, and how far it is; a rebuild deletes it."""
+        storage = self._storage
+        assert self._study is not None and storage is not None
         found = {study.study_name: study for study in storage.get_all_studies()}
-        assert self._study is not None
         directions = directions_of(self._study.spec)
-        for name in self._names():
+        at = datetime.fromtimestamp(self._created or 0.0, UTC)
+        names = [self.study_name, f"{self.study_name} ({at:%Y-%m-%d %H:%M:%S} UTC)"]
+        for name in names:
             study = found.get(name)
             if study is None:
                 self._copy_name = name
@@ -234,7 +173,7 @@ class OptunaProjection:
                 break
         else:
             raise HpoError(
-                f"{shown_uri(self.tracking_uri)} holds other studies by the names {' and '.join(self._names())}. "
+                f"{shown_uri(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
                 "Name another storage in tracking.optuna."
             )
         if self._anew and self._copy is not None:
@@ -252,16 +191,17 @@ class OptunaProjection:
             for trial in storage.get_all_trials(self._copy, deepcopy=False):
                 if (number := trial.user_attrs.get(TRIAL)) is not None:
                     self._held.setdefault(number, trial)
-        self._looked_up = True
 
-    def _names(self) -> list[str]:
-        at = datetime.fromtimestamp(self._created, UTC)
-        return [self.study_name, f"{self.study_name} ({at:%Y-%m-%d %H:%M:%S} UTC)"]
+    def _write_end(self) -> None:
+        """Prune what is paused, where the search is over."""
+        assert self._study is not None
+        self._touched.update(dict.fromkeys(range(len(self._study.state.trials))))
+        self._write()
 
-    def _write(self, storage: BaseStorage) -> None:
+    def _write_changes(self) -> None:
         """Write what differs; the cursor last."""
-        assert self._study is not None and self._trials is not None
-        self._look_up(storage)
+        storage = self._storage
+        assert self._study is not None and self._trials is not None and storage is not None
         if self._copy is None:
             self._copy = storage.create_new_study(directions_of(self._study.spec), self._copy_name)
         self._set_system(storage, CREATED, repr(self._created))
@@ -276,10 +216,8 @@ class OptunaProjection:
             if key not in self._attributes or self._attributes[key] != value:
                 storage.set_study_user_attr(self._copy, key, value)
                 self._attributes[key] = value
-        self._set_system(storage, DIGEST, self._chain.hex())
+        self._set_system(storage, DIGEST, self._digest.hex())
         self._set_system(storage, CURSOR, self._next_seq - 1)
-        self._cursor = self._next_seq - 1
-        self._touched = {}
 
     def _set_system(self, storage: BaseStorage, key: str, value: Any) -> None:
         assert self._copy is not None

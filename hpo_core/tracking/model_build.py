@@ -1,6 +1,6 @@
 """A process that rebuilds a trained model with the user's ``build`` function and saves it in MLflow's format.
 
-``python -m hpo_core.tracking.models.build_process FILE`` reads one :class:`BuildRequest` from standard input and writes
+``python -m hpo_core.tracking.model_build FILE`` reads one :class:`BuildRequest` from standard input and writes
 a :class:`BuildAnswer` to the file: user code runs in a process of its own, without credentials, as in training.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.spec.code_files import code_files
+from hpo_core.spec.module_source import code_files
 from hpo_core.training.error_text import explained
 from hpo_core.training.objective import load_objective
 from hpo_core.training.user_process import exit_if_forked_copy, write_answer

@@ -26,11 +26,11 @@ from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.trial import Job, Outcome, Point, Report
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import RESULTS
-from hpo_core.tracking.mlflow_links import reason_of
+from hpo_core.tracking.tracker_links import reason_of
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
