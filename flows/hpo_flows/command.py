@@ -18,7 +18,7 @@ from hpo_core.cli.output import err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_flows.early_interrupt import end_at_interrupt
 
 
@@ -230,7 +230,7 @@ def worker() -> None:
 
 def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
     """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
-    from hpo_flows.home_ui.serve import serve_home
+    from hpo_flows.serve_home import serve_home
 
     serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
 

@@ -207,7 +207,7 @@ def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
 
 
 def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFormat | None) -> None:
-    from hpo_core.journal.measurement_files import format_of, written
+    from hpo_core.journal.measurements import format_of, written
 
     by_name = None if file is None else format_of(file)
     chosen = by_name if file_format is None else file_format.value
@@ -225,7 +225,7 @@ def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFo
 
 
 def _import(place: Home, file: Path) -> None:
-    from hpo_core.journal.measurement_files import read_file
+    from hpo_core.journal.measurements import read_file
 
     found = read_file(file, now=time.time())
     journal = place.open_journal()

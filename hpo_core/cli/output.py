@@ -21,7 +21,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place

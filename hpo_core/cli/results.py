@@ -16,7 +16,7 @@ from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 
 if TYPE_CHECKING:
     from hpo_core.tracking.optuna_import import Imported

@@ -21,7 +21,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Outcome, Report
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named

@@ -116,7 +116,7 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
 
 
 def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int | list[int]]]:
-    """By epoch, from 1: partitions in the order in which they were trained on; without one that diverged midway.
+    """Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out.
 
     Those that the ranks of a gang saw together are a list.
     """

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpo_core.samplers import registry as samplers
-from hpo_core.samplers.listed_sampler import ListedSampler
-from hpo_core.samplers.sampler import Sampler, SamplerContext
-from hpo_core.samplers.space_notices import notices as space_notices
-from hpo_core.samplers.warm_start import WarmStarted
+from hpo_core.samplers.registry import notices as space_notices
+from hpo_core.samplers.sampler import ListedSampler, Sampler, SamplerContext, WarmStarted
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.spec.study_spec import StudySpec

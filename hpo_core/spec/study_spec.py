@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
@@ -14,8 +15,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
-from hpo_core.samplers.finite_lists import check_listed
-from hpo_core.samplers.registry import check_objectives, check_population
+from hpo_core.samplers.registry import check_listed, check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec
@@ -211,6 +211,21 @@ class StudySpec(Part):
     def any_metric(self) -> bool:
         """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
         return self.search.accepts_any_metric()
+
+    @property
+    def partitions(self) -> tuple[PartitionFile, ...]:
+        """All partitions that models hop over, those of validation last; empty where they do not hop."""
+        return () if self.data is None else self.data.all_files
+
+    @property
+    def trained_partitions(self) -> int:
+        """Number of partitions that are trained on, the first ones."""
+        return 0 if self.data is None else len(self.data.files)
+
+    @property
+    def data_load(self) -> str | None:
+        """Function that loads a partition (``data.load``)."""
+        return None if self.data is None else self.data.load
 
     @property
     def checkpoint_base(self) -> str:

@@ -1,4 +1,4 @@
-"""How many ranks, and so slots, the next job gets."""
+"""Gang sizes: the ranks, and so slots, of the next job."""
 
 from __future__ import annotations
 

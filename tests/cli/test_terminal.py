@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import hpo_core
 from hpo_core.cli.app import GROUPS
 from hpo_core.cli.output import RowTable
-from hpo_core.journal.unknown_study import LISTED, unknown_study
+from hpo_core.journal.protocol import LISTED, unknown_study
 from hpo_flows.command import app
-from hpo_flows.study_run.live_progress import LiveBoard
+from hpo_flows.progress import LiveBoard
 from tests.cli.test_console import hpo, played
 from tests.methods import spec_of
 

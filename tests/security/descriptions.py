@@ -28,7 +28,7 @@ from hpo_core.spec import limits, notices
 from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.study_run.session import expected_jobs
+from hpo_flows.prefect_pages.task_runs import expected_jobs
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 RANDOM: dict[str, Any] = {"method": "random", "configs": 4}
