@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.security.masking import without_credentials
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import TRIAL, OptunaTrials, directions_of

@@ -21,10 +21,10 @@ import msgspec
 from hpo_core.checkpoints.files import refuse_other_content
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.damage import damaged_entry
+from hpo_core.journal.protocol import damaged_entry
 from hpo_core.model.errors import CheckpointError, HpoError, JournalError, StudyExistsError, StudyNotFoundError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study

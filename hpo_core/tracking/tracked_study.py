@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpo_core.journal.damage import damaged_entry
+from hpo_core.journal.protocol import damaged_entry
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import (
     AttemptFailed,
@@ -31,9 +31,9 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Metrics, Report
-from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.search.halving.pareto_rungs import ParetoRung
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
+from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study

@@ -18,7 +18,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.population import schedules
 from hpo_core.report.series import read_series
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
