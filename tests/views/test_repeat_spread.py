@@ -29,8 +29,8 @@ from hpo_core.tracking.mlflow_runs import description, study_params, study_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story
 from hpo_flows.deployed.form import FilledIn
-from hpo_flows.study_run.live_progress import remaining_units
-from hpo_flows.study_run.prefect_artifacts import best_markdown
+from hpo_flows.prefect_pages.artifacts import best_markdown
+from hpo_flows.progress import remaining_units
 
 LADDER = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
