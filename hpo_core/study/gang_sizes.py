@@ -8,7 +8,7 @@ from hpo_core.model.events import JobGranted
 from hpo_core.placement.speedups import doublings, fitted, kappa, speedups
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
-from hpo_core.spec.slots.scaling import ScalingSpec
+from hpo_core.spec.sections import ScalingSpec
 from hpo_core.state import StudyState
 
 PILOT = 2
