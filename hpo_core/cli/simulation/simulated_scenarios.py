@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual_workers import make_workers
+from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.partitioning import with_partitions
-from hpo_core.simulation.devices_question import SharedDevicesQuestion
+from hpo_core.simulation.device_list import SharedDevicesQuestion
 from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
 from hpo_core.simulation.past import PastStudy
 from hpo_core.simulation.repeats import Scenario
