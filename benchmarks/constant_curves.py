@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo_core.execution.faults import NO_FAULTS
+from hpo_core.execution.virtual import NO_FAULTS
 from hpo_core.model.trial import Job
 from hpo_core.simulation import Faults, Simulation, VirtualClock
 from hpo_core.study import Study

@@ -17,7 +17,7 @@ from typing import Any
 
 import result_file
 
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Worker
 from hpo_core.simulation import AnalyticCurves, VirtualClock
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
 from hpo_core.study import Study

@@ -37,7 +37,7 @@ import result_file
 from packing_bound import lower_bound
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.packing.exact import Exact
+from hpo_core.placement.packing.exact import ExactPacking
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
 from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
@@ -167,7 +167,7 @@ def play(
 
 def exact_occupancy(jobs: Sequence[WaitingJob], room: Room, seconds: float) -> tuple[float, bool]:
     """Of the first decision, and whether it is proven to be the best."""
-    solver = Exact(seconds=seconds)
+    solver = ExactPacking(seconds=seconds)
     chosen = solver.choose(jobs, room)
     held = sum(jobs[job].demand[room.devices[place].architecture].compute for job, place in chosen)
     return held / sum(room.compute), solver.is_optimal

@@ -83,7 +83,7 @@ def simulate_study(
         simulate,
     )
     from hpo_core.model.errors import SpecError
-    from hpo_core.simulation.devices_question import SharedDevicesQuestion
+    from hpo_core.simulation.device_list import SharedDevicesQuestion
 
     if devices is None and (demands is not None or policy):
         raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.output import err, out, print_json
-from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual_workers import make_workers
+from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
@@ -23,15 +22,22 @@ from hpo_core.partitioning import with_partitions
 from hpo_core.replay.audit import damage_named
 from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
-from hpo_core.simulation.devices_question import SharedDevicesQuestion, source_of, taken_for_granted
-from hpo_core.simulation.gang_speeds import LINEAR, taken_as_linear
+from hpo_core.simulation.device_list import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
 from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
-from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
+from hpo_core.simulation.repeats import (
+    LINEAR,
+    Scenario,
+    ScenarioAnswer,
+    World,
+    common_target,
+    expected_jobs,
+    play,
+    taken_as_linear,
+)
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.simulation.statistics import Answer, common_target
 from hpo_core.spec import (
     StopSpec,
     StudySpec,
@@ -281,7 +287,7 @@ def answer(question: Question, home: Home) -> Simulated:
             for repeat in range(question.repeat):
                 status.update(f"simulating {scenario.name}: {repeat + 1} of {question.repeat}")
                 runs.append(play(scenario, world, repeat))
-            answers.append(Answer(scenario, tuple(runs)))
+            answers.append(ScenarioAnswer(scenario, tuple(runs)))
     spec = scenarios[0].spec
     wanted = question.target if question.target is not None else spec.stop.target
     target = wanted * spec.metric.sign if wanted is not None else common_target(answers)
@@ -359,7 +365,7 @@ def _source_of_curves(question: Question, past: PastStudy | None) -> str:
 def _limits(
     question: Question,
     past: PastStudy | None,
-    answers: Sequence[Answer],
+    answers: Sequence[ScenarioAnswer],
     *,
     target_given: bool,
     needs: dict[int, SimulatedNeeds],
@@ -455,7 +461,7 @@ def facts(simulated: Simulated) -> dict[str, Any]:
     }
 
 
-def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str, Any]:
+def _scenario_facts(one: ScenarioAnswer, target: float | None, sign: float) -> dict[str, Any]:
     figures = one.figures(target)
     best = figures.pop("best_loss")
     if one.scenario.cluster is None:

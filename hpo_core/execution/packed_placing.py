@@ -18,7 +18,7 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer, Slots
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.registry import POLICIES
-from hpo_core.placement.placer import Meter
+from hpo_core.placement.placer import UsageMeter
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import is_pure
 from hpo_core.spec.module_source import code_files
@@ -28,7 +28,7 @@ WRITE_SECONDS = 10.0
 """How often new measurements are written: each time costs the disk a transaction."""
 
 
-def placer_of(study: Study, meter: Meter | None = None) -> Placer:
+def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
     """The placer of a study: one job on each slot; with ``packing``, several on a device by what they need.
 
     Args:

@@ -7,13 +7,136 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.faults import NO_FAULTS, Faults
-from hpo_core.execution.virtual_workers import Worker, make_workers
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shown
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
+from hpo_core.spec import limits
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One job at a time."""
+
+    speed: float = 1.0
+    """A job of ``t`` seconds takes ``t / speed`` here."""
+    joins: float = 0.0
+    leaves: float = math.inf
+    """Virtual seconds; a job that runs then is lost."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < math.inf:
+            raise SpecError(f"Simulated worker: speed = {self.speed} must be a number above 0.")
+        if not 0 <= self.joins < self.leaves:
+            raise SpecError(
+                f"Simulated worker: joins = {self.joins} and leaves = {self.leaves} must ascend from 0; swap them, or "
+                "drop one."
+            )
+
+
+def make_workers(
+    count: int,
+    *,
+    speeds: Sequence[float] = (1.0,),
+    joins: Sequence[tuple[int, float]] = (),
+    leaves: Sequence[tuple[int, float]] = (),
+) -> tuple[Worker, ...]:
+    """A cluster of ``count`` workers that changes with time.
+
+    Args:
+        speeds: given to the workers in turn, by number.
+        joins: (how many more, at which second).
+        leaves: (how many fewer, at which second); those with the highest numbers go.
+
+    Raises:
+        SpecError: a number is out of range, or more leave than are there.
+
+    >>> [w.speed for w in make_workers(3, speeds=[1, 2])]
+    [1, 2, 1]
+    >>> [(w.joins, w.leaves) for w in make_workers(1, joins=[(1, 5.0)], leaves=[(1, 9.0)])]
+    [(0.0, inf), (5.0, 9.0)]
+    """
+    if count < 1:
+        raise SpecError(f"Simulated cluster: workers = {count}; give at least 1.")
+    if not speeds:
+        raise SpecError("Simulated cluster: speeds is empty; give at least one number, or leave it out.")
+    total = count + sum(many for many, _ in joins)
+    if total > limits.SIMULATED_WORKERS:
+        raise SpecError(
+            f"Simulated cluster: {shown(total)} workers, and at most {limits.SIMULATED_WORKERS:,} are simulated; "
+            "give fewer."
+        )
+    comes = [0.0] * count
+    goes = [math.inf] * count
+    changes = [(at, 0, many) for many, at in joins] + [(at, 1, many) for many, at in leaves]
+    for at, leaving, many in sorted(changes):
+        if many < 1 or not 0 <= at < math.inf:
+            raise SpecError(f"Simulated cluster: {many} workers at second {at}; give at least 1, from second 0 on.")
+        if not leaving:
+            comes += [at] * many
+            goes += [math.inf] * many
+            continue
+        there = [n for n in range(len(comes)) if comes[n] < at and goes[n] == math.inf]
+        if many > len(there):
+            raise SpecError(f"Simulated cluster: {many} workers leave at second {at}, and only {len(there)} are there.")
+        for n in there[-many:]:
+            goes[n] = at
+    return tuple(Worker(speeds[n % len(speeds)], comes[n], goes[n]) for n in range(len(comes)))
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes wrong. All draws are keyed by (seed, trial, attempt), so a run repeats exactly.
+
+    The paper does not say what becomes of a dropped job. ``retry`` is what this system does with a worker that dies:
+    noticed at that moment (:attr:`~hpo_core.model.trial.Outcome.LOST`), the job is granted again before all others and
+    starts from its last checkpoint. ``abandon`` is the harsher reading: the trial is abandoned with its job
+    (:attr:`~hpo_core.model.trial.Outcome.ERROR`), and ranks last in the rung it was heading for.
+    """
+
+    stragglers: float = 0.0
+    """Durations are multiplied by ``1 + |z|``, ``z`` normal with this standard deviation."""
+    drops: float = 0.0
+    """Probability that a job is dropped, in each time unit that it runs."""
+    time_unit: float = 1.0
+    """Seconds of a time unit; in the paper, what one unit of resource takes."""
+    drop: str = "retry"
+    """``retry`` or ``abandon``."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, rule, good in (
+            ("stragglers", self.stragglers, "be a standard deviation, 0 or more", 0 <= self.stragglers < math.inf),
+            ("drops", self.drops, "be a probability from 0 to below 1", 0 <= self.drops < 1),
+            ("time_unit", self.time_unit, "be a number of seconds above 0", 0 < self.time_unit < math.inf),
+            ("drop", self.drop, "be 'retry' or 'abandon'", self.drop in ("retry", "abandon")),
+        ):
+            if not good:
+                raise SpecError(f"Simulated faults: {name} = {value!r} must {rule}.")
+
+    def stretched(self, job: Job, seconds: float) -> float:
+        """The duration of an attempt that would take ``seconds``."""
+        if not self.stragglers:
+            return seconds
+        z = Stream(self.seed, f"straggler/{job.trial}", job.attempt).normal()
+        return seconds * (1.0 + abs(self.stragglers * z))
+
+    def dropped_after(self, job: Job) -> float:
+        """Seconds after its start at which the attempt is dropped, if it still runs then.
+
+        Exponential: a job that runs ``t`` time units survives with probability ``(1 - drops) ** t``, whole or not.
+        """
+        if not self.drops:
+            return math.inf
+        u = Stream(self.seed, f"drop/{job.trial}", job.attempt).uniform()
+        return self.time_unit * math.log1p(-u) / math.log1p(-self.drops)
+
+
+NO_FAULTS = Faults()
+
 
 END, _JOIN, _LEAVE = range(3)
 
@@ -28,7 +151,7 @@ class VirtualClock:
         return self.now
 
 
-class Attempt:
+class VirtualAttempt:
     """A job on a worker."""
 
     __slots__ = ("begin", "dropped", "end", "job", "on_report", "others", "worker")
@@ -94,7 +217,7 @@ class VirtualExecutor:
         self._count = 0
         self._present: set[int] = set()
         self._inventory: Inventory | None = None
-        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._attempts: dict[tuple[int, int], VirtualAttempt] = {}
         self._since = clock.now
         self._offered = 0.0
         self.busy_seconds = 0.0
@@ -148,7 +271,7 @@ class VirtualExecutor:
             moment = self._faults.dropped_after(job)
             dropped = moment < seconds
             seconds = min(seconds, moment)
-        attempt = Attempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
+        attempt = VirtualAttempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
         attempt.others = others
         self._attempts[job.trial, job.attempt] = attempt
         self._begin(attempt, slot, seconds)
@@ -162,10 +285,10 @@ class VirtualExecutor:
         speedup = len(workers) if self._speedup is None else self._speedup(job)
         return alone / (speedup * min(self.workers[number].speed for number in workers))
 
-    def _begin(self, attempt: Attempt, slot: Slot, seconds: float) -> None:
+    def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
         self._end_at(attempt, self.clock.now + seconds)
 
-    def _end_at(self, attempt: Attempt, time: float) -> None:
+    def _end_at(self, attempt: VirtualAttempt, time: float) -> None:
         attempt.end = time
         self._push(time, END, attempt)
 
@@ -184,7 +307,7 @@ class VirtualExecutor:
         while heap and heap[0][0] <= until:
             time, kind, _, what = heapq.heappop(heap)
             if kind == END:
-                attempt: Attempt = what
+                attempt: VirtualAttempt = what
                 if time == attempt.end and self._attempts.get(attempt.job.key) is attempt:  # else lost or cancelled
                     self.clock.now = time
                     self._end(attempt)
@@ -228,14 +351,14 @@ class VirtualExecutor:
 
     # Reports.
 
-    def _end(self, attempt: Attempt) -> None:
+    def _end(self, attempt: VirtualAttempt) -> None:
         if attempt.dropped:
             outcome = Outcome.LOST if self._faults.drop == "retry" else Outcome.ERROR
             self._report(attempt, self._failure(attempt, outcome, "dropped"))
         else:
             self._report(attempt, self._result(attempt))
 
-    def _report(self, attempt: Attempt, report: Report) -> None:
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
         del self._attempts[attempt.job.trial, attempt.job.attempt]
         seconds = (self.clock.now - attempt.begin) * (1 + len(attempt.others))
         self.busy_seconds += seconds
@@ -243,7 +366,7 @@ class VirtualExecutor:
             self.lost_seconds += seconds
         attempt.on_report(attempt.job, report)
 
-    def _result(self, attempt: Attempt) -> Report:
+    def _result(self, attempt: VirtualAttempt) -> Report:
         job = attempt.job
         metrics = self._train(job)
         if isinstance(metrics, Outcome):
@@ -265,7 +388,7 @@ class VirtualExecutor:
             ended=self.clock.now,
         )
 
-    def _failure(self, attempt: Attempt, outcome: Outcome, message: str) -> Report:
+    def _failure(self, attempt: VirtualAttempt, outcome: Outcome, message: str) -> Report:
         return Report(
             trial=attempt.job.trial,
             attempt=attempt.job.attempt,

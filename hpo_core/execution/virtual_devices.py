@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.virtual import END, Attempt, VirtualClock, VirtualExecutor
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import END, VirtualAttempt, VirtualClock, VirtualExecutor, Worker
 from hpo_core.model.devices.inventory import Device, Slot
 from hpo_core.model.trial import Job, Report
 
@@ -44,7 +43,7 @@ class Claimed:
 
 @dataclass(slots=True)
 class _Running:
-    attempt: Attempt
+    attempt: VirtualAttempt
     load: Load
     slot: Slot
     left: float
@@ -119,12 +118,12 @@ class VirtualDevices(VirtualExecutor):
     def _duration(self, job: Job, slot: Slot) -> float:
         return self._loads[job.key].seconds
 
-    def _begin(self, attempt: Attempt, slot: Slot, seconds: float) -> None:
+    def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
         state = self._count_until_now(attempt.worker)
         state.running[attempt.job.key] = _Running(attempt, self._loads[attempt.job.key], slot, seconds)
         self._changed(attempt.worker, new=attempt.job.key)
 
-    def _report(self, attempt: Attempt, report: Report) -> None:
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
         state = self._count_until_now(attempt.worker)
         del state.running[attempt.job.key], self._loads[attempt.job.key]
         attempt.end = math.nan

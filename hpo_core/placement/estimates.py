@@ -18,7 +18,7 @@ from hpo_core.model.devices.measurement import Measurement, deciding_values, is_
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.known_need import Figures, KnownNeed, KnownNeeds
+from hpo_core.placement.known_need import KnownNeed, KnownNeeds, NeedFigures
 from hpo_core.placement.learned_ratio import LearnedRatios
 from hpo_core.placement.packing.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
@@ -201,7 +201,7 @@ class Estimates:
                 found[part] = value
         return found
 
-    def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
+    def _memory(self, stated: float | None, figures: NeedFigures, known: KnownNeed, device: SharedDevice) -> int | None:
         if stated is not None and not known.failed:
             return math.ceil(stated)
         if figures.memory is None:
@@ -212,7 +212,7 @@ class Estimates:
         measured = max(min(wanted, device.memory), math.ceil(figures.memory))
         return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
-    def _seconds(self, stated: float | None, figures: Figures, device: SharedDevice, units: int) -> float:
+    def _seconds(self, stated: float | None, figures: NeedFigures, device: SharedDevice, units: int) -> float:
         """Of start-up and units; in the mean of all keys where nothing else is known."""
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
@@ -260,7 +260,7 @@ class Estimates:
         if not one.peak:
             return False
         known = self._known.of(architecture, one.key, one.params)
-        known.observe(Figures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
+        known.observe(NeedFigures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
         return True
 
     def raise_after_out_of_memory(
@@ -337,7 +337,9 @@ class Estimates:
         return self._profiling[architecture, self.key(params)] > 0
 
 
-def _compute(stated: Mapping[str, float | None], figures: Figures, device: SharedDevice, node_cores: int) -> int | None:
+def _compute(
+    stated: Mapping[str, float | None], figures: NeedFigures, device: SharedDevice, node_cores: int
+) -> int | None:
     """Permille of the device; of processors the part of the node's cores."""
     percent, share = stated.get("compute"), figures.compute
     if is_cpu(device.architecture):

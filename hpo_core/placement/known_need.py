@@ -164,8 +164,8 @@ _LEAST = {"memory": 1.0, "compute": 1e-3, "cores": 1e-3, "unit_seconds": 1e-9, "
 """What is predicted is above 0."""
 
 
-class Figures(NamedTuple):
-    """Figures of one key; None where nothing is known."""
+class NeedFigures(NamedTuple):
+    """NeedFigures of one key; None where nothing is known."""
 
     memory: float | None = None
     """Bytes: of a known key the largest peak, of others the safe prediction."""
@@ -187,7 +187,7 @@ class KnownNeed:
         self.values = values
         self.measurements = 0
         """Attempts that ended."""
-        self._running = Figures()
+        self._running = NeedFigures()
         self._memory = 0
         self._logs: list[float] = []
         self._failed = 0
@@ -209,7 +209,7 @@ class KnownNeed:
         for name in self._sums:
             self._sums[name] += getattr(one, name)
 
-    def observe(self, running: Figures) -> None:
+    def observe(self, running: NeedFigures) -> None:
         """Take what a running attempt was seen to use; it counts until one has ended."""
         memory = max(running.memory or 0, self._running.memory or 0) or None
         self._running = running._replace(memory=memory)
@@ -217,7 +217,7 @@ class KnownNeed:
     @property
     def is_known(self) -> bool:
         """Whether an attempt ended, or runs and was measured."""
-        return self.measurements > 0 or self._running != Figures()
+        return self.measurements > 0 or self._running != NeedFigures()
 
     @property
     def failed(self) -> int:
@@ -225,12 +225,12 @@ class KnownNeed:
         return self._failed
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> NeedFigures:
         """As measured; nothing where it was not."""
         count = self.measurements
         if not count:
             return self._running
-        return Figures(
+        return NeedFigures(
             memory=self._memory or None,
             compute=math.fsum(self._compute) / len(self._compute) if self._compute else None,
             **{name: total / count for name, total in self._sums.items()},
@@ -327,10 +327,10 @@ class KnownNeeds:
             self._spreads[architecture] = kept
         return kept[1]
 
-    def predicted(self, architecture: str, values: Mapping[str, Any]) -> Figures:
+    def predicted(self, architecture: str, values: Mapping[str, Any]) -> NeedFigures:
         """For a key that was not measured; None where too little is known, or it lies outside of what is."""
         memory = self._predictor(architecture, "memory").predict(values)
-        return Figures(
+        return NeedFigures(
             memory=None if memory is None else memory.safe,
             compute=self.expected(architecture, "compute", values),
             cores=self.expected(architecture, "cores", values),
@@ -347,7 +347,7 @@ class KnownNeeds:
         """(start-up, per unit) in the mean of all keys; 0 where there are none."""
         found = [known.figures for known in self._known.get(architecture, {}).values() if known.measurements]
 
-        def mean(of: Callable[[Figures], float | None]) -> float:
+        def mean(of: Callable[[NeedFigures], float | None]) -> float:
             return math.fsum(of(one) or 0.0 for one in found) / max(len(found), 1)
 
         return mean(lambda one: one.startup_seconds), mean(lambda one: one.unit_seconds)

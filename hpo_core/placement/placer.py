@@ -61,7 +61,7 @@ class Placer(Protocol):
         ...
 
 
-class Meter(Protocol):
+class UsageMeter(Protocol):
     """Measures attempts while they run, and limits them: the workers of a cluster whose devices jobs share."""
 
     def usages(self) -> Mapping[JobKey, Usage]:

@@ -16,7 +16,7 @@ from hpo_core.placement.packing.room import WHOLE, Room
 from hpo_core.placement.shared_room import JobNeeds, SharedRoom
 
 
-class RunningJob(msgspec.Struct, frozen=True):
+class HeldJob(msgspec.Struct, frozen=True):
     """What a running job holds."""
 
     job: Job
@@ -49,8 +49,8 @@ class RunningJobs:
     def __init__(self, needs: JobNeeds, room: SharedRoom) -> None:
         self._needs = needs
         self._room = room
-        self._held: dict[JobKey, RunningJob] = {}
-        self._ended: list[RunningJob] = []
+        self._held: dict[JobKey, HeldJob] = {}
+        self._ended: list[HeldJob] = []
         """Jobs that ended while one ran that is still there."""
         self._new: dict[JobKey, JobPlaced] = {}
         """Placements that nobody asked for yet."""
@@ -58,14 +58,14 @@ class RunningJobs:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[RunningJob]:
+    def __iter__(self) -> Iterator[HeldJob]:
         return iter(self._held.values())
 
-    def get(self, key: JobKey) -> RunningJob | None:
+    def get(self, key: JobKey) -> HeldJob | None:
         """None where it does not run here."""
         return self._held.get(key)
 
-    def beside(self, held: RunningJob) -> list[RunningJob]:
+    def beside(self, held: HeldJob) -> list[HeldJob]:
         """The other jobs on its device."""
         return [other for other in self if other.slot.name == held.slot.name and other is not held]
 
@@ -76,7 +76,7 @@ class RunningJobs:
 
     def begin(self, job: Job, slot: Slot, need: Demand, *, is_guess: bool, now: float | None) -> None:
         """A job begins with this share; one that is a guess is being measured."""
-        held = RunningJob(job, slot, need, is_guess, 0.0 if now is None else now)
+        held = HeldJob(job, slot, need, is_guess, 0.0 if now is None else now)
         self._held[job.key] = held
         self._note(held, held.portion.memory)
         if is_guess:
@@ -154,7 +154,7 @@ class RunningJobs:
             self._held[key] = msgspec.structs.replace(held, need=need)
         return None
 
-    def _note(self, held: RunningJob, memory: int) -> None:
+    def _note(self, held: HeldJob, memory: int) -> None:
         share = held.portion
         amounts = share.compute, memory, share.cores
         self._new[held.job.key] = JobPlaced(
@@ -237,7 +237,7 @@ class AttemptJudge:
         usage = report.usage if isinstance(report.usage, Usage) else Usage()
         return bool(self._running.beside(held)) and self._may_be_collateral(report, held.portion, usage)
 
-    def _judge_out_of_memory(self, report: Report, held: RunningJob, usage: Usage) -> Report:
+    def _judge_out_of_memory(self, report: Report, held: HeldJob, usage: Usage) -> Report:
         """Its key gets more; it is tried again alone, or once others leave more of the device."""
         share, device = held.portion, self._room.device(held.portion.device)
         whole = share.capacity if device is None else device.memory
@@ -254,7 +254,7 @@ class AttemptJudge:
         self._needs.alone.add(report.trial)
         return report
 
-    def _uncontended(self, held: RunningJob, usage: Usage) -> Usage:
+    def _uncontended(self, held: HeldJob, usage: Usage) -> Usage:
         """What an attempt would use if it did not have to wait for others, as far as that is known.
 
         Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next ones

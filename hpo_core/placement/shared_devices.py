@@ -16,7 +16,7 @@ from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.policies import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, WaitingJob, too_much, why_nowhere
-from hpo_core.placement.placer import Meter, Placed, Placement
+from hpo_core.placement.placer import Placed, Placement, UsageMeter
 from hpo_core.placement.running_jobs import FAIR, AttemptJudge, RunningJobs
 from hpo_core.placement.shared_room import JobNeeds, SharedRoom
 from hpo_core.spec import PackingSpec
@@ -62,7 +62,7 @@ class SharedDevices:
         constants: Mapping[str, Any] = {},
         free_choice: bool = False,
         alone: Iterable[int] = (),
-        meter: Meter | None = None,
+        meter: UsageMeter | None = None,
         patience: int = 32,
     ) -> None:
         self.estimates = estimates

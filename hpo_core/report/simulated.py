@@ -29,10 +29,8 @@ from hpo_core.report.style import (
     trace,
     whole,
 )
-from hpo_core.simulation.repeats import Run, Scenario
-from hpo_core.simulation.run_figures import LOAD_BINS
+from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, Scenario, ScenarioAnswer
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
-from hpo_core.simulation.statistics import Answer
 from hpo_core.views.formatting import Spread, duration, number, quantile
 
 FEW = 5
@@ -52,7 +50,7 @@ class Simulated:
     metric: str
     sign: float
     """Factor between the metric and a loss."""
-    answers: tuple[Answer, ...]
+    answers: tuple[ScenarioAnswer, ...]
     target: float | None
     """A loss."""
     target_given: bool
@@ -213,14 +211,14 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     return write_page(html_page(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
 
 
-def _is_alone(answer: Answer) -> bool:
+def _is_alone(answer: ScenarioAnswer) -> bool:
     return answer.scenario.cluster is not None and answer.scenario.cluster.policy == ONE_PER_DEVICE
 
 
-def _to_draw(simulated: Simulated) -> list[Answer]:
+def _to_draw(simulated: Simulated) -> list[ScenarioAnswer]:
     """What is drawn over time: one job per device, and the packing that ends soonest."""
 
-    def end(answer: Answer) -> float:
+    def end(answer: ScenarioAnswer) -> float:
         seconds = answer.figures(None)["seconds"]
         return seconds.median if seconds is not None else 0.0
 
@@ -229,11 +227,11 @@ def _to_draw(simulated: Simulated) -> list[Answer]:
     return alone + ([min(packed, key=end)] if packed else [])
 
 
-def _each(simulated: Simulated) -> list[tuple[Answer, str]]:
+def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
     return list(zip(simulated.answers, series_colors(len(simulated.answers)), strict=True))
 
 
-def _last(answers: Sequence[Answer]) -> float:
+def _last(answers: Sequence[ScenarioAnswer]) -> float:
     return max((run.seconds for answer in answers for run in answer.runs), default=0.0)
 
 
@@ -322,7 +320,7 @@ def _load(simulated: Simulated) -> Figure | None:
     return Figure("load", "How busy the workers are", caption, data, layout(320, xaxis=across, yaxis=upward))
 
 
-def _busy(run: Run, times: Sequence[float]) -> list[float]:
+def _busy(run: PlayedRun, times: Sequence[float]) -> list[float]:
     """Busy workers of a run at times that may lie beyond its end."""
     bins = len(run.load)
     return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]

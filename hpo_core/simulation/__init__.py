@@ -1,8 +1,6 @@
 """The same study, method and journal code on a virtual clock."""
 
-from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_workers import Worker, make_workers
+from hpo_core.execution.virtual import Faults, VirtualClock, Worker, make_workers
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation

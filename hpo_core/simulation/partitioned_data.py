@@ -10,8 +10,7 @@ from typing import Any
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import VirtualClock, Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.simulation.simulation import Simulation

@@ -20,7 +20,7 @@ from hpo_core.model.events import (
     TrialCreated,
 )
 from hpo_core.model.trial import Metrics, Outcome, Params, Report
-from hpo_core.simulation.gang_speeds import gang_speedup
+from hpo_core.simulation.repeats import gang_speedup
 from hpo_core.spec import StudySpec
 
 LEAST_LINES = 3
@@ -28,7 +28,7 @@ LEAST_LINES = 3
 
 
 @dataclass(slots=True)
-class PastTrial:
+class PlayedTrial:
     """One trial as recorded."""
 
     params: Params
@@ -48,7 +48,7 @@ class PastTrial:
 
 
 @dataclass(slots=True)
-class Curve:
+class PastCurve:
     """Some metrics of one trial, at all resources where it reported all of them."""
 
     resources: list[int]
@@ -56,7 +56,7 @@ class Curve:
     values: dict[str, list[float]]
 
     @classmethod
-    def of(cls, trial: PastTrial, names: Sequence[str]) -> Curve:
+    def of(cls, trial: PlayedTrial, names: Sequence[str]) -> PastCurve:
         resources = sorted(r for r, metrics in trial.curve.items() if all(name in metrics for name in names))
         return cls(resources, {name: [trial.curve[r][name] for r in resources] for name in names})
 
@@ -86,11 +86,11 @@ class Curve:
         """Resources of the points strictly between two."""
         return self.resources[bisect_right(self.resources, low) : bisect_left(self.resources, high)]
 
-    def joined(self, points: dict[int, dict[str, float]]) -> Curve:
+    def joined(self, points: dict[int, dict[str, float]]) -> PastCurve:
         """With further points."""
         resources = sorted({*self.resources, *points})
         known = dict(zip(self.resources, range(len(self.resources)), strict=True))
-        return Curve(
+        return PastCurve(
             resources,
             {
                 name: [points[r][name] if r in points else values[known[r]] for r in resources]
@@ -111,19 +111,19 @@ class PastStudy:
     """
 
     spec: StudySpec
-    trials: list[PastTrial]
+    trials: list[PlayedTrial]
     """Trials that reported something, or were abandoned, by number."""
     unused: int
     """Trials of which nothing is known."""
     overhead: float
     """Seconds of a job beside its units of training."""
     has_checkpoints: bool
-    _curves: dict[tuple[str, ...], list[Curve]] = field(default_factory=dict)
+    _curves: dict[tuple[str, ...], list[PastCurve]] = field(default_factory=dict)
 
-    def curves(self, names: tuple[str, ...]) -> list[Curve]:
+    def curves(self, names: tuple[str, ...]) -> list[PastCurve]:
         """Of all trials, by number; empty where a trial never reported these metrics."""
         if names not in self._curves:
-            self._curves[names] = [Curve.of(trial, names) for trial in self.trials]
+            self._curves[names] = [PastCurve.of(trial, names) for trial in self.trials]
         return self._curves[names]
 
     @property
@@ -153,7 +153,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
         SpecError: the study has no results, or no durations (and ``seconds_per_unit`` is not given).
     """
     spec: StudySpec | None = None
-    found: list[PastTrial] = []
+    found: list[PlayedTrial] = []
     grants: dict[int, tuple[float, JobGranted]] = {}
     failures: dict[int, tuple[Outcome, float]] = {}
     has_checkpoints = False
@@ -181,7 +181,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
             elif isinstance(event, TrialAbandoned) and event.trial in failures:  # else it stood at a rung
                 found[event.trial].failed, found[event.trial].failed_seconds = failures[event.trial]
             elif isinstance(event, TrialCreated):
-                found.append(PastTrial(event.params))
+                found.append(PlayedTrial(event.params))
         spec = spec or _spec_of(entry)
     assert spec is not None, "a journal begins with the entry that created its study"
     kept = [trial for trial in found if trial.curve or trial.failed]
@@ -200,7 +200,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
     return past
 
 
-def _as_alone(trial: PastTrial, span: tuple[int, int], report: Report, speedup: float) -> None:
+def _as_alone(trial: PlayedTrial, span: tuple[int, int], report: Report, speedup: float) -> None:
     """What a job of a gang would have taken on one slot, without its wait for the others."""
     if report.ended > report.started > 0:
         trial.spans[span] = report.ended - report.started

@@ -10,7 +10,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Event
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
-from hpo_core.simulation.past import Curve, PastStudy, PastTrial
+from hpo_core.simulation.past import PastCurve, PastStudy, PlayedTrial
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 
@@ -56,7 +56,7 @@ class PastCurves:
         self._seed = seed
         self._cost = spec.repeats / past.spec.repeats
         self._passes: list[list[int]] = []
-        self._continued: dict[int, Curve] = {}
+        self._continued: dict[int, PastCurve] = {}
         self._donors: dict[tuple[int, int], _Donors] = {}
         self.guessed = 0
         """Results outside of what their past trial was trained to."""
@@ -136,10 +136,10 @@ class PastCurves:
             recorded = self.past.overhead + trial.seconds_per_unit * (job.target - start)
         return recorded * self._cost  # 1 where the past had as many seed repeats
 
-    def _trial(self, job: Job) -> PastTrial:
+    def _trial(self, job: Job) -> PlayedTrial:
         return self.past.trials[self._row(job.trial)]
 
-    def _reaching(self, job: Job) -> Curve:
+    def _reaching(self, job: Job) -> PastCurve:
         """The job's curve, continued up to its target."""
         curve = self._continued.get(job.trial) or self._curves[self._row(job.trial)]
         if not curve.covers(job.target):
@@ -148,7 +148,7 @@ class PastCurves:
             self._continued[job.trial] = curve
         return curve
 
-    def _continue(self, curve: Curve, job: Job) -> Curve:
+    def _continue(self, curve: PastCurve, job: Job) -> PastCurve:
         """A curve made longer at the end that is nearer to the target, at best up to it."""
         anchor = curve.last if job.target > curve.last else curve.first
         donors = self._leading(anchor, job.target)

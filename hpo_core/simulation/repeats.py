@@ -3,25 +3,124 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual import Faults, VirtualClock, Worker
 from hpo_core.execution.virtual_devices import mean_claims
-from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.memory import UnkeptJournal
+from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
-from hpo_core.simulation.gang_speeds import gang_speedup
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
-from hpo_core.simulation.run_figures import LOAD_BINS, RunFigures
 from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec, limits
+from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
+from hpo_core.views.formatting import Spread, quantile
+
+LOAD_BINS = 240
+
+
+class RunFigures:
+    """Follows the entries of a run and keeps figures alone: of each attempt when it began and ended.
+
+    Args:
+        max_resource: R; None where there is none.
+        highest_rung: whether the best result is that of the highest rung (``best_of``).
+    """
+
+    def __init__(self, max_resource: int | None, *, highest_rung: bool) -> None:
+        self._top = max_resource
+        self._bests = BestResults(highest_rung=highest_rung)
+        self._running: dict[int, float] = {}
+        """When its attempt was granted, by trial."""
+        self._begins, self._ends = array("d"), array("d")
+        self._rungs: dict[int, int] = {}
+        self.steps: list[tuple[float, float]] = []
+        """Changes of the incumbent: (time, loss)."""
+        self.first_full: float | None = None
+        """When the first trial was trained to R."""
+        self.full = 0
+        """Trials trained to R."""
+
+    def take(self, entry: Entry) -> None:
+        """Count the next entry."""
+        for event in entry.events:
+            if type(event) is JobGranted:
+                self._running[event.trial] = entry.time
+            elif type(event) is JobCompleted:
+                self._ended(event.trial, entry.time)
+                self._completed(event, entry.time)
+            elif type(event) is AttemptFailed:
+                self._ended(event.trial, entry.time)
+
+    @property
+    def rungs(self) -> tuple[tuple[int, int], ...]:
+        """(resource, results there), ascending."""
+        return tuple(sorted(self._rungs.items()))
+
+    def load(self, seconds: float) -> tuple[float, ...]:
+        """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
+        load = [0.0] * LOAD_BINS
+        for begin, end in zip(self._begins, self._ends, strict=True):
+            _spread(load, begin, end, seconds)
+        return tuple(load)
+
+    def _ended(self, trial: int, time: float) -> None:
+        self._begins.append(self._running.pop(trial))
+        self._ends.append(time)
+
+    def _completed(self, event: JobCompleted, time: float) -> None:
+        self._rungs[event.resource] = self._rungs.get(event.resource, 0) + 1
+        if event.resource == self._top:
+            self.full += 1
+            if self.first_full is None:
+                self.first_full = time
+        if event.loss is not None and not event.infeasible:
+            self._bests.take(event, event.resource)
+        best = self._bests.incumbent
+        if best is not None and (not self.steps or best.loss != self.steps[-1][1]):
+            self.steps.append((time, best.loss))
+
+
+def _spread(load: list[float], begin: float, end: float, whole: float) -> None:
+    """Add one busy worker from ``begin`` to ``end`` to the bins of ``whole`` seconds."""
+    if end <= begin:
+        return
+    per_bin = whole / len(load)
+    first, last = begin / per_bin, min(end / per_bin, len(load) - 1e-9)
+    low, high = int(first), int(last)
+    if low == high:
+        load[low] += last - first
+        return
+    load[low] += low + 1 - first
+    load[high] += last - high
+    for place in range(low + 1, high):
+        load[place] += 1.0
+
+
+LINEAR = (
+    "Gangs train as many times as fast as they have ranks, for nothing says how fast they are: give scaling.speedups.",
+)
+
+
+def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
+    """How many times as fast as one rank a gang trains, by its ranks: what ``scaling`` says, else as many times."""
+    if spec.scaling.speedups:
+        gains = {1: 1.0, **spec.scaling.speedups}
+        return lambda ranks: max(gain for size, gain in gains.items() if size <= ranks)  # a rerun may have other sizes
+    return float
+
+
+def taken_as_linear(spec: StudySpec) -> bool:
+    """Whether gangs are taken to be as fast as can be."""
+    return spec.training.gang != 1 and not spec.scaling.speedups
+
 
 MOST_ATTEMPTS, PER_JOB = 200_000, 20
 """A study is cut off after so many attempts, and so many more for each job that its search expects: one without
@@ -83,7 +182,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlayedRun:
     """What one repeat came to. Times in virtual seconds from the start; losses, not metrics."""
 
     seed: int
@@ -159,7 +258,7 @@ def expected_jobs(study: Study) -> int:
     return sum(rung.expected for rung in study.method.rungs())
 
 
-def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: int) -> Run:
+def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: int) -> PlayedRun:
     """One repeat to its end.
 
     Args:
@@ -211,7 +310,7 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 
 
-def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:
+def _with_claims(run: PlayedRun, executor: SharedSimulation, *, keep: bool) -> PlayedRun:
     """What its devices were used for; by device only of the run whose picture is drawn."""
     devices = executor.devices
     claims = [mean_claims(history, run.seconds, LOAD_BINS) for history in devices.history]
@@ -225,11 +324,11 @@ def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:
     )
 
 
-def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: RunFigures, *, guessed: int) -> Run:
+def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: RunFigures, *, guessed: int) -> PlayedRun:
     state = study.state
     end = executor.clock.now
     best = state.incumbent
-    return Run(
+    return PlayedRun(
         seed=study.spec.seed,
         ended=_ending(study, executor),
         seconds=end,
@@ -260,3 +359,52 @@ def _ending(study: Study, executor: Simulation) -> str:
     if state.running:
         return f"cut off after {state.completed_jobs + state.failed_attempts:,} attempts"
     return "no worker was left"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioAnswer:
+    """What the repeats of one scenario came to."""
+
+    scenario: Scenario
+    runs: tuple[PlayedRun, ...]
+
+    def figures(self, target: float | None) -> dict[str, Spread | None]:
+        """Every figure by name; ``target`` is a loss. Times and worker time in seconds."""
+        runs = self.runs
+        return {
+            "seconds": Spread.of(run.seconds for run in runs),
+            "seconds_to_target": None if target is None else Spread.of(run.reached(target) for run in runs),
+            "seconds_to_first_at_max": Spread.of(run.first_full for run in runs),
+            "trials_at_max": Spread.of(run.full for run in runs),
+            "trials": Spread.of(run.trials for run in runs),
+            "jobs": Spread.of(run.jobs for run in runs),
+            "failed_attempts": Spread.of(run.failed for run in runs),
+            "resource": Spread.of(run.resource for run in runs),
+            "utilization": Spread.of(run.utilization for run in runs),
+            "occupancy": Spread.of(run.occupancy for run in runs),
+            "worker_seconds": Spread.of(run.offered for run in runs),
+            "lost_worker_seconds": Spread.of(run.lost for run in runs),
+            "seconds_replicated": Spread.of(run.replicated for run in runs),
+            "best_loss": Spread.of(run.loss for run in runs),
+        }
+
+    def rungs(self) -> list[tuple[int, float]]:
+        """(resource, median of the results there)."""
+        levels = sorted({level for run in self.runs for level, _ in run.rungs})
+        counts = [dict(run.rungs) for run in self.runs]
+        return [(level, quantile(sorted(c.get(level, 0) for c in counts), 0.5)) for level in levels]
+
+    def endings(self) -> dict[str, int]:
+        """Why repeats ended, where they did not finish, and how many of them."""
+        found: dict[str, int] = {}
+        for run in self.runs:
+            if run.ended != "finished":
+                found[run.ended] = found.get(run.ended, 0) + 1
+        return found
+
+
+def common_target(answers: Sequence[ScenarioAnswer]) -> float | None:
+    """The best loss that every repeat of every scenario came to: a fair goal where the user names none."""
+    finals = [run.loss for answer in answers for run in answer.runs]
+    known = [loss for loss in finals if loss is not None]
+    return max(known) if len(known) == len(finals) and known else None

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.packed_placing import PlacementWriter
-from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual import NO_FAULTS, Faults, VirtualClock
 from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.model.devices.inventory import Capacity, Device, Slot
 from hpo_core.model.trial import Job, Metrics, Outcome, Point

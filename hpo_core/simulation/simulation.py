@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import NO_FAULTS, Faults, VirtualClock, VirtualExecutor, Worker
 from hpo_core.model.trial import Job, Metrics, Outcome, Point
 from hpo_core.placement import Slots
 from hpo_core.study import Study

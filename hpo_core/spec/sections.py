@@ -265,22 +265,10 @@ class PrefectSpec(Part):
 MOST_RANKS = 1024
 
 
-class StepSpec(Part):
-    """What one training step costs, for a model of it."""
-
-    seconds: float = Field(ge=1e-9, le=1e9, description="Of a step on one slot, at the global batch size.")
-    gradient_mb: float = Field(
-        ge=1e-6, le=1e9, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters."
-    )
-    network_gbps: float = Field(
-        ge=1e-6, le=1e6, description="Gigabits a second between the slots that software reaches."
-    )
-
-
 class ScalingSpec(Part):
     """How many slots a trial may grow to.
 
-    Without ``speedups`` they follow from times that the study itself measures; with ``model`` these correct the model.
+    Without ``speedups`` they follow from times that the study itself measures.
     """
 
     efficiency: float = Field(
@@ -299,19 +287,9 @@ class ScalingSpec(Part):
         default_factory=dict,
         description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used.",
     )
-    model: StepSpec | None = Field(
-        default=None, description="Figures of a training step, where speedups are not known."
-    )
-    all_reduce: Literal["butterfly", "tree", "ring"] = Field(
-        default="butterfly",
-        description="How ranks sum gradients: log2(g) rounds, twice as many, or 2 (g - 1) / g (NCCL, gloo). Says how "
-        "communication grows with g.",
-    )
 
     @model_validator(mode="after")
     def _check_speedups(self) -> ScalingSpec:
-        if self.speedups and self.model is not None:
-            raise ValueError("speedups, and model: the speed-ups are given already; drop one of the two")
         most = self.most or MOST_RANKS
         for ranks, speedup in sorted(self.speedups.items()):
             if not 2 <= ranks <= most:

@@ -14,7 +14,7 @@ from hpo_core import Study
 from hpo_core.cli.app import app
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.packed_placing import objective_digest
-from hpo_core.execution.virtual import Attempt, VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.measurement import Measurement
@@ -121,7 +121,7 @@ def test_needs_come_from_the_history_of_the_objective(study_file: Path) -> None:
 class Measuring(VirtualExecutor):
     """Each attempt had a whole GPU, and was measured."""
 
-    def _result(self, attempt: Attempt) -> Report:
+    def _result(self, attempt: VirtualAttempt) -> Report:
         width = attempt.job.params["width"]
         usage = Usage(device_memory=width * GB, compute=width / 50, cores=1.0, unit_seconds=2.0)
         return msgspec.structs.replace(super()._result(attempt), usage=usage)

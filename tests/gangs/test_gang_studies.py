@@ -9,8 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import InProcessExecutor
-from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_workers import Worker, make_workers
+from hpo_core.execution.virtual import VirtualClock, Worker, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted

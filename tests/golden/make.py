@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
-from hpo_core.execution.virtual import Attempt
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
@@ -352,7 +351,7 @@ def hopped_failures() -> Study:
     world = VirtualHopping(spec=spec)
     original = world.units._result
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         job, unit = attempt.job, attempt.job.unit
         assert unit is not None
         bad = {(0, 0, 1): Outcome.ERROR, (2, 0, 2): Outcome.DIVERGED}.get((job.trial, job.attempt, unit.place))

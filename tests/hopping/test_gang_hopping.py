@@ -11,8 +11,7 @@ from msgspec import UNSET
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress
 from hpo_core.execution.hopping.unit_history import EpochTimes
-from hpo_core.execution.virtual import Attempt
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import AttemptFailed
 from hpo_core.model.hops import Visit, units_of
@@ -53,7 +52,7 @@ def test_workers_that_leave_and_gangs_that_are_lost_change_no_invariant(seed: in
     world = hopping(workers=workers)
     original, gangs = world.units._result, []
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         if attempt.others:
             gangs.append(attempt)
             if len(gangs) % 3 == 1:
@@ -119,7 +118,7 @@ def test_a_function_that_fails_in_gangs_is_trained_without_them(fails: str) -> N
     world = hopping(more=LINEAR | {"training": {"gang": "auto", "retries": {"error": 0}}})
     original, seen = world.units._result, []
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         job, unit = attempt.job, attempt.job.unit
         assert unit is not None
         if unit.ranks == 1 and not (fails == "anyway" and (job.trial, unit.trains) in seen):

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.faults import Faults
 from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce
 from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
 from hpo_core.execution.hopping.unit_history import EpochTimes
-from hpo_core.execution.virtual import Attempt
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
@@ -234,7 +232,7 @@ def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
     world = VirtualHopping(search=METHODS["asha"])
     original, units, abandoned = world.units._result, [], []
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         units.append(attempt.job)
         if len(units) == 5:
             world.study.enqueue({"x": 0.31})
@@ -265,7 +263,7 @@ def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with
     world = VirtualHopping(search=METHODS["sha"], validation=1)
     original, damaged = world.units._result, []
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         job = attempt.job
         if not job.unit.trains and job.target == 3 and not damaged:
             damaged.append(job)

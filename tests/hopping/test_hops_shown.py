@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hpo_core.cli.output import epochs_that_ended
 from hpo_core.execution.hopping.hopped_job import JobProgress, ProgressFiles
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import ControllerStarted, Entry

@@ -9,7 +9,7 @@ import pytest
 from hpo_core.execution.executor import OnReport
 from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Worker
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.events import AttemptFailed
 from hpo_core.model.hops import Doubt

@@ -13,7 +13,7 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Worker
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
 from hpo_core.model.hops import units_of

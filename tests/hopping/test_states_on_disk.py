@@ -17,7 +17,7 @@ from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, Progre
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual import Attempt
+from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
@@ -37,7 +37,7 @@ class UnitsThatWrite(VirtualUnits):
 
     folder: Path
 
-    def _result(self, attempt: Attempt) -> Report:
+    def _result(self, attempt: VirtualAttempt) -> Report:
         report = super()._result(attempt)
         if report.checkpoint is not None:
             path = self.folder / report.checkpoint.uri
@@ -103,7 +103,7 @@ def test_a_state_that_is_lost_on_its_way_costs_an_epoch(tmp_path: Path, often: i
     world = on_disk(tmp_path)
     original, lost, epochs = world.units._result, [], []
 
-    def result(attempt: Attempt) -> Report:
+    def result(attempt: VirtualAttempt) -> Report:
         job = attempt.job
         if job.trial == 0:
             epochs.append(job.target)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.packing.exact import Exact
+from hpo_core.placement.packing.exact import ExactPacking
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
@@ -41,7 +41,7 @@ def test_no_assignment_is_better(seed: int) -> None:
     rng = random.Random(seed)
     room = cluster(rng, nodes=1)
     jobs = waiting(rng, 5)
-    solver = Exact()
+    solver = ExactPacking()
     chosen = solver.choose(jobs, room)
     check(jobs, room, chosen)
     assert solver.is_optimal
@@ -83,7 +83,7 @@ def tight_in_bytes(draw: st.DrawFn) -> tuple[list[WaitingJob], Room]:
 @settings(max_examples=150, deadline=None)
 def test_limits_hold_to_the_byte_and_nothing_simpler_is_better(problem: tuple[list[WaitingJob], Room]) -> None:
     jobs, room = problem
-    solver = Exact()
+    solver = ExactPacking()
     chosen = solver.choose(jobs, room)
     check(jobs, room, chosen)
     assert solver.is_optimal
@@ -93,17 +93,17 @@ def test_limits_hold_to_the_byte_and_nothing_simpler_is_better(problem: tuple[li
 @pytest.mark.parametrize("memory", [400_000_000, 2**20 + 1, 80_000_000_000 - 1])
 def test_a_job_that_needs_the_whole_device_gets_it(memory: int) -> None:
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=memory)])
-    assert Exact().choose([WaitingJob(0, {"A100": Demand(compute=1000, memory=memory)})], room) == [(0, 0)]
+    assert ExactPacking().choose([WaitingJob(0, {"A100": Demand(compute=1000, memory=memory)})], room) == [(0, 0)]
 
 
 def test_a_job_that_needs_no_compute_begins_where_it_fits() -> None:
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
-    assert Exact().choose([WaitingJob(0, {"A100": Demand(memory=80)})], room) == [(0, 0)]
+    assert ExactPacking().choose([WaitingJob(0, {"A100": Demand(memory=80)})], room) == [(0, 0)]
 
 
 def test_a_device_that_is_kept_for_a_job_does_not_stop_the_others() -> None:
     devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(2)]
-    policy = WithReservations(Exact(), Room(devices), patience=1)
+    policy = WithReservations(ExactPacking(), Room(devices), patience=1)
     room = Room(devices)
     room.take(Demand(compute=900, memory=50), 0)
     room.take(Demand(compute=900, memory=50), 1)
@@ -116,6 +116,6 @@ def test_a_device_that_is_kept_for_a_job_does_not_stop_the_others() -> None:
 def test_without_time_for_the_solver_jobs_begin_all_the_same() -> None:
     rng = random.Random(1)
     room, jobs = cluster(rng), waiting(rng, 60)
-    chosen = Exact(seconds=0.0).choose(jobs, room)
+    chosen = ExactPacking(seconds=0.0).choose(jobs, room)
     check(jobs, room, chosen)
     assert assigned(jobs, room, chosen) >= assigned(jobs, room, Fill().choose(jobs, room))

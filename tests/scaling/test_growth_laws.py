@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Study
-from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Faults, VirtualClock, Worker
 from hpo_core.model.events import CapacityChanged, JobGranted
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.replay.audit import audit

@@ -14,8 +14,7 @@ from hpo_core.execution.hopping.pooled_units import join_workers
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.pool_seat import PoolSeat, Terms
-from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Inventory

@@ -11,7 +11,7 @@ import pytest
 from hpo_core.execution.by_name.worker_slots import PATIENCE_SECONDS
 from hpo_core.execution.hopping.unit_executor import MISSING_SECONDS, PartitionsMissingError
 from hpo_core.execution.pool_seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import Worker
 from hpo_core.journal.pools import MemoryPools, Pools
 from hpo_core.model.events import AttemptFailed, CapacityChanged
 from hpo_core.replay.audit import audit

@@ -13,8 +13,7 @@ from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.errors import FencedError, JournalError
 from hpo_core.model.events import Entry
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, analytic, make_workers
-from hpo_core.simulation.repeats import Scenario, World, play, simulated_spec
-from hpo_core.simulation.run_figures import RunFigures
+from hpo_core.simulation.repeats import RunFigures, Scenario, World, play, simulated_spec
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 

@@ -15,8 +15,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop, Takeover
-from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
-from hpo_core.execution.virtual_workers import Worker
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError

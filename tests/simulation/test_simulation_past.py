@@ -16,7 +16,7 @@ from hpo_core.model.trial import Checkpoint, Point
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, make_workers
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import PastCurves
-from hpo_core.simulation.repeats import Run, Scenario, World, play
+from hpo_core.simulation.repeats import PlayedRun, Scenario, World, play
 from hpo_core.views.formatting import quantile
 from tests.conftest import make_spec
 
@@ -47,7 +47,7 @@ def past(history: tuple[list[Entry], float]) -> PastStudy:
     return read_past(history[0])
 
 
-def runs(past: PastStudy, spec: StudySpec, repeats: int, workers: int = WORKERS) -> list[Run]:
+def runs(past: PastStudy, spec: StudySpec, repeats: int, workers: int = WORKERS) -> list[PlayedRun]:
     scenario = Scenario("again", spec, make_workers(workers), Faults())
 
     def world(spec: StudySpec, repeat: int) -> World:

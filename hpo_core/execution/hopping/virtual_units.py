@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.virtual import Attempt, VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
@@ -70,7 +70,7 @@ class VirtualUnits(VirtualExecutor):
                 return True
         return False
 
-    def _report(self, attempt: Attempt, report: Report) -> None:
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
         self._lost = self._lost or report.outcome is Outcome.LOST  # its worker is used again once it was looked at
         super()._report(attempt, report)
 
@@ -83,7 +83,7 @@ class VirtualUnits(VirtualExecutor):
         begin = msgspec.structs.replace(job.checkpoint, resource=job.target - 1)
         return self._seconds(msgspec.structs.replace(job, checkpoint=begin)) * part * EVALUATION
 
-    def _result(self, attempt: Attempt) -> Report:
+    def _result(self, attempt: VirtualAttempt) -> Report:
         job, unit = attempt.job, attempt.job.unit
         assert unit is not None
         if unit.ends_epoch:
@@ -97,7 +97,7 @@ class VirtualUnits(VirtualExecutor):
         origin = job.checkpoint.uri if job.checkpoint else None
         return msgspec.structs.replace(report, checkpoint=Checkpoint(unit.state, "", job.target, self._state, origin))
 
-    def _without_result(self, attempt: Attempt, unit: Unit) -> Report:
+    def _without_result(self, attempt: VirtualAttempt, unit: Unit) -> Report:
         return Report(
             trial=attempt.job.trial,
             attempt=attempt.job.attempt,

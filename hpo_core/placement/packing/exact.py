@@ -16,7 +16,7 @@ PARTS = 100_000
 """Memory and cores count in such parts of what is left, rounded up: the solver cannot tell 80 GB from a byte more."""
 
 
-class Exact:
+class ExactPacking:
     """Maximizes the compute assigned (equation 5 of HyperSack) within equations 1 to 4.
 
     The solver is HiGHS, which SciPy ships. (OR-tools, which the paper uses, cannot be installed beside the protobuf of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.placement.packing.exact import Exact
+from hpo_core.placement.packing.exact import ExactPacking
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.policies import FirstFit, PackingPolicy, WorstFit
 
@@ -14,6 +14,6 @@ POLICIES: dict[str, Callable[[], PackingPolicy]] = {
     "first_fit_decreasing": lambda: FirstFit(decreasing=True),
     "worst_fit": lambda: WorstFit(decreasing=False),
     "worst_fit_decreasing": lambda: WorstFit(decreasing=True),
-    "exact": lambda: Exact(seconds=1.0),
+    "exact": lambda: ExactPacking(seconds=1.0),
 }
 """By the name that ``packing.policy`` gives."""
