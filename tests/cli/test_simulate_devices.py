@@ -160,7 +160,7 @@ def test_needs_come_from_a_study_and_from_the_study_itself(study_file: Path) -> 
         (["--devices", "2xA100-80GB", *STATED, "--policy", "fil"], "did you mean 'fill'?"),
         (["--policy", "fill", "--workers", 3], "are for --devices"),
         (["--demands", "nets", "--workers", 3], "are for --devices"),
-        (["--devices", "2xA100-80GB", *STATED, *(f"--set=seed={n}" for n in range(4))], "28 combinations"),
+        (["--devices", "2xA100-80GB", *STATED, *(f"--set=seed={n}" for n in range(5))], "30 combinations"),
     ],
 )
 def test_questions_without_sense_are_refused(study_file: Path, words: list[object], message: str) -> None:
