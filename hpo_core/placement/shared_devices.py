@@ -15,7 +15,7 @@ from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.policies import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, WaitingJob, too_much, why_nowhere
+from hpo_core.placement.packing.room import Room, WaitingJob, why_nowhere
 from hpo_core.placement.placer import Placed, Placement, UsageMeter
 from hpo_core.placement.running_jobs import FAIR, AttemptJudge, RunningJobs
 from hpo_core.placement.shared_room import JobNeeds, SharedRoom
@@ -159,23 +159,6 @@ class SharedDevices:
     def shares(self) -> dict[JobKey, Portion]:
         """Of the jobs that run: the part of a device that each was given."""
         return {held.job.key: held.portion for held in self._running}
-
-    def lacking(self, job: Job) -> dict[str, str]:
-        """By architecture, what each device has too little left of for this job, as ``memory 6.0 GB of 2.0 GB``.
-
-        One that has room for it is left out.
-        """
-        demand = self._needs.demand(job)
-        found: dict[str, str] = {}
-        for place, device in enumerate(self._room.devices):
-            words = ", ".join(too_much(demand[device.architecture], self._room, place))
-            if words:
-                found.setdefault(device.architecture, words)
-        return found
-
-    def guessed(self, job: Job) -> dict[str, tuple[str, ...]]:
-        """By architecture, the parts of a job's need (memory, compute, cores) of which nothing is known."""
-        return {one.architecture: self._needs.estimate(job, one).guessed for one in self._devices.whole.devices}
 
     def devices_for(self, jobs: int) -> int:
         """Devices on which so many jobs could run at once, at most: those that run now, and others like them.
