@@ -21,7 +21,7 @@ from hpo_core.training.inherited_state import InheritedState, describe, initial_
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.rank_states import RANKS, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.ranks import Ranks
-from hpo_core.training.reported_metrics import Curve, check_required, real_number
+from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
@@ -95,7 +95,7 @@ class TrialHandle:
         self._tracked: dict[str, Any] = {}
         self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
-        self._curve = Curve()
+        self._curve = ReportedCurve()
         self._metrics: Metrics = {}
         self._saved: Checkpoint | None = None
         self._unit = job.unit

@@ -67,7 +67,7 @@ def check_required(request: JobRequest, metrics: Metrics) -> None:
 _MAX_POINTS = 64 * CURVE_POINTS
 
 
-class Curve:
+class ReportedCurve:
     """Points by ascending resource; metrics reported at the same resource merge into one point."""
 
     def __init__(self) -> None:

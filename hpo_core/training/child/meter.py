@@ -1,4 +1,4 @@
-"""Meters of one attempt: ``Meter`` in the zygote for memory and processors, ``GpuMeter`` in the worker for its GPU.
+"""Meters of one attempt: ``AttemptMeter`` in the zygote for memory and processors, ``GpuMeter`` in the worker for its GPU.
 
 What an attempt took is a :class:`~hpo_core.model.devices.usage.Usage`. Memory: what the computer would have free again
 if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
@@ -47,7 +47,7 @@ _JOIN_SECONDS = 2.0
 """A driver that hangs is not waited for longer."""
 
 
-class Meter:
+class AttemptMeter:
     """Samples the processes of one attempt.
 
     Args:
