@@ -372,8 +372,7 @@ class TrialHandle:
                 self._curve.add(index + 1, evaluated)
             self.resource = index + 1
             if self.ranks is not None:
-                self.ranks.keep_alike()
-                self.warn(*self.ranks.same_gradients(last=self.resource == self.target))
+                self.warn(*self.ranks.end_step(last=self.resource == self.target))
             self._progress.step(self.resource)
             self._progress.end_unit()
         if self._passes.trains:

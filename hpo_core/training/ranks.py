@@ -136,28 +136,23 @@ class Ranks:
         own = tree_digest(capture_all()).encode()
         self._alike = all(other == own for other in self.gather(own))
 
-    def keep_alike(self) -> None:
-        """Give ranks that began alike the random state of rank 0, between two steps, where they may have come apart.
+    def end_step(self, *, last: bool) -> tuple[str, ...]:
+        """Keep the ranks alike; a warning where all of them train on the same data. Each rank must call it.
 
-        Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
-        orders of the data after the first batch that has no equal parts.
+        Ranks that began alike get the random state of rank 0, where they may have come apart: dropout on a part of a
+        batch draws as much as the part is large. Without this, the ranks would draw different orders of the data after
+        the first batch that has no equal parts.
+
+        Args:
+            last: whether this was the last step of the job.
         """
         if self._alike and self._uneven:
             states = self.gather(tree_bytes(capture_all()))
             if self.rank:
                 restore_all(tree_of(states[0]))
             self._uneven = False
-
-    def same_gradients(self, *, last: bool) -> tuple[str, ...]:
-        """A warning where all ranks train on the same data, after the first steps; each rank must call it.
-
-        Args:
-            last: whether this was the last step of the job.
-        """
         found = self._gradients
-        if found is None or found.judged:
-            return ()
-        if not found.are_same(self.gather(found.encoded()), last=last):
+        if found is None or found.judged or not found.are_same(self.gather(found.encoded()), last=last):
             return ()
         return (
             f"the {self.size} ranks of the gang computed the same gradients: each trains on the same data, so "

@@ -1,4 +1,4 @@
-"""Meters of one attempt: ``AttemptMeter`` in the zygote for memory and processors, ``GpuMeter`` in the worker for its GPU.
+"""Meters of one attempt: ``AttemptMeter`` (zygote) for memory and processors, ``GpuMeter`` (worker) for its GPU.
 
 What an attempt took is a :class:`~hpo_core.model.devices.usage.Usage`. Memory: what the computer would have free again
 if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
