@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def partition_data(request: JobRequest, name: str) -> Any:
     signature = signature_here(request, name)
     known = _loaded.get(key)
     if known is None or known[0] != signature:
-        load = find_loader(request.load, request.pythonpath)
+        load = load_objective(request.load, request.pythonpath, setting="data.load")
         unit = request.job.unit
         most = 1 if unit is None else unit.cached
         while len(_loaded) >= most:  # before the next one is loaded: it may need the room
@@ -135,16 +135,6 @@ def is_loaded(request: JobRequest) -> bool:
         return known is not None and known[0] == signature_here(request, unit.partition)
     except (ObjectiveError, OSError):
         return True  # the child says what is wrong
-
-
-def find_loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:
-    """The function that ``data.load`` names.
-
-    Raises:
-        SpecError: there is no such module or function.
-        ObjectiveError: its module cannot be imported.
-    """
-    return load_objective(name, pythonpath, setting="data.load")
 
 
 Evaluate = Callable[[Any], dict[str, Any]]

@@ -47,7 +47,7 @@ from hpo_core.training.child.messages import (
 from hpo_core.training.child.processes import become_subreaper, children, kill_children, reap
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partition_data import find_loader, is_loaded, partition_data
+from hpo_core.training.partition_data import is_loaded, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
 
@@ -152,7 +152,7 @@ class Zygote:
         try:
             self._function = load_objective(message.objective, message.pythonpath)
             if message.load:
-                find_loader(message.load, message.pythonpath)
+                load_objective(message.load, message.pythonpath, setting="data.load")
         except (SpecError, ObjectiveError) as error:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
