@@ -17,6 +17,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 
+
 class InProcessExecutor:
     """Runs attempts in this process and thread, with the code that child processes run.
 
