@@ -247,6 +247,10 @@ class AshaPruner(RungPruner):
         return self._levels[place] if place < len(self._levels) - 1 else None
 
 
+_KEY = "hpo.pasha.level_{}"
+"""Attribute of the study once that level is open: the tolerance at that moment."""
+
+
 class RungsUnderCeiling(RungResults):
     """The results of one study, and which of its rungs are open."""
 
