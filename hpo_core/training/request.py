@@ -158,26 +158,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         return paths.HOPS if hops else self.checkpoint_base
 
 
-# made at import: msgspec (0.22, too) crashes where two threads are the first to decode a type
-_requests = msgspec.msgpack.Decoder(JobRequest)
-_reports = msgspec.msgpack.Decoder(Report)
-
-
-def encode_request(request: JobRequest) -> bytes:
-    """Encode as MessagePack, which keeps every float exact."""
-    return msgspec.msgpack.encode(request)
-
-
-def decode_request(data: bytes) -> JobRequest:
-    """Inverse of :func:`encode_request`."""
-    return _requests.decode(data)
-
-
-def encode_report(report: Report) -> bytes:
-    """Encode as MessagePack, which keeps NaN and infinite metrics."""
-    return msgspec.msgpack.encode(report)
-
-
-def decode_report(data: bytes) -> Report:
-    """Inverse of :func:`encode_report`."""
-    return _reports.decode(data)
+# MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)
+# crashes where two threads are the first to decode a type
+encode_request = encode_report = msgspec.msgpack.encode
+decode_request = msgspec.msgpack.Decoder(JobRequest).decode
+decode_report = msgspec.msgpack.Decoder(Report).decode

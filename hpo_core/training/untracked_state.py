@@ -139,18 +139,11 @@ class LoopWatch:
             return False
         if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
             return False
-        if (
-            is_plain(value)
-            or is_iterator(value)
-            or is_generator(value)
-            or is_torch(value, _LOADER)
-            or isinstance(value, Mapping | list | set)
-            or hasattr(type(value), "__array__")
-        ):
-            return True
         if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
-        return is_known_object(value)
+        if isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__") or is_torch(value, _LOADER):
+            return True
+        return is_plain(value) or is_iterator(value) or is_generator(value) or is_known_object(value)
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
