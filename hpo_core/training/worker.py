@@ -14,8 +14,7 @@ from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.held_partitions import doubt_partition, seen_signature
-from hpo_core.training.partition_data import signature_here
+from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices, watch_devices
 
