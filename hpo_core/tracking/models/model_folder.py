@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpo_core.checkpoints.files import refuse_other_content, write_weights
-from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.tracking.models.build_process import BuildAnswer, BuildRequest
-from hpo_core.training.user_process import run_in_process
+from hpo_core.tracking.models.build_process import BuildRequest
+from hpo_core.training.user_process import ask_process
 
 WEIGHTS = "weights.safetensors"
 PARAMS = "params.json"
@@ -58,11 +56,5 @@ def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *,
         tracked=tracked,
         target=str(target),
     )
-    with tempfile.TemporaryDirectory(prefix="hpo-build-", ignore_cleanup_errors=True) as side:
-        module = "hpo_core.tracking.models.build_process"
-        code, answer, log = run_in_process(module, msgspec.msgpack.encode(request), Path(side), BUILD_SECONDS)
-    if not answer:
-        ended = f"took longer than {BUILD_SECONDS:g} s" if code is None else f"ended with code {code} and no answer"
-        raise ObjectiveError(f"The process that builds with {build} {ended}. Its output ended:\n{log}")
-    if error := msgspec.msgpack.decode(answer, type=BuildAnswer).error:
-        raise ObjectiveError(f"The model was not saved in MLflow's format: {error}")
+    what, module = f"Building the model with {build} for MLflow", "hpo_core.tracking.models.build_process"
+    ask_process(module, request, None, timeout=BUILD_SECONDS, what=what)
