@@ -24,7 +24,7 @@ from hpo_core.training.saved_state import put_state, seed_all
 from hpo_core.training.user_process import answer_request, ask_process
 
 MAX_LOSSES = 10_000
-"""Most losses per example that an evaluation keeps; of more, this many are taken evenly spaced by size."""
+"""Maximum number of losses per example that an evaluation keeps; of more, this many, evenly spaced by size."""
 
 
 class TrainedModel(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class EvaluationRequest(msgspec.Struct, frozen=True):
     """``package.module:function``, called once per model."""
     pythonpath: tuple[str, ...]
     metric: str
-    """Must be reported by it."""
+    """Name of the metric that the function must report."""
     models: tuple[TrainedModel, ...]
 
 
@@ -55,9 +55,9 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     metrics: Metrics
     losses: tuple[float, ...]
-    """Per example, ascending; what the drift check compares. Empty where the function returned none."""
+    """Losses per example, ascending, for the drift check; empty where the function returned none."""
     in_order: tuple[float, ...] = ()
-    """Per example, as the function returned them; of more than MAX_LOSSES, this many, evenly spaced."""
+    """Losses per example in the function's order; of more than MAX_LOSSES, this many, evenly spaced."""
     examples: int = 0
     """Number of losses that the function returned."""
     mean: float = 0.0
@@ -96,7 +96,7 @@ class EvaluationHandle(TrialHandle):
                 ) from error
 
     def steps(self) -> Iterator[int]:
-        """Yield no step. So a training function can evaluate, if it reports after its loop."""
+        """Yield no step: a training function that reports after its loop can evaluate, too."""
         return iter(())
 
     def reported(self, metric: str) -> Metrics:

@@ -54,7 +54,7 @@ class TrialHandle:
     """The trial's number in its study."""
     params: Params
     seed: int
-    """The generators of python, numpy and torch were seeded with it already."""
+    """Seed of the trial; the generators of python, numpy and torch were seeded with it already."""
     rank: int
     """Which rank of its gang this process is (``training.gang`` of the study), from 0; 0 without a gang."""
     world_size: int

@@ -25,16 +25,16 @@ from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
 
 LOOK_SECONDS = 2.0
-"""How old an answer may be before the files are looked at again."""
+"""Seconds after which the files are looked at again."""
 FIRST_SECONDS = 2.0
-"""How long the first look may take for its answer to be waited for."""
+"""Seconds that the answer of the first look is waited for."""
 _loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
 """Signature of the file and what was loaded, by (loader, path); the one used last is at the end."""
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
                    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
 """Errors of a file that is not there, or whose file system is not."""
 _OF_STORAGE = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
-"""Errors of them that nothing but files can have: reading an open one names no file."""
+"""Errors that only files can have, also where they name no file (reading an open one)."""
 
 
 class PartitionGoneError(ObjectiveError):
@@ -88,7 +88,7 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it came from or that it came up with."""
+    """The exception, its causes and contexts."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -145,7 +145,7 @@ def is_loaded(request: JobRequest) -> bool:
 
 
 Evaluate = Callable[[Any], dict[str, Any]]
-"""Given a partition of the validation data, returns metrics of the model on it."""
+"""A function that returns metrics of the model on a partition of the validation data."""
 
 
 class PartitionPasses:
@@ -258,12 +258,12 @@ class _Watched:
         self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
         self._changes = threading.Lock()
-        """Held while ``held`` is changed: a doubt must not be forgotten for a look that ends at the same moment."""
+        """Lock around changes of ``held``: a doubt must not be forgotten for a look that ends at the same moment."""
         self._doubts = 0
         self._looked = -float("inf")
         self.held: tuple[list[int], dict[str, str], int] = ([], {}, 0)
         self.known = threading.Event()
-        """Set once the first look has ended."""
+        """Event that is set once the first look has ended."""
 
     def look(self, *, only_if_old: bool = False) -> None:
         """Look at the files now, unless another thread does."""
@@ -356,7 +356,7 @@ def seen_signature(study_folder: str, name: str) -> Signature | None:
 
 
 def doubt_partition(study_folder: str, name: str) -> int:
-    """A partition was gone, or another file: it counts again once it was read again.
+    """Note that a partition was gone, or another file: it counts again once it was read again.
 
     Returns:
         The number of what is said of the study's partitions from now on.

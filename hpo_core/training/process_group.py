@@ -26,7 +26,7 @@ from hpo_core.training.child.processes import HANGING, WAITED
 from hpo_core.training.request import RankPlace
 
 ARRIVAL_SECONDS = 1800.0
-"""How long a rank waits for the others, whose workers may import the objective, or be busy with other studies."""
+"""Seconds that a rank waits for the others, whose workers may import the objective, or be busy."""
 _LOOPBACK = "lo"
 _NO_GPU = "-"
 _LONGEST = 7 * 86_400.0

@@ -38,7 +38,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def check_required(request: JobRequest, metrics: Metrics) -> None:
-    """Refuse what a study cannot judge.
+    """Refuse metrics that lack an objective or a constraint of the study.
 
     Raises:
         ObjectiveError: an objective or a constraint of the study is missing.

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLAIN_LINE = re.compile(r"(?P<names>[\w., ]+?) changes? in the loop and (is|are) not tracked\. If later steps or rep")
 _ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
 WARNINGS_MOST = 20
-"""An attempt warns of so many things at most."""
+"""Maximum number of warnings of an attempt."""
 _OURS = "hpo_core"
 _LOADER = "utils.data.DataLoader"
 

@@ -190,7 +190,7 @@ limit_job = _pool.limit
 prepare_worker = _pool.prepare
 usages = _pool.usages
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
-"""How a unit ends that may not have failed for its partition."""
+"""Outcomes of a unit that say nothing of its partition."""
 _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 

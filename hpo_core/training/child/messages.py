@@ -92,7 +92,7 @@ class Finished(_Message, frozen=True):
 
 
 MAX_MESSAGE_BYTES = 1 << 26
-"""A longer message cannot be one of these."""
+"""Maximum size of a message in bytes."""
 
 
 class MalformedMessageError(ValueError):

@@ -67,7 +67,7 @@ class _Page(ctypes.Structure):
 
 
 class SharedProgress:
-    """Steps done, whether a checkpoint is being written or read, and the child's :class:`Figures`."""
+    """Steps done, whether a checkpoint is being written or read, and the child's :class:`ChildFigures`."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
