@@ -64,7 +64,7 @@ class ObjectiveStudy:
 
     def __init__(self, name: str, metrics: Sequence[str], modes: Sequence[str]) -> None:
         self.study_name = name
-        self._metrics = list(metrics)
+        self.metric_names = list(metrics)
         self._modes = list(modes)
 
     @property
@@ -86,19 +86,11 @@ class ObjectiveStudy:
         return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
 
     @property
-    def metric_names(self) -> list[str]:
-        """Names of the objectives."""
-        return list(self._metrics)
-
-    @property
     def user_attrs(self) -> dict[str, Any]:
         """Empty: a study here has none."""
         return {}
 
-    @property
-    def system_attrs(self) -> dict[str, Any]:
-        """Empty: a study here has none."""
-        return {}
+    system_attrs = user_attrs
 
     def __getattr__(self, name: str) -> Any:
         if name in _OTHER_TRIALS:
