@@ -96,8 +96,7 @@ def played(
     if isinstance(study, Observed):
         study.looks = []
     if rule is not None:
-        assert study._checkpoints is not None
-        study._budget = study._grants._budget = rule(study.spec, study._checkpoints)
+        study.parts.budget = rule(study.spec, study.checkpoints)
     Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost).run()
     assert study.status == "finished", study.state.halted
     return study

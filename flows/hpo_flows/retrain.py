@@ -16,10 +16,10 @@ from pydantic import Field
 from hpo_core.retraining.repeated_studies import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
+from hpo_flows.deployed.flow_run import failing_in_words
+from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.deployed.plain_failures import failing_in_words
-from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.retraining.actions import Retraining, RetrainingBusyError, only_retraining
 from hpo_flows.retraining.challengers import Rules, check_function
 

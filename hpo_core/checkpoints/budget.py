@@ -1,4 +1,4 @@
-"""Which checkpoints go first where their number or bytes are limited.
+"""Budget: the order in which checkpoints go where their number or bytes are limited.
 
 Within a limit, the live checkpoints and the room that running jobs need for theirs stay below it at any time. What
 goes first, until the next job fits:
@@ -23,7 +23,7 @@ from bisect import bisect_left, insort
 from hpo_core.checkpoints.retention import Hold, LiveCheckpoints
 from hpo_core.model.events import CheckpointRemoved, Event, JobCompleted, concerns_search
 from hpo_core.spec import StudySpec
-from hpo_core.state.pareto_front import dominates
+from hpo_core.state.best_results import dominates
 
 _Key = tuple[float, ...]
 """Total violation, losses and trial number: what results at one rung are ordered by."""
@@ -49,9 +49,9 @@ class Budget:
         self._saves = True
         self._state = live.state
         self._rungs: dict[tuple[int, int], _RungOrder] = {}
-        """By bracket (0 where they share their rungs) and units of training: the results there."""
+        """Results by bracket (0 where they share their rungs) and units of training."""
         self._at: dict[int, _RungOrder] = {}
-        """By trial: the rung of its latest result."""
+        """The rung of each trial's latest result."""
 
     def apply(self, event: Event) -> None:
         """Take note of a fact that the state and the method hold already."""
@@ -90,7 +90,7 @@ class Budget:
         return 0 if self.largest is None else self.largest + self.largest // 50
 
     def removal(self, more: int, turn: int | None = None) -> CheckpointRemoved | None:
-        """What goes next so that ``more`` jobs fit; None: they fit, or nothing can go.
+        """Choose the checkpoint that goes next so that ``more`` jobs fit; None: they fit, or nothing can go.
 
         Args:
             turn: the trial that would be granted.
@@ -177,7 +177,7 @@ class _RungOrder:
         """Results of trials that rest here, or may do so again."""
         self._several = several
         self._dominators: dict[_Key, int] = {}
-        """By result of a trial that waits: how many others dominate it."""
+        """Number of results that dominate the result of a trial that waits."""
 
     def add(self, key: _Key) -> None:
         """Add the result of a trial, which waits from now on."""

@@ -30,8 +30,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from hpo_core.model.arithmetic import as_written
-from hpo_core.search.halving.rungs import rung_levels
-from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
+from hpo_core.search.rungs import rung_levels
+from hpo_core.search.soft_ranking import SoftRanking, Tolerance
 
 __all__ = ["AshaPruner", "PashaPruner"]
 

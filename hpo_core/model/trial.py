@@ -95,12 +95,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bracket(self) -> int:
-        """Of its stage."""
+        """Bracket of the job's stage."""
         return self.stage.bracket
 
     @property
     def rung(self) -> int:
-        """Of its stage; the generation in a population."""
+        """Rung of the job's stage; the generation in a population."""
         return self.stage.rung
 
 
@@ -146,7 +146,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unit: int | msgspec.UnsetType = msgspec.UNSET
     """Number of the unit that was trained, where it is not the whole job."""
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
-    """Of a unit that was lost for its partition: which one. The report of a whole job has none."""
+    """Partition for which a unit was lost. The report of a whole job has none."""
     stood_still: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
 

@@ -1,4 +1,4 @@
-"""What earlier studies found, for a new one to begin from (``warm_start`` of its spec).
+"""Results of earlier studies, for a new one to begin from (``warm_start`` of its spec).
 
 Everything is read once, before the new study is created, and stands in its own entry 0 from then on: a study never
 depends on another one's journal.
@@ -14,7 +14,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.spec import EarlierResult, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 

@@ -35,7 +35,7 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Outcome
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.lineage import Lineage

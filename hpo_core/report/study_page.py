@@ -30,7 +30,7 @@ from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
 from hpo_core.report.timelines import device_figures, device_table, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
-from hpo_core.search.search_settings import Progress
+from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
@@ -148,7 +148,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     study, spec, halted = series.study, series.study.spec, series.study.state.halted
     status = "running" if study.status == "open" and study.state.running else study.status
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
-    progress = Progress(
+    progress = SearchProgress(
         brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
         level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
         generation=series.lineage.generations() if series.lineage is not None else 0,

@@ -31,7 +31,7 @@ from hpo_core.report.style import (
     time_axis,
     trace,
 )
-from hpo_core.views.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
+from hpo_core.views.device_use import DeviceUse, device_job, device_uses, mean_occupancy
 from hpo_core.views.formatting import duration, percent, plural
 from hpo_core.views.hop_views import worker_name
 from hpo_core.views.trial_story import usage_words
@@ -200,10 +200,8 @@ def _lanes_of(spans: Sequence[Span]) -> tuple[dict[tuple[int, int], int], list[s
 def uses_of(series: Series) -> list[DeviceUse]:
     """The devices that attempts shared; times are active ones."""
     jobs = (
-        running_job(span.placed, begin=span.start, end=span.end)
-        if span.placed is not None
-        else device_job(
-            span.trial, span.attempt, span.usage, begin=span.start, end=span.end, failed=span.outcome not in RESULTS
+        device_job(
+            span.placed or span.usage, begin=span.start, end=span.end, failed=span.outcome not in (None, *RESULTS)
         )
         for span in series.spans
     )

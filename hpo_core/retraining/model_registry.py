@@ -26,11 +26,9 @@ from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
-from hpo_core.tracking.mlflow_links import run_url
-from hpo_core.tracking.mlflow_names import legal_key, param_value
-from hpo_core.tracking.models.loading_words import loading_words
-from hpo_core.tracking.models.model_folder import WEIGHTS, Trained, write_mlflow_model, write_plain
+from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import MetricPoint
+from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 
 
 class Repeat(msgspec.Struct, frozen=True):

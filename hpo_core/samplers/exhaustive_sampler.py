@@ -20,7 +20,7 @@ from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space.optuna_view import suggest
 from hpo_core.model.space.value_tests import optuna_choice
 from hpo_core.model.trial import Params
-from hpo_core.samplers.mirror_storage import MirrorStorage
+from hpo_core.samplers.optuna_sampler import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
 
 

@@ -1,13 +1,14 @@
-"""What a study asks of a sampler."""
+"""Sampler: what a study asks of it and gives it, and the simple samplers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from hpo_core.model.events import Event
+from hpo_core.model.events import Event, TrialCreated
+from hpo_core.model.rng import Stream
 from hpo_core.model.settings import Filled
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
@@ -35,7 +36,7 @@ class Sampler(Protocol):
 
 
 class EarlierResult(Filled, frozen=True):
-    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
+    """One configuration's result in an earlier study, as the journal of the new study keeps it."""
 
     params: dict[str, Any]
     losses: dict[int, list[float]]
@@ -45,7 +46,7 @@ class EarlierResult(Filled, frozen=True):
 
 
 class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study gives its sampler besides the sampler's own arguments."""
+    """Everything that a sampler gets from its study besides its own arguments."""
 
     space: SearchSpace
     seed: int
@@ -59,3 +60,79 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Results of earlier studies (warm start)."""
     start_with: Sequence[Params] = ()
     """What people want in the first trials, whole or in part."""
+
+
+class RandomSampler:
+    """Trial ``n`` gets the same parameters whatever else happened in the study.
+
+    So two studies with one seed compare the same configurations, whatever their method or cluster.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        return self._space.draw(Stream(self._seed, "params", number), given)
+
+    def apply(self, event: Event) -> None:
+        """Random search learns nothing."""
+
+
+class ListedSampler:
+    """Asks a function of the trial's number; configurations that people give do not count.
+
+    What they leave out is drawn at random, as :class:`~hpo_core.samplers.sampler.RandomSampler` does.
+    """
+
+    def __init__(self, configurations: Callable[[int], Params], space: SearchSpace, seed: int) -> None:
+        self._configurations = configurations
+        self._space = space
+        self._seed = seed
+        self._given = 0
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        if given is not None:
+            return self._space.draw(Stream(self._seed, "params", number), given)
+        return self._configurations(number - self._given)
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.queued:
+            self._given += 1
+
+
+class RecordedSampler:
+    """Trial ``n`` gets the parameters ``n``."""
+
+    def __init__(self, params: list[dict[str, Any]]) -> None:
+        self._params = params
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        return dict(self._params[number])
+
+    def apply(self, event: Event) -> None:
+        """A record learns nothing."""
+
+
+class WarmStarted:
+    """The first k trials get the proposals of the spec, the others those of the sampler.
+
+    Configurations that people give go before and do not count. The sampler is shown all of them, as after a resume.
+    """
+
+    def __init__(self, sampler: Sampler, proposals: Sequence[Params]) -> None:
+        self.sampler = sampler
+        self._proposals = proposals
+        self._given = 0
+
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
+        if given is not None:
+            return self.sampler.propose(number, given)
+        if number - self._given < len(self._proposals):
+            return dict(self._proposals[number - self._given])
+        return self.sampler.propose(number)
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.queued:
+            self._given += 1
+        self.sampler.apply(event)

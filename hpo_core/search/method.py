@@ -1,4 +1,4 @@
-"""What a study asks of a search method, and the closed set of its answers."""
+"""SearchMethod: the questions of a study to its search method, and the closed set of answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpo_core.model.feasibility import Infeasible, Rankable
 from hpo_core.model.trial import Params
 
 Loss = float | tuple[float, ...] | Infeasible | None
-"""What rungs rank: a loss, one per objective, an infeasible result, or None (not finite, or abandoned: last)."""
+"""A result as rungs rank it: a loss, one per objective, an infeasible one, or None (not finite, or abandoned: last)."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def next_action(self) -> Action:
-        """What to do with a free slot now. Pure: asking twice gives the same answer."""
+        """Decide what to do with a free slot now. Pure: asking twice gives the same answer."""
 
     @abstractmethod
     def apply(self, event: Event) -> None:
@@ -130,14 +130,14 @@ class SearchMethod(ABC):
 
 
 def loss_of(event: JobCompleted) -> Loss:
-    """What a rung ranks of a result."""
+    """Return what a rung ranks of a result."""
     if event.losses and event.loss is not None:
         return Infeasible(event.total_violation, event.losses) if event.infeasible else event.losses
     return first_loss_of(event)
 
 
 def first_loss_of(event: JobCompleted) -> Rankable | None:
-    """The same by the first objective alone."""
+    """Return what a rung ranks of a result by its first objective alone."""
     if event.loss is not None and event.infeasible:
         return Infeasible(event.total_violation, event.loss)
     return event.loss

@@ -137,7 +137,7 @@ class Recorded(SearchMethod):
         return self._next()[1]
 
     def _next(self) -> tuple[Action, int]:
-        """What to do with a free slot now, and how many slots it had in the record (0: nothing is to be done)."""
+        """Return what to do with a free slot now, and its slots in the record (0: nothing is to be done)."""
         grants = self.settings.grants
         base = self._base[self._next_base] if self._next_base < len(self._base) else None
         fresh = self._begin(grants[base]) if base is not None else None

@@ -59,13 +59,13 @@ class StudyState:
         self.speeds: MeasuredSpeeds | None = None
         """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
         self.placed: dict[int, JobPlaced] = {}
-        """Of them those that run on a device that jobs share, by trial; with ``packing`` the others wait for one."""
+        """Running attempts that have a share of a device, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
         """Trials whose last attempt failed and whose job is wanted again, oldest first."""
         self.inventory: Inventory = EMPTY
         """What jobs can run on."""
         self.capacity = 0
-        """Its slots: jobs of one slot that can run at once."""
+        """Slots of the inventory: jobs of one slot that can run at once."""
         self.queue: deque[Params] = deque()
         """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
         self.requests: set[str] = set()
@@ -82,7 +82,7 @@ class StudyState:
         self._best = self.best_of_all
         self.completed_jobs = 0
         self.finite_results = 0
-        """Of them those with a finite value; the others diverged."""
+        """Completed jobs with a finite value; the others diverged."""
         self.reopened_at = 0
         """Trials that there were when the study was resumed after a halt (0: it never was)."""
         self.abandoned_trials = 0
@@ -95,13 +95,13 @@ class StudyState:
         self.resource_running = 0
         """Units that running jobs will add to it."""
         self.further_used = 0
-        """Of :attr:`resource_used`: trained beyond the search."""
+        """Units of :attr:`resource_used` that were trained beyond the search."""
         self.further_running = 0
-        """Of :attr:`resource_running`, likewise."""
+        """Units of :attr:`resource_running` that are trained beyond the search."""
         self.extended: dict[int, TrialExtended] = {}
         """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
         self.further_held = False
-        """Whether none of it is granted: the study halted since, and by no rule of its own."""
+        """Whether no training beyond the search is granted: a person halted the study since it was asked for."""
         self.losses = Losses()
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
@@ -205,7 +205,7 @@ class StudyState:
         self.placed[event.trial] = event
 
     def _units(self, number: int, stage: Stage, target: int) -> int:
-        """What a job to ``target`` trains that was not trained before, in all seed repeats together."""
+        """Return the units that a job to ``target`` trains for the first time, in all seed repeats together."""
         trial = self.trials[number]
         repeats = 1 if self.spec is None else self.spec.repeats
         return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
@@ -322,7 +322,7 @@ class StudyState:
         self.reopened_at = len(self.trials)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
-        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
+        """Return where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
 
         Args:
             removed: trials whose checkpoints were removed, and those of all their ancestors with them.
@@ -340,7 +340,7 @@ class StudyState:
         return trial.number
 
     def loaded(self, number: int) -> Checkpoint | None:
-        """What the trial's running attempt started from, or the one to be repeated did and could again."""
+        """Return what the running attempt started from, or what the one to be repeated can start from again."""
         trial = self.trials[number]
         start = trial.granted.checkpoint if trial.granted is not None else None
         if start is None or trial.running:

@@ -39,13 +39,13 @@ CONSTRAINTS = "constraints"
 
 
 def directions_of(spec: StudySpec) -> list[StudyDirection]:
-    """Of the study's metrics."""
+    """Directions of the study's metrics."""
     modes = [metric.mode for metric in spec.objectives]
     return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
 
 
 class OptunaTrials:
-    """What Optuna shows of a study, followed entry by entry.
+    """A study's trials as Optuna shows them, followed entry by entry.
 
     Args:
         state: the study's; each entry is added after the state took it in.
@@ -130,7 +130,7 @@ class OptunaTrials:
         return TrialState.RUNNING
 
     def _values(self, result: JobCompleted) -> list[float]:
-        """Of all metrics, as the user's; NaN where a result has none."""
+        """Values of all metrics on the user's scale; NaN where a result has none."""
         losses = result.losses or (result.loss,)
         if result.loss is None or any(loss != loss for loss in losses):
             return [math.nan] * len(self._signs)
@@ -156,7 +156,7 @@ class OptunaTrials:
                 self._curves[number].setdefault(point.resource, value if math.isfinite(value) else math.nan)
 
     def _attributes(self, record: TrialRecord, others: dict[str, Any]) -> dict[str, Any]:
-        """What Optuna has no field for; nothing that changes once the trial has ended there."""
+        """User attributes: facts that Optuna has no field for; none changes once the trial has ended there."""
         number, last = record.number, record.all_results[-1] if record.all_results else None
         grant = record.granted
         timed = [result for result in record.all_results if result.started]

@@ -11,9 +11,8 @@ from typing import Any
 
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import RunStore, open_client
-from hpo_core.tracking.mlflow_links import compare_url, run_url, shown_uri
-from hpo_core.tracking.mlflow_names import legal_key, tag_value
 from hpo_core.tracking.tracked_study import MetricPoint
+from hpo_core.tracking.tracker_links import compare_url, legal_key, run_url, shown_uri, tag_value
 from hpo_core.views.formatting import listed
 
 COMPARED = 50

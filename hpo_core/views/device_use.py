@@ -23,8 +23,6 @@ _WHOLE = 1000
 class DeviceJob(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt on a shared device."""
 
-    trial: int
-    attempt: int
     device: str
     architecture: str
     begin: float
@@ -75,41 +73,31 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that run on it."""
 
 
-def device_job(
-    trial: int, attempt: int, usage: Usage | None, *, begin: float, end: float, failed: bool = False
-) -> DeviceJob | None:
-    """One attempt's; None where it did not share a device, or where that was never told (it was lost)."""
-    if usage is None or not usage.device or usage.share is None:
+def device_job(on: Usage | JobPlaced | None, *, begin: float, end: float, failed: bool = False) -> DeviceJob | None:
+    """One attempt on a shared device; None where it had a whole one, or where that was never told (it was lost).
+
+    Args:
+        on: what the attempt used, or for one that runs where it was placed.
+        begin: seconds.
+        end: seconds; of one that runs, now.
+        failed: whether it brought no result.
+    """
+    if on is None or not on.device or on.share is None:
         return None
-    compute, claimed, _ = usage.share
+    compute, claimed, _ = on.share
+    used = 0
+    if isinstance(on, Usage):
+        used = on.memory if is_cpu(on.architecture) else on.device_memory or 0
     return DeviceJob(
-        trial=trial,
-        attempt=attempt,
-        device=usage.device,
-        architecture=usage.architecture,
+        device=on.device,
+        architecture=on.architecture,
         begin=begin,
         end=max(begin, end),
         compute=compute,
         claimed=claimed,
-        used=usage.memory if is_cpu(usage.architecture) else usage.device_memory or 0,
+        used=used,
         failed=failed,
-    )
-
-
-def running_job(placed: JobPlaced, *, begin: float, end: float) -> DeviceJob:
-    """An attempt that runs; ``end`` is now."""
-    compute, claimed, _ = placed.share
-    return DeviceJob(
-        trial=placed.trial,
-        attempt=placed.attempt,
-        device=placed.device,
-        architecture=placed.architecture,
-        begin=begin,
-        end=max(begin, end),
-        compute=compute,
-        claimed=claimed,
-        used=0,
-        running=True,
+        running=isinstance(on, JobPlaced),
     )
 
 
@@ -119,14 +107,7 @@ def device_jobs(state: StudyState) -> list[DeviceJob]:
         (*trial.all_results, *trial.failures) for trial in state.trials
     )
     found = (
-        device_job(
-            event.trial,
-            event.attempt,
-            usage_of(event),
-            begin=event.started,
-            end=event.ended,
-            failed=isinstance(event, AttemptFailed),
-        )
+        device_job(usage_of(event), begin=event.started, end=event.ended, failed=isinstance(event, AttemptFailed))
         for event in ended
     )
     return [job for job in found if job is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.usage import Usage, UsageField
@@ -76,11 +76,6 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     return "; ".join(filter(None, groups))
 
 
-def largest_memory(usages: Iterable[Usage | None]) -> int | None:
-    """Peak memory of several attempts in bytes; None where none was measured."""
-    return max((usage.memory for usage in usages if usage is not None), default=None)
-
-
 def violated(spec: StudySpec, result: JobCompleted) -> str:
     """The constraints that a result violates, with their values; empty where there are none."""
     values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
@@ -152,27 +147,18 @@ def trial_story(study: Study, number: int) -> list[str]:
     return lines
 
 
-def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """What the trial's attempts could not restore from another trial's checkpoint."""
-    for entry in entries:
-        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
-            report = entry.stimulus.report
-            yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
-
-
-def gang_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """How many ranks the trial's attempts had, where these were gangs; with ``gang: auto`` they differ."""
+def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
+    """What the journal tells of the trial's attempts besides: their ranks, what was not restored, warnings."""
     ranks: dict[int, int] = {}
+    unrestored: list[str] = []
+    warned: list[str] = []
     for entry in entries:
         for event in entry.events:
             if isinstance(event, JobGranted) and event.trial == trial and event.demand.slots > 1:
                 ranks[event.attempt] = event.demand.slots
-    yield from (f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items()))
-
-
-def warning_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """What the trial's attempts were warned of: state that a resume would begin anew."""
-    for entry in entries:
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
-            yield from (f"attempt {report.attempt} warned: {line}" for line in report.warnings or ())
+            unrestored += [f"attempt {report.attempt} left as built: {line}" for line in report.unrestored]
+            warned += [f"attempt {report.attempt} warned: {line}" for line in report.warnings or ()]
+    gangs = [f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items())]
+    return [*gangs, *unrestored, *warned]

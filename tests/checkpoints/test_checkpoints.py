@@ -212,7 +212,7 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
-    budget = study._budget
+    budget = study.parts.budget
     assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     against = 0
@@ -238,7 +238,7 @@ def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> No
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
-    budget, live = study._budget, study.checkpoints
+    budget, live = study.parts.budget, study.checkpoints
     assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     order = []
@@ -359,7 +359,7 @@ def test_a_study_without_end_stays_within_its_limit() -> None:
 def test_without_limits_there_is_no_budget() -> None:
     study = fresh(make_spec())
     study.set_capacity(2)
-    assert study._budget is None and study._checkpoints is None
+    assert study.parts.budget is None and study.parts._checkpoints is None
 
 
 @pytest.mark.parametrize("limits", [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}])

@@ -33,7 +33,7 @@ from hpo_core.spec import (
 )
 from hpo_core.study import Study
 from hpo_flows.compare import compare
-from hpo_flows.deployed.flows import rerun, resume, tune_file
+from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
     SHOWN,
@@ -47,14 +47,12 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_folds import empty_tab
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, empty_tab
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
 from hpo_flows.retraining.challengers import check_function
-from hpo_flows.tune import tune
 from tests.conftest import World, fresh, make_spec
 
 STUDY = """
@@ -682,12 +680,12 @@ def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_stu
 
 def test_a_deployment_without_what_the_form_needs_is_registered_with_it(permissions: Permissions) -> None:
     entries = [
-        {"name": "own", "entrypoint": "hpo_flows.tune:tune", "parameters": FLAT},
+        {"name": "own", "entrypoint": "hpo_flows.deployed.flows:tune", "parameters": FLAT},
         {"name": "x", "entrypoint": "a:b"},
     ]
     own, other = begun_as_drawn(entries)
     assert other == entries[1] and own["parameters"]["metric"] == {"name": "val_loss", "mode": "min"}
-    bare = begun_as_drawn([{"entrypoint": "hpo_flows.tune:tune"}])[0]["parameters"]
+    bare = begun_as_drawn([{"entrypoint": "hpo_flows.deployed.flows:tune"}])[0]["parameters"]
     assert bare == {"metric": {"name": "val_loss", "mode": "min"}, "numbers": [], "choices": []}
     assert of_a_run(permissions, own["parameters"]).metric.name == "val_loss"
 

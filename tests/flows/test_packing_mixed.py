@@ -18,7 +18,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, ControllerStarted, Entry, JobCompleted, JobPlaced
 from hpo_core.model.trial import Outcome
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.views.device_use import running_lines
 from tests.flows.packed_runs import LIMIT, MB, ROOT, Judge, Packed, check_shares, most_at_once, resident, until, usage
 from tests.nvml_stub.cards import GIB, Cards

@@ -16,9 +16,9 @@ from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.placement.demands.known_need import KnownNeeds
 from hpo_core.placement.scaling.speedups import kappa
 from hpo_core.placement.shares.water_filling import JUST_BEGUN, Claim, divide, ideal_shares
-from hpo_core.search.halving.rungs import Ladder
+from hpo_core.search.evolution import Parents, TrialSession
 from hpo_core.search.method import Sample
-from hpo_core.search.population.parents import Parents, Session
+from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.spec import AshaSearch, HyperbandSearch, PashaSearch, ShaSearch
 from tests.conftest import fresh, make_spec
@@ -186,7 +186,7 @@ def test_sizes_of_hyperband(eta: str, r: int, factor: int) -> None:
 
 @pytest.mark.parametrize(("members", "percent"), [(100, 29), (180, 35), (10, 20), (7, 20), (25, 28)])
 def test_so_many_of_a_population_are_replaced(members: int, percent: int) -> None:
-    sessions = [Session({}, None, member, fitness=(float(member),), ended=True) for member in range(members)]
+    sessions = [TrialSession({}, None, member, fitness=(float(member),), ended=True) for member in range(members)]
     parents = Parents(sessions, seed=1, selection="truncation", truncation=percent / 100, fitness="priority")
     for member in range(members):
         parents.add(member)

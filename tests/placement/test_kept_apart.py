@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.packed_placing import learn_from_journal
-from hpo_core.journal.measurement_files import read_file, written
+from hpo_core.journal.measurements import read_file, written
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.devices.usage import Usage

@@ -15,8 +15,8 @@ from hpo_core.model.events import JobGranted, Reproduced, TrialStopped
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.search.evolution import by_dominance, by_priority, ranked
 from hpo_core.search.pbt import Pbt
-from hpo_core.search.population.fitness import by_dominance, by_priority, ranked
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import facts, judge
 

@@ -21,7 +21,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
 from hpo_core.views.sharing.standings import standing_of
 from hpo_flows.command import app
@@ -202,12 +202,12 @@ def test_words_name_who_goes_first_and_different_sizes() -> None:
 
 
 def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
-    from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
+    from hpo_flows.prefect_pages.artifacts import StudyArtifacts
 
     study = Study.create(make_spec(share=True, **SHARED))
-    artifacts = StudyArtifacts(study, uuid4(), pool=lambda: "pool p: 2 of 8 slots")
+    artifacts = StudyArtifacts(study, uuid4(), began=0.0, pool=lambda: "pool p: 2 of 8 slots")
     assert "pool p: 2 of 8 slots" in artifacts._shown()["study"][1]
-    assert "pool" not in StudyArtifacts(study, uuid4())._shown()["study"][1]
+    assert "pool" not in StudyArtifacts(study, uuid4(), began=0.0)._shown()["study"][1]
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
 from hpo_core.state import StudyState
-from hpo_core.tracking.run_contents import description
+from hpo_core.tracking.mlflow_runs import description
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import other_best_words, summarize
 from tests.checkpoints.test_checkpoints import Disk

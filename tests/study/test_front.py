@@ -20,7 +20,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.report.front_figure import front_figure, front_table
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
-from hpo_core.tracking.run_tags import study_tags, trial_tags
+from hpo_core.tracking.mlflow_runs import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import front_members, front_rows
 from tests.conftest import fresh, make_spec

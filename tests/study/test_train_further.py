@@ -22,7 +22,7 @@ from hpo_core.report.comparison import read_contender
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
-from hpo_core.tracking.run_tags import trial_tags
+from hpo_core.tracking.mlflow_runs import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
@@ -242,7 +242,7 @@ def test_targets_that_are_none(to: Any) -> None:
 
 
 def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
-    entries = [decode_entry(line) for line in (FOLDER / "further-format-2.jsonl").read_text().splitlines()]
+    entries = [decode_entry(line) for line in (FOLDER / "further-format-1.jsonl").read_text().splitlines()]
     page = write_report(entries, tmp_path / "page.html", links={}).read_text()
     assert "Training beyond the search is not drawn here" in page and "trained up to 60" in page
     series = read_series(entries)

@@ -40,8 +40,8 @@ from hpo_core.security.private_files import LockFile
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.prefect_pages.artifacts import artifact_key
 from hpo_flows.retraining.challengers import Challengers, Rules, scores_of
-from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
 class Retraining:

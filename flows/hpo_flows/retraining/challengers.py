@@ -18,11 +18,11 @@ from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_r
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
+from hpo_flows.deployed.flow_run import drive
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.liveness.api_watch import PATIENT_SECONDS
-from hpo_flows.study_run.flow_run import drive
+from hpo_flows.prefect_api.api_watch import PATIENT_SECONDS
+from hpo_flows.prefect_pages.study_pages import run_in_flow
 from hpo_flows.study_run.session import Session
-from hpo_flows.tune import run_in_flow
 
 
 class Rules(BaseModel):
