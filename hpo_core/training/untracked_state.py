@@ -141,9 +141,9 @@ class LoopWatch:
             return False
         if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
-        if isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__") or is_torch(value, _LOADER):
+        if is_plain(value) or isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__"):
             return True
-        return is_plain(value) or is_iterator(value) or is_generator(value) or is_known_object(value)
+        return is_iterator(value) or is_generator(value) or is_torch(value, _LOADER) or is_known_object(value)
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
