@@ -19,7 +19,7 @@ from hpo_core.model.trial import Params
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
 from hpo_core.placement.scaling.speedups import speedups
 from hpo_core.spec import StudySpec
-from hpo_core.spec.slots.scaling import MOST
+from hpo_core.spec.sections import MOST_RANKS
 from hpo_core.study import Study
 from hpo_core.study.gang_sizes import step_model
 
@@ -147,5 +147,5 @@ def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
     scaling = spec.scaling
     gains = dict(scaling.speedups)
     if not gains and (model := step_model(scaling, {})) is not None:
-        gains = speedups(model, range(1, (scaling.most or MOST) + 1))
+        gains = speedups(model, range(1, (scaling.most or MOST_RANKS) + 1))
     return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=gains)
