@@ -203,16 +203,10 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
     for (name, architecture), own in sorted(by_device.items()):
         compute, memory = (sum(placed.share[k] for placed in own) for k in (0, 1))
         claimed = f"{memory_words(memory)} and {compute / 10:.0f}% of compute claimed"
-        each = [
-            f"trial {one.trial} to {state.running[one.trial].target:,} ({memory_words(one.share[1])})" for one in own
-        ]
+        each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [
-        f"trial {grant.trial} to {grant.target:,}"
-        for number, grant in state.running.items()
-        if number not in state.placed
-    ]
+    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
     return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
 
 
