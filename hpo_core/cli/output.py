@@ -20,6 +20,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError
+from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
@@ -39,7 +40,6 @@ from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.sharing.standings import share_words, standings
 from hpo_core.views.summary import (
     BestResult,
     StudySummary,
@@ -189,8 +189,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     if as_json:
         print_study(home, name, None, as_json)
         return
-    from hpo_core.journal.pools import live_rows
     from hpo_core.journal.sql import is_alive
+    from hpo_core.pool.store import live_rows
 
     source = home.read_journal()
     with damage_named(source, name):

@@ -19,17 +19,17 @@ from hpo_core.model.errors import HpoError, JournalUnavailableError
 from hpo_core.security.untrusted_text import json_text
 
 if TYPE_CHECKING:
-    from hpo_core.views.sharing.standings import Standing
+    from hpo_core.pool.words import Standing
 
 AUDIT_DIFFERS = 8
 
 
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
-    from hpo_core.journal.pools import live_rows
     from hpo_core.journal.sql import is_alive
+    from hpo_core.pool.store import live_rows
+    from hpo_core.pool.words import standings
     from hpo_core.study import Study
-    from hpo_core.views.sharing.standings import standings
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core.journal.pools import MemoryPools
 from hpo_core.model.rng import Stream
+from hpo_core.pool.store import MemoryPools
 from hpo_core.report.hopping.hop_lanes import units_of
 from hpo_core.report.jobs.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.study.job_timeline import jobs_over_time, short_names

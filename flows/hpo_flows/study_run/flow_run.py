@@ -17,12 +17,12 @@ from prefect.states import Failed
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.executor import Executor
 from hpo_core.model.trial import Job, Report
+from hpo_core.pool.words import standing_of
 from hpo_core.security.masking import mask_logs, masked, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.hop_views import PartitionNames
-from hpo_core.views.sharing.standings import standing_of
 from hpo_core.views.summary import notices_of
 from hpo_flows.liveness.api_watch import (
     RETURN_SECONDS,
@@ -73,7 +73,7 @@ def task_runs_of(study: Study, clock: Callable[[], float] | None = None) -> Task
 def pool_words_of(session: Session) -> Callable[[], str] | None:
     """What tells how a session's study stands in its pool; None: it shares no slots."""
     seat = session.seat
-    return None if seat is None else lambda: standing_of(seat.mine, seat.others, seat.terms.pool).words
+    return None if seat is None else lambda: standing_of(seat.row, seat.others).words
 
 
 def _dispatcher(study: Study, executor: Executor) -> Dispatcher:

@@ -25,15 +25,15 @@ from uuid import UUID
 import msgspec
 
 from hpo_core.execution.loop import Observer
-from hpo_core.journal.pools import live_rows
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive, open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
 from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
-from hpo_core.views.sharing.standings import standings
 from hpo_flows.liveness.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from hpo_core.model.events import TrialAbandoned
+from hpo_core.pool.words import share_words
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
@@ -22,7 +23,6 @@ from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
-from hpo_core.views.sharing.standings import share_words
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
