@@ -4,11 +4,9 @@ Promotion ASHA plays a table of real learning curves (``DATA/curves/mlp_digits.n
 
 - ``retrained``: with room for ``max_count`` checkpoints, the units of training spent again on trials that were
   promoted after their checkpoint had been removed, summed over the study, mean of the seeds. The rules differ in what
-  goes first: ``final place``, the least chance to be among the best 1/eta in the end (the rule before, ``removal:
-  final_place``); ``first passage``, the least chance to be among them at any time, which is when ASHA promotes;
-  ``expected loss``, the least of that chance times the units behind the trial (the default); ``lowest level``, no
-  chance at all: the lowest rung, there the last in order.
-- ``calibration``: without a limit, after every 7th result, what both chances say of each trial that waits outside the
+  goes first: ``expected loss``, the least chance of promotion times the units behind the trial (what studies do);
+  ``chance alone``; ``lowest level``, no chance at all: the lowest rung, there the last in order.
+- ``calibration``: without a limit, after every 7th result, what the chance says of each trial that waits outside the
   best 1/eta of its rung, in ten bins, and which share of them was promoted later.
 
 Writes results/checkpoint_removal.json and .png.
@@ -28,7 +26,7 @@ import plot_style
 import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.checkpoints.budget import Budget
+from hpo_core.checkpoints.budget import Budget, promotion_chance
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Job, Report
@@ -45,43 +43,26 @@ SEARCHES: dict[str, dict[str, Any]] = {
 Choice = tuple[float, int, int, float]
 
 
-class ExpectedLoss(Budget):
-    """The default."""
-
-
-class FinalPlace(Budget):
-    """The rule before."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._old_rule = True
-
-
-class FirstPassage(Budget):
-    def _choice(self, group: Any, turn: int | None) -> Choice | None:
-        found = super()._choice(group, turn)
+class ChanceAlone(Budget):
+    def _choice(self, rung: Any, turn: int | None) -> Choice | None:
+        found = super()._choice(rung, turn)
         return None if found is None else (found[3], *found[1:])
 
 
 class LowestLevel(Budget):
-    def _choice(self, group: Any, turn: int | None) -> Choice | None:
-        found = super()._choice(group, turn)
+    def _choice(self, rung: Any, turn: int | None) -> Choice | None:
+        found = super()._choice(rung, turn)
         return None if found is None else (float(found[1]), *found[1:])
 
 
-RULES: dict[str, type[Budget]] = {
-    "final place": FinalPlace,
-    "first passage": FirstPassage,
-    "expected loss": ExpectedLoss,
-    "lowest level": LowestLevel,
-}
+RULES: dict[str, type[Budget]] = {"expected loss": Budget, "chance alone": ChanceAlone, "lowest level": LowestLevel}
 
 
 class Observed(Study):
     """Notes what the chances say of the trials that wait."""
 
-    looks: list[tuple[int, int, float, float]]
-    """(trial, rung, first passage, final place)."""
+    looks: list[tuple[int, int, float]]
+    """(trial, rung, chance)."""
 
     def tell_report(self, report: Report) -> list[Job]:
         jobs = super().tell_report(report)
@@ -90,13 +71,15 @@ class Observed(Study):
         return jobs
 
     def _look(self) -> None:
+        brackets = self.method.brackets  # type: ignore[attr-defined]
         for trial in self.state.trials:
             if trial.running or not trial.results or trial.loss is None:
                 continue
-            contest = self.method.contest(trial.bracket, trial.results[-1].rung)
-            if contest is None or (place := contest.rung.rank(trial.number)) <= contest.sure:
-                continue
-            self.looks.append((trial.number, trial.results[-1].rung, contest.chance(place), contest.final_place(place)))
+            bracket, rung = trial.bracket, trial.results[-1].rung
+            here = brackets.rung(bracket, rung)
+            place, eta = here.rank(trial.number), here.reduction_factor
+            if place > here.size // eta and not brackets.is_top(bracket, rung):
+                self.looks.append((trial.number, rung, promotion_chance(place, here.size, float(eta))))
 
 
 def played(
@@ -113,8 +96,7 @@ def played(
     if isinstance(study, Observed):
         study.looks = []
     if rule is not None:
-        assert study._checkpoints is not None
-        study._budget = study._grants._budget = rule(study.spec.checkpoints, study._checkpoints)
+        study.parts.budget = rule(study.spec, study.checkpoints)
     Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost).run()
     assert study.status == "finished", study.state.halted
     return study
@@ -154,46 +136,39 @@ def compare(table: CurveTable, seeds: int) -> dict[str, Any]:
 
 
 def calibrate(table: CurveTable, seeds: int) -> dict[str, Any]:
-    """By search, kind of chance and part of the ladder: looks, mean predicted and share promoted by bin."""
+    """By search and part of the ladder: looks, mean predicted chance and share promoted, by bin."""
     found: dict[str, Any] = {}
     for name, search in SEARCHES.items():
-        looks: list[tuple[int, bool, float, float]] = []
+        looks: list[tuple[int, bool, float]] = []
         for seed in range(seeds):
             study = played(table, search, seed)
             assert isinstance(study, Observed)
             went = {(event.trial, event.rung) for event in grants(study)}
-            looks += [(rung, (trial, rung + 1) in went, first, last) for trial, rung, first, last in study.looks]
-        for kind, at in (("first passage", 2), ("final place", 3)):
-            for part in ("base rung", "rungs above"):
-                rows = [look for look in looks if (look[0] == 0) == (part == "base rung")]
-                bins: list[list[tuple[float, bool]]] = [[] for _ in range(10)]
-                for row in rows:
-                    bins[min(9, int(row[at] * 10))].append((row[at], row[1]))
-                found.setdefault(name, {}).setdefault(kind, {})[part] = [
-                    {"looks": len(b), "predicted": round(statistics.fmean(p for p, _ in b), 4),
-                     "observed": round(statistics.fmean(o for _, o in b), 4)} if b else {"looks": 0}
-                    for b in bins
-                ]  # fmt: skip
-                zero = [row[1] for row in rows if row[at] == 0.0]
-                found[name].setdefault("said 0", {})[f"{kind}, {part}"] = {"looks": len(zero), "promoted": sum(zero)}
+            looks += [(rung, (trial, rung + 1) in went, chance) for trial, rung, chance in study.looks]
+        for part in ("base rung", "rungs above"):
+            bins: list[list[tuple[float, bool]]] = [[] for _ in range(10)]
+            for rung, promoted, chance in looks:
+                if (rung == 0) == (part == "base rung"):
+                    bins[min(9, int(chance * 10))].append((chance, promoted))
+            found.setdefault(name, {})[part] = [
+                {"looks": len(b), "predicted": round(statistics.fmean(p for p, _ in b), 4),
+                 "observed": round(statistics.fmean(o for _, o in b), 4)} if b else {"looks": 0}
+                for b in bins
+            ]  # fmt: skip
     return found
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
     figure, rows = plot_style.panels(len(found), 2, 9, 3.4 * len(found))
-    for (name, kinds), panels in zip(found.items(), rows, strict=True):
-        for panel, part in zip(panels, ("base rung", "rungs above"), strict=True):
+    for (name, parts), panels in zip(found.items(), rows, strict=True):
+        for panel, (part, bins) in zip(panels, parts.items(), strict=True):
+            seen = [b for b in bins if b["looks"] >= 20]
             panel.plot([0, 1], [0, 1], color=plot_style.GREY, linewidth=0.9)
-            for kind, color in (("final place", plot_style.GREY), ("first passage", plot_style.RUST)):
-                bins = [b for b in kinds[kind][part] if b["looks"] >= 20]
-                label = "first passage" if kind == "first passage" else "final place (before)"
-                panel.plot(
-                    [b["predicted"] for b in bins], [b["observed"] for b in bins], color=color, marker="o", label=label
-                )
+            predicted, observed = [b["predicted"] for b in seen], [b["observed"] for b in seen]
+            panel.plot(predicted, observed, color=plot_style.RUST, marker="o")
             panel.set_xlabel("predicted chance of promotion")
             panel.set_ylabel("share promoted")
             panel.set_title(f"{name}: {part}")
-            panel.legend()
     plot_style.keep(figure, path)
 
 
@@ -206,17 +181,12 @@ def main() -> None:
     folder, facts, began = result_file.data_folder(given.data), result_file.machine(), time.monotonic()
     table = CurveTable.load(folder / "curves" / "mlp_digits.npz")
     calibration = calibrate(table, given.seeds)
-    for name, kinds in calibration.items():
+    for name, parts in calibration.items():
         print(f"\n{name}")
         result_file.table(
-            ("chance", "part", *(f"{k / 10:.1f}-" for k in range(10))),
-            [
-                [kind, part, *(b.get("observed") for b in kinds[kind][part])]
-                for kind in ("first passage", "final place")
-                for part in ("base rung", "rungs above")
-            ],
+            ("part", *(f"{k / 10:.1f}-" for k in range(10))),
+            [[part, *(f"{b.get('observed')} ({b['looks']})" for b in bins)] for part, bins in parts.items()],
         )
-        print(kinds["said 0"])
     draw(calibration, result_file.RESULTS / "checkpoint_removal.png")
     comparison = compare(table, given.seeds)
     result_file.table(

@@ -36,10 +36,10 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.stage import Rung
 from hpo_core.search.asha import Asha
 from hpo_core.search.asha_stopping import AshaStopping
-from hpo_core.search.halving.brackets import hyperband_size
-from hpo_core.search.halving.rungs import rung_levels
+from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.method import Promote
 from hpo_core.search.pasha import Pasha
+from hpo_core.search.rungs import rung_levels
 from hpo_core.simulation import CurveTable
 from hpo_core.spec import AshaSearch, PashaSearch
 

@@ -37,7 +37,7 @@ from scipy.stats import rankdata, wilcoxon
 from hpo_core.model.events import JobCompleted
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.trial import Params
-from hpo_core.search.halving.rungs import rung_levels
+from hpo_core.search.rungs import rung_levels
 from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 

@@ -27,7 +27,7 @@ from typing import Any
 import plot_style
 import result_file
 
-from hpo_core.hopper.board import Unit, UnitEnd
+from hpo_core.hopper.board import PlannedUnit, UnitEnd
 from hpo_core.hopper.exact_policy import solve
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import Played, lower_bound, play
@@ -86,7 +86,7 @@ class Problem:
             schedule.add(configuration, to=epochs[configuration] if epochs else 1)
         return schedule
 
-    def unit(self, unit: Unit) -> float:
+    def unit(self, unit: PlannedUnit) -> float:
         """The true seconds; they depend on the worker where replicas let the partition be visited elsewhere."""
         return self.seconds[unit.configuration][int(unit.worker)]
 
@@ -97,14 +97,14 @@ class Timed(HopSchedule):
     spent = 0.0
     units = 0
 
-    def next_units(self) -> list[Unit]:
+    def next_units(self) -> list[PlannedUnit]:
         start = time.process_time()
         units = super().next_units()
         self.spent += time.process_time() - start
         self.units += len(units)
         return units
 
-    def unit_ended(self, unit: Unit, *, seconds: float | None = None) -> UnitEnd:
+    def unit_ended(self, unit: PlannedUnit, *, seconds: float | None = None) -> UnitEnd:
         start = time.process_time()
         end = super().unit_ended(unit, seconds=seconds)
         self.spent += time.process_time() - start
@@ -169,7 +169,7 @@ def with_barrier(problem: Problem, epochs: list[int], policy: str) -> Played:
     """As Cerebro: the next epoch begins when all configurations have ended this one."""
     behind = {"left": len(epochs), "epoch": 1}
 
-    def on_end(schedule: HopSchedule, unit: Unit, end: UnitEnd) -> None:
+    def on_end(schedule: HopSchedule, unit: PlannedUnit, end: UnitEnd) -> None:
         behind["left"] -= end.job_ended
         if behind["left"]:
             return
@@ -244,7 +244,7 @@ def at_once(costs: list[float], seeds: int) -> list[dict[str, Any]]:
                             schedule.remove(configuration)
 
                     def begin_next(
-                        schedule: HopSchedule, unit: Unit, end: UnitEnd, *, left: list[int] = waiting
+                        schedule: HopSchedule, unit: PlannedUnit, end: UnitEnd, *, left: list[int] = waiting
                     ) -> None:
                         if end.job_ended and left:
                             schedule.add(left.pop(0), to=1)

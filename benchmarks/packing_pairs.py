@@ -306,7 +306,7 @@ def play_placed(jobs: Sequence[Job], speeds: Speeds, placer: SharedDevices, seed
             PlacedJob(job.number, attempts[job.number], Rung(0, 0), 1, {"model": job.key[0], "batch": job.key[1]})
             for job in waiting[:AHEAD]
         ]
-        for placed, slot in placer.place(ahead, now=now):
+        for placed, slot in placer.place(ahead, now=now).begun:
             (job,) = (one for one in waiting if one.number == placed.trial)
             waiting.remove(job)
             begun = Running(job, placed, slot.name, now, job.left)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import result_file
 
-from hpo_core.search.halving.pareto_rungs import ParetoRung
+from hpo_core.search.pareto_rungs import ParetoRung
 
 SIZES = (1_000, 10_000)
 OBJECTIVES = (2, 3, 5)

@@ -40,19 +40,18 @@ import plot_style
 import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.checkpoints.paths import checkpoint_path
+from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.rng import Stream
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
-from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.samplers.sampler import Sampler
+from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage

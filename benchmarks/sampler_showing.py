@@ -34,8 +34,7 @@ from samplers import SHOWN, bootstrapped, play
 
 from hpo_core.model.trial import Params
 from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.samplers.ranked_gp.ranking import scored
-from hpo_core.samplers.ranked_gp.trial_results import by_rung
+from hpo_core.samplers.ranked_results import by_rung, scored
 from hpo_core.samplers.sampler import Sampler, SamplerContext
 from hpo_core.spec import StudySpec, create_sampler
 

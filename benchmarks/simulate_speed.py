@@ -61,7 +61,7 @@ def peak() -> int:
 def spec_of(name: str, trials: int) -> dict[str, Any]:
     search = dict(METHODS[name])
     if search["method"] == "hyperband":
-        from hpo_core.search.halving.brackets import hyperband_size
+        from hpo_core.search.brackets import hyperband_size
 
         search["rounds"] = max(1, round(trials / sum(hyperband_size(s, 5, 4) for s in range(5))))
     else:

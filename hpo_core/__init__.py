@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.state import StudyState, TrialRecord
     from hpo_core.study import Study
-    from hpo_core.training.exactness.plain_values import State
+    from hpo_core.training.saved_state import State
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,7 @@ _HOMES = {
     "spec": ("StudySpec", "load_spec"),
     "state": ("StudyState", "TrialRecord"),
     "study": ("Study",),
-    "training.exactness.plain_values": ("State",),
+    "training.saved_state": ("State",),
     "model.trial": ("Checkpoint", "Job", "Outcome", "Report"),
 }
 

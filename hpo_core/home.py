@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.security.credentials import without_credentials
-from hpo_core.security.masking import add_secrets_of
+from hpo_core.security.masking import add_secrets_of, without_credentials
 from hpo_core.security.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 

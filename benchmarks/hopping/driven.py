@@ -14,11 +14,9 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.execution.dispatch import DirectDispatcher
-from hpo_core.execution.executor import OnReport
 from hpo_core.home import Home
-from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Report
+from hpo_core.study import Study
 
 HERE = str(Path(__file__).resolve().parent)
 
@@ -30,19 +28,19 @@ class Ended(msgspec.Struct):
     report: Report
 
 
-class Noting(DirectDispatcher):
-    """Submits jobs as they are, and keeps their reports."""
+class Noting:
+    """Observer that keeps what jobs came to."""
 
-    def __init__(self, executor: Any) -> None:
-        super().__init__(executor)
+    def __init__(self, study: Study) -> None:
+        self._study = study
         self.ended: list[Ended] = []
 
-    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        def noted(of: Job, report: Report) -> None:
-            self.ended.append(Ended(of.params, report))
-            on_report(of, report)
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        self.ended.append(Ended(self._study.state.trials[report.trial].params, report))
 
-        super().dispatch(job, slot, noted)
+    def on_tick(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def run_study(folder: Path, plain: dict[str, Any], *, seconds: float) -> list[Ended]:
@@ -70,12 +68,13 @@ def main(folder: Path) -> None:
     session = Session(Home(folder / "home"), spec.study, spec=spec)
     made: list[Noting] = []
 
-    def noting(_study: Any, executor: Any) -> Noting:
-        made.append(Noting(executor))
+    def noting(study: Study) -> Noting:
+        made.append(Noting(study))
         return made[-1]
 
+    session.add_observer(noting)
     try:
-        _, summary = session.run(noting)
+        _, summary = session.run()
     finally:
         session.close()
     (folder / "ended.msgpack").write_bytes(msgspec.msgpack.encode(made[-1].ended))

@@ -162,7 +162,7 @@ def _executor(address: str, scheduler: int, workers: list[int], tasks: int, seco
 def _idle(address: str, scheduler: int, workers: int) -> dict[str, Any]:
     from distributed import Client
 
-    from hpo_flows.dask.lost_workers import facts_of_workers
+    from hpo_flows.dask.worker_facts import facts_of_workers
 
     with Client(address, timeout=60, set_as_default=False) as client:
         client.wait_for_workers(workers, timeout=150)

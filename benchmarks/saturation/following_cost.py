@@ -37,7 +37,7 @@ def measure(*, what: str, slots: int) -> dict[str, Any]:
     from hpo_core.journal.memory import MemoryJournal
     from hpo_core.study import Study
     from hpo_core.tracking.tracked_study import TrackedStudy
-    from hpo_flows.study_run.followed_jobs import FollowedJobs
+    from hpo_flows.prefect_pages.task_runs import FollowedJobs
 
     ours.SLOTS = slots
     journal = MemoryJournal()

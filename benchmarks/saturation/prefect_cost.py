@@ -41,7 +41,7 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
     from hpo_core.model.stage import Rung
     from hpo_core.model.trial import Job, Outcome, Report
     from hpo_flows.prefect_api.connection import wait_for_final_states
-    from hpo_flows.study_run.tasks import TaskPerJob, TaskPerRung, TaskRuns
+    from hpo_flows.prefect_pages.task_runs import TaskPerJob, TaskPerRung, TaskRuns
 
     found: dict[str, Any] = {}
 

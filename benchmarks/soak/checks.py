@@ -18,7 +18,7 @@ from hpo_core.model.events import AttemptFailed, ControllerChanged, Entry, JobCo
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.lineage import Lineage, read_lineage
 
 

@@ -18,7 +18,7 @@ from hpo_core.cli.output import err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_flows.early_interrupt import end_at_interrupt
 
 
@@ -52,8 +52,7 @@ def tune(
     """Run a new study to its end."""
     end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
-    from hpo_core.spec.overrides import split_change
-    from hpo_core.spec.study_file import read_configurations
+    from hpo_core.spec.study_file import read_configurations, split_change
 
     spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
@@ -147,7 +146,7 @@ def rerun(
 ) -> None:
     """Train again along a study's recorded grants: same parameters, seeds and promotions."""
     from hpo_core.replay.rerun import rerun_spec
-    from hpo_core.spec.overrides import split_change
+    from hpo_core.spec.study_file import split_change
 
     settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
     place = Home(home, journal)
@@ -231,7 +230,7 @@ def worker() -> None:
 
 def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
     """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
-    from hpo_flows.home_ui.serve import serve_home
+    from hpo_flows.serve_home import serve_home
 
     serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
 
@@ -248,8 +247,6 @@ app = new_app(
         "tune": tune,
         "resume": resume,
         "extend": extend,
-        "abandon": CORE_COMMANDS["abandon"],
-        "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
         "tune-packing": tune_packing,
         **CORE_COMMANDS,

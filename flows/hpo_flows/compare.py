@@ -10,16 +10,16 @@ from pydantic import Field
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
-from hpo_core.tracking.mlflow_links import reason_of
+from hpo_core.tracking.tracker_links import reason_of
+from hpo_flows.deployed.flow_run import failing_in_words
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.deployed.plain_failures import failing_in_words
-from hpo_flows.study_run.prefect_artifacts import artifact_key
+from hpo_flows.prefect_pages.artifacts import artifact_key
 
 
 def _run_name() -> str:

@@ -13,16 +13,15 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from hpo_core.retraining.data_fingerprint import absolute_path
+from hpo_core.retraining.repeated_studies import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
+from hpo_flows.deployed.flow_run import failing_in_words
+from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.deployed.plain_failures import failing_in_words
-from hpo_flows.liveness.parent_watch import end_with_worker
-from hpo_flows.retraining.actions import Retraining
+from hpo_flows.retraining.actions import Retraining, RetrainingBusyError, only_retraining
 from hpo_flows.retraining.challengers import Rules, check_function
-from hpo_flows.retraining.model_lock import RetrainingBusyError, only_retraining
 
 __all__ = ["Rules", "retrain"]
 

@@ -1,8 +1,7 @@
 """Saves and loads checkpoints: one safetensors file each, written atomically, verified before use.
 
-File format: 8 bytes length, JSON header (one entry per tensor, the tree's structure as metadata), data. This module
-writes it itself, so that hashing, writing and fsync take one pass without a second copy in memory. The safetensors
-library reads it and checks the header.
+Written by this package itself, so that hashing, writing and fsync take one pass without a second copy in memory. The
+safetensors library reads the file and checks its header.
 """
 
 from __future__ import annotations
@@ -11,32 +10,22 @@ import contextlib
 import hashlib
 import io
 import json
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hpo_core.checkpoints.storage import local_copy, local_path, write
-from hpo_core.checkpoints.tree_codec import Block, Flattener, unflatten
+from hpo_core.checkpoints.tree_codec import Block, file_chunks, tree_chunks, unflatten
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint
 
 FORMAT = 1
+MODEL_NAMES = ("model", "module", "net", "network")
+"""What a tracked model is usually called; asked in this order where several objects have weights."""
 BEST = "hpo_repeat"
 """Metadata of a checkpoint of several seed repeats: number of the one whose state is that of the file."""
-ITEM_BYTES = {
-    "F64": 8,
-    "I64": 8,
-    "U64": 8,
-    "C64": 8,
-    "F32": 4,
-    "I32": 4,
-    "U32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I16": 2,
-    "U16": 2,
-}
 
 
 def save(
@@ -62,16 +51,7 @@ def save(
         CheckpointError: the tree contains a value that cannot be stored.
         StorageError: the folder cannot be written; no file is left behind.
     """
-    flattener = Flattener()
-    try:
-        structure = flattener.flatten(tree)
-    except RecursionError as error:
-        raise CheckpointError(
-            "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
-        ) from error
-    blocks = sorted(flattener.blocks.items(), key=lambda item: -ITEM_BYTES.get(item[1].dtype, 1))
-    head = _header(structure, blocks)
-    chunks = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
+    chunks = tree_chunks(tree, hpo_format=str(FORMAT))
     return write_chunks(folder, relative_path, chunks, resource=resource, parent=parent, durable=durable)
 
 
@@ -108,7 +88,9 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durab
     size = 0
     try:
         _make_folder(path.parent, 0o777 if shared else 0o700)
-        with _new_file(partial, 0o666 if shared else 0o600) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(partial, flags, 0o666 if shared else 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
             for chunk in chunks:
                 digest.update(chunk)
                 size += len(chunk)
@@ -194,24 +176,6 @@ def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: 
         )
 
 
-def _header(structure: Any, blocks: list[tuple[str, Block]]) -> bytes:
-    text = json.dumps(structure, allow_nan=False, separators=(",", ":"))
-    header: dict[str, Any] = {"__metadata__": {"hpo_format": str(FORMAT), "hpo_tree": text}}
-    offset = 0
-    for name, block in blocks:
-        end = offset + block.data.size
-        header[name] = {"dtype": block.dtype, "shape": block.shape, "data_offsets": [offset, end]}
-        offset = end
-    return encoded(header)
-
-
-def encoded(header: dict[str, Any]) -> bytes:
-    """A safetensors header as bytes, its length first."""
-    body = json.dumps(header, separators=(",", ":")).encode()
-    body += b" " * (-len(body) % 8)
-    return len(body).to_bytes(8, "little") + body
-
-
 def tree_key(repeat: int, best: int) -> str:
     """Metadata key of a repeat's tree."""
     return "hpo_tree" if repeat == best else f"hpo_tree_{repeat}"
@@ -256,11 +220,6 @@ def _read(path: Path, repeat: int | None) -> Any:
             raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
 
 
-def _new_file(path: Path, mode: int) -> IO[bytes]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, mode), "wb", buffering=0)
-
-
 def _make_folder(folder: Path, mode: int) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent, mode)
@@ -274,3 +233,72 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def mapped(path: Path) -> tuple[dict[str, str], dict[str, Block]]:
+    """Metadata and blocks of a checkpoint file, whose bytes are mapped and not read.
+
+    Raises:
+        CheckpointError: the file is no checkpoint of this package.
+    """
+    try:
+        with path.open("rb") as file:
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        start = 8 + int.from_bytes(view[:8], "little")
+        header = json.loads(bytes(view[8:start]))
+        metadata: dict[str, str] = header.pop("__metadata__")
+        metadata["hpo_tree"]
+        blocks = {
+            name: Block(entry["dtype"], tuple(entry["shape"]), view[start:][slice(*entry["data_offsets"])])
+            for name, entry in header.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"Checkpoint {path} was not written by this package.") from error
+    return metadata, blocks
+
+
+def write_weights(checkpoint: Path, target: Path) -> str:
+    """Write the weights in a checkpoint to ``target``, a safetensors file that any program loads.
+
+    They are copied block by block, without torch and without loading them: keys, types and bytes are those of the
+    model's ``state_dict()``. Tied weights are written once for each of their keys.
+
+    Args:
+        checkpoint: a file whose digest was verified.
+
+    Returns:
+        The name that the model was tracked under.
+
+    Raises:
+        CheckpointError: no tracked object has weights and nothing else, or several do and none is called ``model``.
+    """
+    metadata, blocks = mapped(checkpoint)
+    try:
+        tracked: dict[str, Any] = json.loads(metadata["hpo_tree"])["dict"]["tracked"]["dict"]
+    except (KeyError, TypeError):
+        tracked = {}
+    found = {name: keys for name, node in tracked.items() if (keys := _state_dict(node))}
+    name: str | None = next((one for one in (*MODEL_NAMES, *(found if len(found) == 1 else ())) if one in found), None)
+    if name is None:
+        what = ", ".join(map(repr, tracked)) or "nothing"
+        which = f"{', '.join(map(repr, found))} have" if found else f"none of {what} has"
+        raise CheckpointError(
+            f"Checkpoint {checkpoint}: of what was tracked, {which} a state_dict of tensors and nothing else. Track "
+            "the model as trial.track(model=...)."
+        )
+    weights = {key: blocks[block] for key, block in sorted(found[name].items())}
+    _write_file(target, file_chunks({"format": "pt", "tracked": name}, weights), shared=True, durable=False)
+    return name
+
+
+def _state_dict(node: Any) -> dict[str, str]:
+    """Block by key, of a dict of tensors or arrays; empty for anything else."""
+    if not isinstance(node, dict):
+        return {}
+    found = {}
+    for key, value in list(node["dict"].items()) if "dict" in node else node.get("ordered", ()):
+        block = value.get("tensor", value.get("array")) if isinstance(value, dict) and "dtype" not in value else None
+        if not isinstance(key, str) or not isinstance(block, str):
+            return {}
+        found[key] = block
+    return found

@@ -9,14 +9,12 @@ no more memory than one part's header.
 from __future__ import annotations
 
 import contextlib
-import json
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpo_core.checkpoints import files
 from hpo_core.checkpoints.storage import local_copy, local_path
+from hpo_core.checkpoints.tree_codec import Block, file_chunks
 from hpo_core.model.trial import Checkpoint
 
 
@@ -45,30 +43,14 @@ def merge_parts(
     """
     with contextlib.ExitStack() as stack:
         metadata = {"hpo_format": str(files.FORMAT), files.BEST: str(best)}
-        blocks: list[tuple[int, str, dict[str, Any], memoryview]] = []
+        blocks: dict[str, Block] = {}
         for repeat, part in enumerate(parts):
             path = local_path(folder, part.uri, base)
             if path is None:
                 path = stack.enter_context(local_copy(part.uri))
             files.verify(path, part, Path(folder))
-            header, data = _opened(path)
-            metadata[files.tree_key(repeat, best)] = header.pop("__metadata__")["hpo_tree"]
-            for name, entry in header.items():
-                first, end = entry["data_offsets"]
-                blocks.append((repeat, files.block_name(name, repeat, best), entry, data[first:end]))
-        blocks.sort(key=lambda block: -files.ITEM_BYTES.get(block[2]["dtype"], 1))  # larger items first: each aligned
-        merged: dict[str, Any] = {"__metadata__": metadata}
-        offset = 0
-        for _, name, entry, data in blocks:
-            merged[name] = entry | {"data_offsets": [offset, offset + len(data)]}
-            offset += len(data)
-        chunks = [memoryview(files.encoded(merged)), *(data for *_, data in blocks)]
+            own, own_blocks = files.mapped(path)
+            metadata[files.tree_key(repeat, best)] = own["hpo_tree"]
+            blocks |= {files.block_name(name, repeat, best): block for name, block in own_blocks.items()}
+        chunks = file_chunks(metadata, blocks)
         return files.write_chunks(folder, relative_path, chunks, resource=parts[0].resource, parent=parent)
-
-
-def _opened(path: Path) -> tuple[dict[str, Any], memoryview]:
-    """A part's header and its data, mapped for as long as the view lives."""
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    size = int.from_bytes(mapped[:8], "little")
-    return json.loads(mapped[8 : 8 + size]), memoryview(mapped)[8 + size :]

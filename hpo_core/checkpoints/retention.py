@@ -1,4 +1,4 @@
-"""Which checkpoints of a study are live.
+"""LiveCheckpoints: the checkpoints that may still be loaded or wanted.
 
 Without a limit a checkpoint stays exactly as long as something may load it, or a person may want it:
 
@@ -66,11 +66,11 @@ class LiveCheckpoints:
         self.state = state
         self.method = method
         self.bytes = 0
-        """Of all live checkpoints together."""
+        """Bytes of all live checkpoints together."""
         self.fallbacks: dict[str, tuple[int, Checkpoint]] = {}
-        """By URI, the oldest first: the trial and its fallback, where nothing else holds it."""
+        """Trial and checkpoint of fallbacks that nothing else holds, by URI, the oldest first."""
         self.resting: dict[int, Checkpoint] = {}
-        """By paused trial: where it would go on."""
+        """The checkpoint from which each paused trial would go on."""
         self._dead: list[str] = []
         self._live: _Holds = {}
         self._holders: dict[str, dict[int, Hold]] = {}
@@ -87,17 +87,16 @@ class LiveCheckpoints:
         kind = type(event)
         if kind in _OF_ONE_TRIAL:
             self._settle(event.trial)  # type: ignore[union-attr]
-        elif kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        elif isinstance(event, JobCompleted):
             written = event.checkpoint
             if any((event.trial, event.resource) == (member.trial, member.resource) for member in self.state.front):
                 self._hold(_STUDY, _kept_for_the_user(self.state))
             self._settle(event.trial)
             if written is not None and written.uri not in self._live:
                 self._dead.append(written.uri)
-        elif kind is CheckpointCondemned or kind is CheckpointRemoved:
+        elif isinstance(event, CheckpointCondemned | CheckpointRemoved):
             self._hold(_STUDY, _kept_for_the_user(self.state))
-            for number in dict.fromkeys((event.trial, *self.state.waiting, *self.state.extended)):  # type: ignore[union-attr]
+            for number in dict.fromkeys((event.trial, *self.state.waiting, *self.state.extended)):
                 self._settle(number)
         for number in self._news():
             if number not in self._ruled_out:
@@ -112,7 +111,7 @@ class LiveCheckpoints:
 
     @property
     def uris(self) -> set[str]:
-        """Of all live checkpoints."""
+        """URIs of all live checkpoints."""
         return set(self._live)
 
     def why(self, uri: str) -> Hold | None:
@@ -147,7 +146,7 @@ class LiveCheckpoints:
         return news
 
     def further_start(self, number: int) -> Checkpoint | None:
-        """Where training beyond the search begins: the trial's newest checkpoint, else its nearest ancestor's, or None.
+        """Return where training beyond the search begins: a checkpoint of the trial or its nearest ancestor, or None.
 
         Only those that are live, so that none is tried in vain.
         """
@@ -170,7 +169,7 @@ class LiveCheckpoints:
         self._hold(number, self._wanted(self.state.trials[number]))
 
     def _wanted(self, trial: TrialRecord) -> _Holds:
-        """What a trial holds, by URI."""
+        """Return what a trial holds, by URI."""
         found: _Holds = {}
         if trial.abandoned is None and trial.number not in self._ruled_out:
             reasons = (Hold.PINNED if trial.running or trial.waiting else Hold.RESTING, Hold.FALLBACK)
@@ -184,7 +183,7 @@ class LiveCheckpoints:
         return found
 
     def _wanted_further(self, trial: TrialRecord) -> _Holds:
-        """What a trial holds that was trained beyond the search, or will be."""
+        """Return what a trial holds that was trained beyond the search, or will be."""
         wanted = self.state.extended.get(trial.number)
         newest = Hold.FRONT if wanted is None else Hold.PINNED
         own = [] if trial.abandoned is not None else trial.further_checkpoints()

@@ -13,6 +13,7 @@ link on the way.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -20,8 +21,51 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from hpo_core.checkpoints.paths import files_of_attempt
 from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.stage import Further
+from hpo_core.model.trial import Job
+
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""
+HOPS = "hops"
+"""Folder of the states of models that hop, within the study's folder."""
+
+
+GANGS = "gangs"
+"""Folder of the files through which ranks of gangs find each other, within the study's folder."""
+
+
+def attempt_name(trial: int, attempt: int) -> str:
+    """The attempt's name in log files: ``trial-00007-attempt-3``."""
+    return f"trial-{trial:05d}-attempt-{attempt}"
+
+
+def log_path(trial: int, attempt: int, rank: int = 0) -> str:
+    """Path of the attempt's log, relative to the study's folder; the ranks of a gang after the first have their own."""
+    return f"logs/{attempt_name(trial, attempt)}{f'.rank-{rank}' if rank else ''}.log"
+
+
+def gang_store_path(trial: int, attempt: int, token: str) -> str:
+    """Path of the file through which the ranks of a gang find each other, relative to the study's folder."""
+    return f"{GANGS}/{attempt_name(trial, attempt)}-{token}"
+
+
+def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
+    """Path of the job's checkpoint: relative to the study's folder, or a URL if ``base`` is one."""
+    stage = job.stage
+    place = "further" if type(stage) is Further else f"rung-{stage.rung}"
+    return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
+
+
+def hop_path(trial: int, attempt: int, number: int) -> str:
+    """Path of the state that a unit leaves for the next one, relative to the study's folder."""
+    return f"{HOPS}/trial-{trial:05d}/attempt-{attempt}-unit-{number:06d}.safetensors"
+
+
+def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
+    """Glob pattern of the checkpoint files, complete or not, that an attempt may have written."""
+    return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
+
 
 log = logging.getLogger(__name__)
 _CURE = "Check that it can be reached with the credentials of this process, then resume the study."
@@ -54,15 +98,17 @@ def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
 
 def _without_links(top: Path, below: str) -> Path:
     """Join both and refuse symbolic links: through one, another user could have us load or remove any file."""
-    path = top
-    for part in below.split("/"):
-        path = path / part
-        if path.is_symlink():
-            raise CheckpointError(
-                f"Checkpoint {top / below}: {path} is a symbolic link, and none is followed there. Put the real one "
-                "in its place; for checkpoints elsewhere set checkpoints.folder in the study."
-            )
-    return path
+    if (link := _first_link(top, below)) is not None:
+        raise CheckpointError(
+            f"Checkpoint {top / below}: {link} is a symbolic link, and none is followed there. Put the real one in its "
+            "place; for checkpoints elsewhere set checkpoints.folder in the study."
+        )
+    return top / below
+
+
+def _first_link(top: Path, below: str) -> Path | None:
+    places = itertools.accumulate(below.split("/"), Path.__truediv__, initial=top)
+    return next((place for place in itertools.islice(places, 1, None) if place.is_symlink()), None)
 
 
 def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
@@ -150,7 +196,7 @@ def all_files(folder: str | Path, base: str) -> list[str]:
 def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
     if "://" not in pattern:
         names = [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
-        return [name for name in names if not _has_link(Path(folder), name)]
+        return [name for name in names if not _first_link(Path(folder), name)]
     try:
         filesystem, path = _resolve(pattern)
         filesystem.invalidate_cache()
@@ -158,14 +204,6 @@ def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
         return [head + "/".join(name.rsplit("/", 2)[1:]) for name in filesystem.glob(path)]
     except Exception:
         return []
-
-
-def _has_link(folder: Path, name: str) -> bool:
-    try:
-        _without_links(folder, name)
-    except CheckpointError:
-        return True
-    return False
 
 
 def _resolve(uri: str) -> tuple[Any, str]:

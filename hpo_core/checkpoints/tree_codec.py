@@ -1,4 +1,4 @@
-"""Encodes trees of tensors, arrays and plain values as a JSON structure and named byte blocks, and back.
+"""Encodes trees of tensors, arrays and plain values as safetensors: a JSON structure and named byte blocks; and back.
 
 The set of types is closed, so loading a checkpoint runs no code from it. Plain scalars and lists are written as they
 are; everything else is an object with one tag.
@@ -7,11 +7,13 @@ are; everything else is an object with one tag.
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import math
 import struct
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,3 +219,68 @@ def _brief(value: Any) -> str:
 
 def _is_dense(tensor: Any) -> bool:
     return str(tensor.layout) == "torch.strided" and not tensor.is_quantized and not tensor.is_meta
+
+
+def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[memoryview]:
+    """A safetensors file in chunks: 8 bytes of length, JSON header, blocks.
+
+    Blocks with larger items come first, so each of them is aligned.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    offset = 0
+    ordered = sorted(blocks.items(), key=lambda item: -(len(item[1].data) // max(1, math.prod(item[1].shape))))
+    for name, block in ordered:
+        end = offset + len(block.data)
+        header[name] = {"dtype": block.dtype, "shape": block.shape, "data_offsets": [offset, end]}
+        offset = end
+    body = json.dumps(header, separators=(",", ":")).encode()
+    body += b" " * (-len(body) % 8)
+    head = len(body).to_bytes(8, "little") + body
+    return [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in ordered))]
+
+
+def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
+    """A tree as a safetensors file in chunks; equal trees give equal bytes.
+
+    Raises:
+        CheckpointError: the tree contains a value that cannot be stored.
+    """
+    flattener = Flattener()
+    try:
+        structure = flattener.flatten(tree)
+    except RecursionError as error:
+        raise CheckpointError(
+            "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
+        ) from error
+    text = json.dumps(structure, allow_nan=False, separators=(",", ":"))
+    return file_chunks({**metadata, "hpo_tree": text}, flattener.blocks)
+
+
+def tree_digest(tree: Any) -> str:
+    """SHA-256 of a tree, hexadecimal, without a copy of its tensors; see :func:`tree_chunks`."""
+    digest = hashlib.sha256()
+    for chunk in tree_chunks(tree):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def tree_bytes(tree: Any) -> bytes:
+    """A tree as bytes, for ranks that send each other their states; see :func:`tree_chunks`."""
+    return b"".join(tree_chunks(tree))
+
+
+def tree_of(data: bytes) -> Any:
+    """Inverse of :func:`tree_bytes`; needs torch, runs no code from the bytes.
+
+    Raises:
+        CheckpointError: the bytes are no such tree.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        return unflatten(json.loads(metadata["hpo_tree"]), lambda name: tensors[name].numpy(), tensors.__getitem__)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"A state cannot be decoded: {type(error).__name__}: {error}.") from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from hpo_core.checkpoints.paths import CHECKPOINTS
-from hpo_core.checkpoints.storage import all_files, attempt_files, remove
+from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files, remove
 from hpo_core.model.trial import Report
 from hpo_core.study import Study
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Job, JobKey, Report
 
 OnReport = Callable[[Job, Report], None]
 """Called once for each job, with how its attempt ended; from any thread."""
@@ -72,24 +71,12 @@ class Executor(Protocol):
         """What jobs can run on now."""
         ...
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """By (trial, attempt) that runs: what it was seen to use so far, where jobs share devices; else nothing."""
-        ...
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job."""
         ...
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Let a running attempt (trial, attempt) use at most so many bytes of its device from now on."""
-        ...
-
-    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts (trial, attempt)."""
-        ...
-
-    def cancel_all(self) -> None:
-        """End every attempt."""
+    def cancel(self, attempts: Iterable[JobKey]) -> None:
+        """End these attempts."""
         ...
 
     def now(self) -> float:

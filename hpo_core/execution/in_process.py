@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partitions.loaded_partitions import find_loader
+from hpo_core.training.partition_data import find_loader
 
 
 class InProcessExecutor:
@@ -61,13 +60,6 @@ class InProcessExecutor:
         """One slot."""
         return Inventory.of(1, "in-process")
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing: no memory is measured here."""
-
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """Nothing: each job has its slot."""
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Train it at the next :meth:`wait`."""
         self._jobs.append((job, on_report))
@@ -81,9 +73,6 @@ class InProcessExecutor:
                 on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED))
             else:
                 self._jobs.append((job, on_report))
-
-    def cancel_all(self) -> None:
-        self.cancel([job.key for job, _ in self._jobs])
 
     def now(self) -> float:
         return time.monotonic()

@@ -16,24 +16,26 @@ from typing import Protocol
 
 import msgspec
 
+from hpo_core.execution.attempts import Attempts, AttemptState
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.execution.new_placements import NewPlacements
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
+from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import StudyHalted
 from hpo_core.model.stage import Further
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement import Placement, Placer, Slots
-from hpo_core.placement.attempt_judge import BLAME_SECONDS
 from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
 """How often a controller renews its lease on the study."""
 STANDSTILL_SECONDS = 5.0
 """A wait that took so much longer than asked for was a standstill (SIGSTOP, a machine that slept or swapped)."""
+DOUBT_SECONDS = 1.0
+"""A report that the placer doubts is told so much later: what a neighbour reports is here by then."""
 
 log = logging.getLogger("hpo.loop")
 
@@ -97,17 +99,17 @@ class Loop:
         self._takeover = takeover
         self._is_taken_over = takeover is None
         self._inbox = Inbox()
-        self._waiting: list[Job] = []
-        """Granted and without a slot, the oldest first."""
-        self._under_way: set[tuple[int, int]] = set()
-        """(trial, attempt) dispatched and not reported."""
-        self._withdrawn: set[tuple[int, int]] = set()
-        """(trial, attempt) cancelled before it was dispatched, whose report is in the inbox."""
-        self._doubted: dict[tuple[int, int], tuple[float, Report]] = {}
-        """Reports that are told a moment later, and when they came: a neighbour may be to blame."""
+        self._attempts = Attempts()
+        self._inventory: Inventory | None = None
+        """As of the last look."""
+        self._homeless: Sequence[JobKey] = ()
+        """Attempts on devices that are gone, which nobody else would report."""
+        self._doubts: list[tuple[float, Report]] = []
+        """Reports that are held back, and since when."""
         self._cancelled_for: StudyHalted | None = None
         """The halt for which running attempts were cancelled since the last poll."""
-        self._new_placements = NewPlacements()
+        self._dispatched = 0
+        """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
         self._next_poll = 0.0 if self._polls else math.inf
         self._next_renewal = 0.0
@@ -165,12 +167,8 @@ class Loop:
     def _synchronize(self) -> None:
         """Make the executor do what the study wants, whatever happened to it since this loop last ran."""
         self._notice_capacity()
-        self._find_waiting()
+        self._attempts.synchronize(self.study.state.wanted())
         self._act()
-
-    def _find_waiting(self) -> None:
-        known = self._under_way | self._withdrawn
-        self._waiting = [job for job in self.study.state.wanted() if job.key not in known]
 
     # While it runs.
 
@@ -187,7 +185,7 @@ class Loop:
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
             log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
-            self._waiting += self.study.note_standstill(late)
+            self._attempts.granted(self.study.note_standstill(late))
         return goes_on
 
     def _renew(self) -> None:
@@ -200,35 +198,33 @@ class Loop:
         count = 0
         inbox = self._inbox
         while inbox.reports and count < most:
-            report = inbox.reports.popleft()
-            key = report.trial, report.attempt
-            if key not in self._doubted and self._placer.is_doubtful(report):
-                self._doubted[key] = self._executor.now(), report
-                continue
-            self._doubted.pop(key, None)
-            self._tell(report)
-            count += 1
-            if self._polls and self._executor.now() >= self._next_poll:
-                break
+            if self._tell(inbox.reports.popleft()):
+                count += 1
+                if self._polls and self._executor.now() >= self._next_poll:
+                    break
         return count
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: Report) -> bool:
+        """Tell the study of a report; returns whether it was told, and not held back."""
         if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
             self._notice_capacity()
         key = report.trial, report.attempt
-        report = self._placer.judge(report)
-        granted = self.study.tell_report(report)
-        self._under_way.discard(key)
-        self._withdrawn.discard(key)
+        judged = self._placer.judge(report, waited=self._attempts.state(key) is AttemptState.DOUBTED)
+        if judged is None:
+            self._attempts.doubted(key)
+            self._doubts.append((self._executor.now(), report))
+            return False
+        granted = self.study.tell_report(judged)
+        self._attempts.told(key)
         self._placer.release(key)
-        self._new_placements.end(key)
         if self._checkpoints is not None:
-            self._checkpoints.remove_rest_of(report)
+            self._checkpoints.remove_rest_of(judged)
         if granted:
-            self._waiting += granted
+            self._attempts.granted(granted)
         self._act()
         for observer in self._observers:
-            observer.on_report(report, granted)
+            observer.on_report(judged, granted)
+        return True
 
     def _poll(self, *, look_for_work: bool) -> bool:
         """Check clock, capacity and lease.
@@ -241,20 +237,16 @@ class Loop:
         """
         now = self._executor.now()
         self._next_poll = now + self._executor.poll_seconds
-        for seen, report in list(self._doubted.values()):  # what a neighbour reports is here by now
-            if now >= seen + BLAME_SECONDS:
-                self._doubted[report.trial, report.attempt] = math.inf, report  # put in once
-                self._inbox.put(report)
-        inventory = self._placer.inventory
-        before = set(self._under_way) if look_for_work else set()
+        while self._doubts and now >= self._doubts[0][0] + DOUBT_SECONDS:
+            self._inbox.put(self._doubts.pop(0)[1])
+        inventory, dispatched = self._inventory, self._dispatched
         self._cancelled_for = None
-        self._waiting += self.study.tick()
+        self._attempts.granted(self.study.tick())
         self._notice_capacity()
         self._act()
-        self.study.note_placements(self._new_placements.take())
-        changed = self._placer.inventory is not inventory
+        changed = self._inventory is not inventory
         if look_for_work and not changed:
-            changed = len(self._inbox) > 0 or not self._under_way <= before
+            changed = len(self._inbox) > 0 or self._dispatched > dispatched
         for observer in self._observers:
             observer.on_tick()
         if time.monotonic() >= self._next_renewal:
@@ -262,11 +254,11 @@ class Loop:
         return changed
 
     def _notice_capacity(self) -> None:
-        self._placer.update(self._executor.inventory(), self._executor.usages())
-        for key, memory in self._placer.lowered():
-            self._executor.limit(key, memory)
-            self._new_placements.lower(key, memory)
-        self._waiting += self.study.set_capacity(self._placer.capacity())
+        inventory = self._executor.inventory()
+        if inventory != self._inventory:
+            self._inventory = inventory
+        self._homeless = self._placer.update(self._inventory)
+        self._attempts.granted(self.study.set_capacity(self._placer.capacity()))
 
     def _act(self) -> None:
         """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
@@ -275,71 +267,57 @@ class Loop:
         """
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
-        state = self.study.state
-        known = len(self._under_way) + len(self._withdrawn) + len(self._waiting)
-        if known != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
-            self._find_waiting()
+        state, attempts = self.study.state, self._attempts
+        if len(attempts) != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
+            attempts.synchronize(state.wanted())
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
-            self._cancel(sorted(self._under_way - wanted))
+            self._cancel(set(attempts.under_way()) - wanted)
         if state.halted is not None:
             if state.halted is not self._cancelled_for:  # asked at every report it would take workers squared
                 self._cancelled_for = state.halted
                 self._cancel(self.study.to_cancel())
             if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
-                self._cancel([job.key for job in self._waiting if type(job.stage) is not Further])
-        self._cancel(self._placer.homeless())  # a device that is lost may hold its jobs for ever
-        if self._waiting:
+                self._cancel([job.key for job in attempts.waiting if type(job.stage) is not Further])
+        if self._homeless:  # a device that is lost may hold its jobs for ever
+            self._cancel(self._homeless)
+        if attempts.waiting:
             self._place()
 
-    def _cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """Said again at every poll while one is under way: it may have been on its way to its worker."""
-        keys = set(attempts)
-        if not keys:
-            return
+    def _cancel(self, keys: Iterable[JobKey]) -> None:
+        """Said again at every poll while an attempt is under way: it may have been on its way to its worker."""
+        keys = list(keys)
         halted = self.study.state.halted
-        for job in [job for job in self._waiting if job.key in keys]:  # it never began
-            self._waiting.remove(job)
-            self._withdrawn.add(job.key)
+        for trial, attempt in self._attempts.withdrawn(keys):
             why = "" if halted is None else halted.reason
-            self._inbox.put(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=why))
-        if begun := sorted(keys & self._under_way):
+            self._inbox.put(Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why))
+        if begun := self._attempts.cancelled(keys):
             self._executor.cancel(begun)
 
     def _place(self) -> None:
         """Place what can be placed; where jobs share devices, that decides for how many more the study may grant."""
-        while self._waiting:
-            for report in self._placer.refused(self._waiting):
-                self._refuse(report)
-            self._dispatch(self._placer.place(self._waiting, now=self.study.now()))
+        attempts = self._attempts
+        while attempts.waiting:
+            placed = self._placer.place(attempts.waiting, now=self.study.now())
+            for report in placed.refused:
+                attempts.withdrawn([(report.trial, report.attempt)])
+                self._inbox.put(report)
+            self._dispatch(placed.begun)
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
-            self._waiting += granted
-
-    def _refuse(self, report: Report) -> None:
-        key = report.trial, report.attempt
-        self._waiting = [job for job in self._waiting if job.key != key]
-        self._withdrawn.add(key)
-        self._inbox.put(report)
+            attempts.granted(granted)
 
     def _dispatch(self, placements: Sequence[Placement]) -> None:
-        if len(placements) == len(self._waiting):
-            self._waiting = []
-        else:
-            placed = {job.key for job, _ in placements}
-            self._waiting = [job for job in self._waiting if job.key not in placed]
+        self._attempts.placed([job for job, _ in placements])
         on_report = self._on_report
         for number, (job, slot) in enumerate(placements):
-            key = job.trial, job.attempt
-            self._under_way.add(key)
-            self._new_placements.begin(key, slot.share, self.study.now())
+            self._dispatched += 1
             try:
                 self._dispatcher.dispatch(job, slot, on_report)
             except Exception:  # nobody will report it, and another run may start it
-                self._under_way.discard(key)
-                self._new_placements.end(key)
                 for left, _ in placements[number:]:
+                    self._attempts.returned(left.key)
                     self._placer.release(left.key)
                 raise
 
@@ -353,7 +331,7 @@ class Loop:
         if isinstance(self.study.journal, RetryingJournal):
             self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
-            self._executor.cancel_all()
+            self._executor.cancel(self._attempts.under_way())
         finally:
             if not isinstance(error, HpoError):
                 reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
@@ -366,6 +344,5 @@ class Loop:
         try:
             self.study.stop(reason)
         except HpoError:
-            again = Study.open(self.study.name, self.study.journal, reading=True)
-            again.epoch = self.study.epoch
+            again = Study.open(self.study.name, self.study.journal, reading=True, epoch=self.study.epoch)
             again.stop(reason)

@@ -11,6 +11,7 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer, Slots
 from hpo_core.placement.demands import Estimates, StatedDemand, deciding_parameters, objective_digest
 from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.placer import Meter
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import StudySpec, is_pure
 from hpo_core.study import Study
@@ -19,8 +20,12 @@ WRITE_SECONDS = 10.0
 """How often new measurements are written: each time costs the disk a transaction."""
 
 
-def placer_of(study: Study) -> Placer:
-    """One job on each slot; with ``packing``, several on a device by what they need."""
+def placer_of(study: Study, meter: Meter | None = None) -> Placer:
+    """The placer of a study: one job on each slot; with ``packing``, several on a device by what they need.
+
+    Args:
+        meter: measures running jobs where they share devices.
+    """
     spec = study.spec
     packing = spec.packing
     if packing is None:
@@ -36,8 +41,6 @@ def placer_of(study: Study) -> Placer:
         study=spec.study,
         by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
         stated=StatedDemand.read(packing.demand.stated()),
-        quantile=packing.safety,
-        profiles=packing.profiles,
         past=past,
     )
     placer = SharedDevices(
@@ -47,6 +50,7 @@ def placer_of(study: Study) -> Placer:
         constants=spec.constants,
         free_choice=spec.search.outline().independent and is_pure(spec),
         alone=_alone(study),
+        meter=meter,
     )
     learn_from_journal(study, estimates)
     return placer
@@ -94,6 +98,27 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
                 estimates.raise_after_out_of_memory(
                     params, used.architecture, had=used.share[1], at=failure.ended, measured=peak
                 )
+
+
+class PlacementWriter:
+    """Writes into the journal which jobs began on shared devices; many in one entry.
+
+    An observer of the loop. A job that ended before a tick is left out: its report says where it ran.
+    """
+
+    def __init__(self, study: Study, placer: SharedDevices) -> None:
+        self._study = study
+        self._placer = placer
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Nothing: placements are written together."""
+
+    def on_tick(self) -> None:
+        """Write what is new."""
+        self._study.note_placements(self._placer.new_placements())
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 class MeasurementWriter:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
-from hpo_core.spec.threads import threads_of
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.request import JobRequest
+from hpo_core.spec.assembly import threads_of
+from hpo_core.training.request import JobRequest, RankPlace
+
+LOG_BYTES = 10_000_000
+"""Bytes kept of one attempt's output: its first fifth, and its end."""
 
 
 class JobRequests:
@@ -51,18 +53,18 @@ class JobRequests:
             "weights": weights_of(validation),
         }
 
-    def of(self, job: Job, share: Share | None = None, gang: RankPlace | None = None) -> JobRequest:
+    def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
         """All that one attempt needs to know.
 
         Args:
-            share: the part of a device that it was placed on; None: its worker is all its own.
+            portion: the part of a device that it was placed on; None: its worker is all its own.
             gang: which rank of a gang it is; None: it trains alone.
         """
         spec = self._spec
         return JobRequest(
             study=spec.study,
             job=job,
-            share=share,
+            portion=portion,
             gang=gang,
             mps=spec.packing is not None and spec.packing.mps == "auto",
             objective=self.objective,
@@ -77,11 +79,10 @@ class JobRequests:
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
-            storage_timeout=spec.training.storage_timeout,
             threads=self.threads,
-            log_limit=spec.training.log_limit,
+            log_limit=LOG_BYTES,
             grace=spec.training.grace,
-            zygote_timeout=spec.cluster.worker_timeout,
+            zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
             elapsed=0.0 if job.unit is None else job.unit.elapsed,
             **self._partitions(job),

@@ -14,11 +14,11 @@ from hpo_core.execution.requests import JobRequests
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Job, Params, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hpo_core.checkpoints.paths import checkpoint_path
+from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.virtual_workers import Worker, make_workers
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
 
@@ -131,13 +130,6 @@ class VirtualExecutor:
             self._inventory = Inventory(tuple(self._devices[number] for number in sorted(self._present)))
         return self._inventory
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing: no memory is measured here."""
-
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """Nothing: each job has its slot."""
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         number = self._numbers[slot.name]
         seconds = self._duration(job, slot) / self.workers[number].speed
@@ -181,9 +173,6 @@ class VirtualExecutor:
         for key in attempts:
             if (attempt := self._attempts.get(key)) is not None:
                 self._report(attempt, self._failure(attempt, Outcome.PREEMPTED, "cancelled"))
-
-    def cancel_all(self) -> None:
-        self.cancel(list(self._attempts))
 
     def now(self) -> float:
         return self.clock.now

@@ -151,7 +151,7 @@ class VirtualDevices(VirtualExecutor):
         for key, running in state.running.items():
             if is_other or key == new:
                 self._end_at(running.attempt, self.clock.now + running.left / rate)
-        shares = [running.slot.share for running in state.running.values() if running.slot.share is not None]
+        shares = [running.slot.portion for running in state.running.values() if running.slot.portion is not None]
         claimed = Claimed(
             self.clock.now,
             len(state.running),

@@ -10,8 +10,8 @@ import msgspec
 from hpo_core.hopper.unit_times import UnitTimes
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A pass of one configuration over one partition, on one worker (a sub-epoch).
 
     A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
     """
@@ -19,14 +19,14 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     configuration: int
     """Number of the trial."""
     epoch: int
-    """From 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
+    """Epoch, from 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
     partition: int
     """Place among the schedule's partitions."""
     worker: str
     number: int
-    """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    """Number of the unit in its schedule, from 0. It tells a late end of a lost unit apart."""
     others: tuple[tuple[int, str], ...] = ()
-    """Of a gang: (partition, worker) of its other ranks, from rank 1 on."""
+    """(partition, worker) of the other ranks of a gang, from rank 1 on."""
 
     @property
     def seats(self) -> tuple[tuple[int, str], ...]:
@@ -35,7 +35,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """Those that are visited, by rank."""
+        """Partitions that are visited, by rank."""
         return tuple(partition for partition, _ in self.seats)
 
 
@@ -45,100 +45,16 @@ class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counted: bool
     """False where the unit was lost, or its configuration removed, before it ended."""
     order: tuple[int, ...] | None = None
-    """Where the epoch ended with this unit: its partitions in the order of the visits."""
+    """Partitions of the epoch in the order of the visits, where it ended with this unit."""
     job_ended: bool = False
     """Whether this was the last epoch that the configuration was given."""
 
 
-class Halted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A partition that no worker holds while configurations still have to visit it."""
-
-    partition: int
-    name: str
-    configurations: tuple[int, ...]
-    """Those that need it, in this epoch or a later one that they were given."""
-
-
-OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
-"""By epoch: places of partitions in their order; those that were seen together are a sequence within it."""
-
-
-class RecordedOrders:
-    """By epoch: the partitions in the order in which they have to be visited, and which of them together.
-
-    >>> orders = RecordedOrders({3: [0, [2, 1]]})
-    >>> orders.of(3), orders.gang(3, 0), orders.gang(3, 1), orders.of(4)
-    ((0, 2, 1), (), (2, 1), None)
-    """
-
-    __slots__ = ("_orders", "_ranks")
-
-    def __init__(self, orders: OrdersByEpoch | None = None) -> None:
-        self._orders: dict[int, tuple[int, ...]] = {}
-        self._ranks: dict[int, dict[int, int]] = {}
-        """By epoch: ranks of its gang units, by the number of visits before them."""
-        for epoch, order in (orders or {}).items():
-            found: list[int] = []
-            for step in order:
-                together = [step] if isinstance(step, int) else list(step)
-                if len(together) > 1:
-                    self._ranks.setdefault(epoch, {})[len(found)] = len(together)
-                found += together
-            self._orders[epoch] = tuple(found)
-
-    @property
-    def has_gangs(self) -> bool:
-        """Whether some partitions are seen together."""
-        return bool(self._ranks)
-
-    def of(self, epoch: int) -> tuple[int, ...] | None:
-        """The order of an epoch; None: any."""
-        return self._orders.get(epoch)
-
-    def gang(self, epoch: int, behind: int) -> tuple[int, ...]:
-        """Partitions that are seen together after so many visits; empty where the next unit has one rank."""
-        ranks = self._ranks.get(epoch, {}).get(behind, 1)
-        return self._orders[epoch][behind : behind + ranks] if ranks > 1 else ()
-
-    def check(self, configuration: int, partitions: range, *, epoch: int, visited: Sequence[int]) -> None:
-        """Raise where the configuration cannot follow them.
-
-        Args:
-            partitions: all that are trained on.
-            epoch: the one under way.
-            visited: partitions that it has behind it there.
-
-        Raises:
-            ValueError: an order does not visit each partition once, or not those visited first.
-        """
-        for each, order in self._orders.items():
-            if sorted(order) != list(partitions):
-                raise ValueError(
-                    f"HopSchedule.add(): the order {list(order)} of configuration {configuration} in epoch {each} "
-                    f"must visit each of {len(partitions)} partitions once."
-                )
-            if each == epoch and list(order[: len(visited)]) != list(visited):
-                raise ValueError(
-                    f"HopSchedule.add(): configuration {configuration} visited {list(visited)} in epoch {each}; the "
-                    f"order {list(order)} must begin with that."
-                )
-
-
-ANY_ORDER = RecordedOrders()
-"""Of a configuration that visits partitions in whatever order suits the schedule."""
-
-
-def check_visited(visited: Sequence[int], partitions: Collection[int]) -> None:
-    """Raise ValueError where these are not some of the partitions, each once, with at least one left."""
-    if len(set(visited)) < len(visited) or len(visited) >= len(partitions) or not set(visited) <= set(partitions):
-        raise ValueError(
-            f"HopSchedule.add(): visited = {list(visited)} must name some of {len(partitions)} partitions, by "
-            "their places from 0, each at most once, and leave at least one."
-        )
-
+Step = tuple[int, ...]
+"""Partitions that a record says are seen next: one, or several by the ranks of a gang."""
 
 WHOLE = 1_000_000
-"""Work of one unit on a partition of mean size and workers of slowness 1. Whole numbers, so that equals are equal."""
+"""Work of one unit on a partition of mean size and workers of slowness 1. Integers: equal work compares equal."""
 NOTICED = 0.05
 """Relative change of an estimate below which sums are not made anew."""
 
@@ -146,32 +62,34 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced",
-                 "since", "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "has_gangs", "left", "number", "open", "orders",
+                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
         self.number = number
-        """Counts what was added to the schedule, from 0."""
+        """Place in the order in which configurations were added, from 0."""
         self.epoch = epoch
-        """The one under way."""
+        """The epoch under way."""
         self.to = to
-        self.orders = ANY_ORDER
-        """Those that have to be followed."""
+        self.orders: Mapping[int, Sequence[Step]] = {}
+        """Recorded steps that have to be followed, by epoch."""
+        self.has_gangs = False
+        """Whether some of them are gangs."""
         self.alone = False
         """Whether its units have one rank, whatever there is room for."""
         self.since = 0
-        """Orders the configurations by when they began to wait."""
+        """Place in the order in which configurations began to wait."""
         self.visits: list[int] = []
         """Partitions that were visited in this epoch."""
         self.left = 0
-        """Partitions that are left in this epoch, the one in flight not counted; a bit each."""
+        """Bits of the partitions that are left in this epoch, the one in flight not counted."""
         self.open = 0
-        """Those of them that may be next."""
-        self.unit: Unit | None = None
+        """Bits of the partitions that may be next."""
+        self.unit: PlannedUnit | None = None
         """The unit in flight."""
         self.entry: Waiting | None = None
-        """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
+        """Entry in :attr:`Board.waiting`; None while a unit is in flight."""
         self.work = 0
         """Work left up to the last epoch, see :data:`WHOLE`. Times the cost it is the remaining time."""
         self.charged = 0.0
@@ -179,17 +97,26 @@ class Visiting:
         self.priced = -1
         """The price list that ``work`` was summed with."""
 
-    def wait_for_next(self, everything: int) -> None:
-        """Opens what may be next: any partition that is left, or the next of the recorded order."""
-        order = self.orders.of(self.epoch)
-        is_free = order is None or len(self.visits) >= len(order)
-        self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
-        if self.recorded_gang():
-            self.open = 0  # no single worker begins it
+    def next_step(self, behind: int) -> Step | None:
+        """What is recorded after so many visits of this epoch; None: any partition that is left."""
+        for step in self.orders.get(self.epoch, ()):
+            if behind <= 0:
+                return step
+            behind -= len(step)
+        return None
 
-    def recorded_gang(self) -> tuple[int, ...]:
+    def wait_for_next(self) -> None:
+        """Open what may be next: any partition that is left, or the next of the recorded order."""
+        step = self.next_step(len(self.visits))
+        if step is None:
+            self.open = self.left
+        else:
+            self.open = 1 << step[0] if len(step) == 1 else 0  # no single worker begins a recorded gang
+
+    def recorded_gang(self) -> Step:
         """The partitions that the record says are seen together next; empty where the next unit has one rank."""
-        return self.orders.gang(self.epoch, len(self.visits))
+        step = self.next_step(len(self.visits)) if self.has_gangs else None
+        return step if step is not None and len(step) > 1 else ()
 
 
 class HopWorker:
@@ -202,11 +129,11 @@ class HopWorker:
         self.number = number
         """Counts the workers that joined, from 0."""
         self.slowness = slowness
-        self.unit: Unit | None = None
+        self.unit: PlannedUnit | None = None
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
-        """Exactly these."""
+        """Set the partitions that the worker holds."""
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""
@@ -217,7 +144,7 @@ Waiting = tuple[float, int, Visiting]
 
 
 class Board:
-    """All that policies see. Only the schedule changes it.
+    """State of a schedule that policies see; only the schedule changes it.
 
     Args:
         names: of the partitions, those of validation at the end.
@@ -229,30 +156,30 @@ class Board:
         self.names = tuple(names)
         self.times = times
         self.trained_on = len(names) - evaluated
-        """So many partitions, the first ones, are trained on."""
+        """Number of partitions that are trained on, the first ones."""
         self.everything = (1 << self.trained_on) - 1
-        """Those, a bit each."""
+        """Bits of the partitions that are trained on."""
         self.evaluated = (1 << len(names)) - 1 - self.everything
-        """The others, a bit each."""
+        """Bits of the partitions of validation."""
         self.configurations: dict[int, Visiting] = {}
         self.workers: dict[str, HopWorker] = {}
         self.waiting: list[Waiting] = []
         """Configurations without a unit in flight, the one with the most remaining time first."""
         self.holders: list[list[HopWorker]] = [[] for _ in names]
-        """By partition: the workers that hold it."""
+        """Workers that hold each partition."""
         self.prices = [round(WHOLE * times.size(partition)) for partition in range(len(names))]
-        """By partition: work of one unit there, its size times the (harmonic) mean slowness of its holders."""
+        """Work of one unit on each partition: its size times the (harmonic) mean slowness of its holders."""
         self.speeds = [1.0] * len(names)
-        """By partition: the speeds of its holders together; a worker of slowness 2 has 0.5."""
+        """Sum of the speeds of each partition's holders; a worker of slowness 2 has 0.5."""
         self.total = sum(self.prices)
         """Work of one epoch."""
         self.mean = self.total // len(names)
         """Work of one unit."""
         self.loads = [0.0] * len(names)
-        """By partition: the costs of all units that are left there, in this epoch and later ones."""
+        """Sum of the costs of all units that are left on each partition, in this epoch and later ones."""
         self._list = 0
         self._evaluated_size: dict[int, float] = {}
-        """By partition that is evaluated on: its size when it was priced."""
+        """Size of each partition of validation when it was priced."""
         self._default = times.default
 
     def load(self, worker: HopWorker) -> float:
@@ -284,7 +211,7 @@ class Board:
         self.mean = self.total // len(self.prices)
         self._list += 1
 
-    def measured(self, unit: Unit, seconds: float) -> None:
+    def measured(self, unit: PlannedUnit, seconds: float) -> None:
         """A unit ended: estimates change, and prices where the worker's slowness moved."""
         if unit.others:
             self.times.observe_gang(unit.configuration, unit.seats, seconds)
@@ -311,7 +238,7 @@ class Board:
 
     def wait(self, visiting: Visiting) -> None:
         """The configuration has no unit in flight: it waits, in its place by remaining work."""
-        visiting.wait_for_next(self.everything)
+        visiting.wait_for_next()
         cost = self.times.cost(visiting.configuration)
         if abs(cost - visiting.charged) > NOTICED * visiting.charged:
             self.charge(visiting, cost)
@@ -350,15 +277,6 @@ class Board:
             visiting.left |= 1 << partition
             self.loads[partition] += visiting.charged
         visiting.priced = -1
-
-    def begin_epoch_again(self, visiting: Visiting) -> None:
-        """Nothing of this epoch counts: its partitions are left, those of validation are due after them."""
-        for partition in range(self.trained_on, len(self.names)):
-            if visiting.left >> partition & 1:
-                visiting.left &= ~(1 << partition)
-                self.loads[partition] -= visiting.charged
-        self.put_back(visiting, [partition for partition in visiting.visits if partition < self.trained_on])
-        visiting.visits = []
 
     def check(self) -> None:
         """Raises AssertionError where sums and lists are not what they were made from."""
@@ -413,16 +331,16 @@ def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> l
 
 
 def _after_flight(visiting: Visiting, board: Board) -> int:
-    """What may be next once the unit in flight has ended; a bit for each partition."""
-    order = visiting.orders.of(visiting.epoch) or ()
-    behind = len(visiting.visits) + (1 if visiting.unit is None else len(visiting.unit.partitions))
-    if behind < len(order):
-        return 1 << order[behind]
+    """Bits of the partitions that may be next once the unit in flight has ended."""
+    flying = () if visiting.unit is None else visiting.unit.partitions
+    step = visiting.next_step(len(visiting.visits) + len(flying))
+    if step is not None:
+        return sum(1 << partition for partition in step)
     if visiting.left:
         return visiting.left
     if board.evaluated and (visiting.unit is None or visiting.unit.partition < board.trained_on):
         return board.evaluated
     if visiting.epoch == visiting.to:
         return 0
-    following = visiting.orders.of(visiting.epoch + 1)
-    return board.everything if following is None else 1 << following[0]
+    following = visiting.orders.get(visiting.epoch + 1)
+    return board.everything if following is None else sum(1 << partition for partition in following[0])

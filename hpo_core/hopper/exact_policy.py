@@ -116,7 +116,7 @@ def _solve(lengths: list[float], pairs: list[tuple[int, int]], limits: tuple[flo
     )
 
 
-class Exact:
+class ExactHops:
     """Follows the shortest schedule of the epochs under way, planned anew when a configuration begins one.
 
     The earliest planned unit of those that may start is taken, also where the plan would leave the worker idle. Beyond
@@ -130,7 +130,7 @@ class Exact:
         self._nodes = nodes
         self._otherwise = Remaining()
         self._starts: dict[tuple[int, int, int], float] = {}
-        """By number of the configuration, epoch and partition: the planned start."""
+        """Planned start of each unit, by number of the configuration, epoch and partition."""
 
     def in_turn(self, idle: list[HopWorker], board: Board) -> Sequence[HopWorker]:
         return self._otherwise.in_turn(idle, board)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
 
-from hpo_core.hopper.board import (
-    ANY_ORDER,
-    Board,
-    Halted,
-    HopWorker,
-    OrdersByEpoch,
-    RecordedOrders,
-    Unit,
-    UnitEnd,
-    Visiting,
-    check_visited,
-)
+from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Step, UnitEnd, Visiting
+from hpo_core.hopper.gang_seats import further_seats, recorded_seats
 from hpo_core.hopper.hop_policies import HopPolicy, Remaining
-from hpo_core.hopper.unit_starts import UnitStarts
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+
+OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
+"""Places of partitions in the order of the visits, by epoch; a sequence within it was seen together, by a gang."""
 
 
 class HopSchedule:
@@ -39,9 +30,7 @@ class HopSchedule:
         times: estimates of unit times, with what a pilot or the history told.
         validation: partitions that each configuration is evaluated on at the end of each epoch, in any order; they
             have the places after those of ``partitions``.
-        repeat: what a lost unit costs. ``unit``: the model state is durable after each unit, the lost one is repeated
-            alone. ``epoch``: it is durable at the end of an epoch, which begins again.
-        gangs: how many ranks a unit may have; None: one. Recorded gangs are followed all the same.
+        gangs: how many ranks a unit may have from now on; None: one. Recorded gangs are followed all the same.
 
     Raises:
         ValueError: there is no partition, or a name twice.
@@ -68,17 +57,24 @@ class HopSchedule:
         *,
         times: UnitTimes | None = None,
         validation: Sequence[str] = (),
-        repeat: Literal["unit", "epoch"] = "unit",
         gangs: GangLimit | None = None,
     ) -> None:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"HopSchedule(partitions): {names} must be at least one name, and none of them twice.")
         self.times = times or UnitTimes()
-        self.repeat = repeat
+        self.gangs = gangs
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
-        self._starts = UnitStarts(self.board, policy or Remaining(), gangs)
-        self._added = self._joined = self._waits = 0
+        self._policy = policy or Remaining()
+        self._to_choose: dict[str, HopWorker] = {}
+        """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
+        self._without_work: dict[str, HopWorker] = {}
+        """Idle workers that found none: only configurations that have come to wait since then can have any."""
+        self._fresh: list[Visiting] = []
+        """Configurations that have come to wait since then."""
+        self._flying: dict[int, PlannedUnit] = {}
+        """Gang units in flight, by number: they outlive their workers."""
+        self._added = self._joined = self._waits = self._started = 0
 
     # What the caller tells.
 
@@ -109,14 +105,17 @@ class HopSchedule:
             raise ValueError(f"HopSchedule.add(): configuration {configuration} is under way already; remove it first.")
         if not 0 <= after < to:
             raise ValueError(f"HopSchedule.add(): after = {after} must be at least 0 and less than to = {to}.")
-        partitions = range(self.board.trained_on)
-        check_visited(visited, partitions)
-        recorded = RecordedOrders(orders) if orders else ANY_ORDER
-        recorded.check(configuration, partitions, epoch=after + 1, visited=visited)
+        count = self.board.trained_on
+        if len(set(visited)) < len(visited) or len(visited) >= count or not set(visited) <= set(range(count)):
+            raise ValueError(
+                f"HopSchedule.add(): visited = {list(visited)} must name some of {count} partitions, by their places "
+                "from 0, each at most once, and leave at least one."
+            )
         visiting = Visiting(configuration, self._added, epoch=after + 1, to=to)
         self._added += 1
-        visiting.orders = recorded
         visiting.visits = list(visited)
+        visiting.orders = {epoch: self._steps(visiting, epoch, order) for epoch, order in (orders or {}).items()}
+        visiting.has_gangs = any(len(step) > 1 for steps in visiting.orders.values() for step in steps)
         visiting.left = self.board.everything & ~sum(1 << partition for partition in visited)
         self.board.charge(visiting, self.times.cost(configuration))
         self.board.configurations[configuration] = visiting
@@ -124,7 +123,27 @@ class HopSchedule:
             self._wait(visiting)
         # else for the end of a unit that was in flight when the configuration was removed
 
-    def remove(self, configuration: int) -> Unit | None:
+    def _steps(self, visiting: Visiting, epoch: int, order: Sequence[int | Sequence[int]]) -> list[Step]:
+        """A recorded order as steps.
+
+        Raises:
+            ValueError: it does not visit each partition once, or not those first that are behind it.
+        """
+        steps = [(step,) if isinstance(step, int) else tuple(step) for step in order]
+        whole = [partition for step in steps for partition in step]
+        if sorted(whole) != list(range(self.board.trained_on)):
+            raise ValueError(
+                f"HopSchedule.add(): the order {whole} of configuration {visiting.configuration} in epoch {epoch} "
+                f"must visit each of {self.board.trained_on} partitions once."
+            )
+        if epoch == visiting.epoch and whole[: len(visiting.visits)] != visiting.visits:
+            raise ValueError(
+                f"HopSchedule.add(): configuration {visiting.configuration} visited {visiting.visits} in epoch "
+                f"{epoch}; the order {whole} must begin with that."
+            )
+        return steps
+
+    def remove(self, configuration: int) -> PlannedUnit | None:
         """The configuration trains no further: it was stopped, or failed for good.
 
         Returns its unit in flight. No unit is preempted: the worker is busy until that unit is said to have ended or
@@ -152,7 +171,7 @@ class HopSchedule:
         self._joined += 1
         self.board.workers[worker] = here
         self.board.seat(here, held)
-        self._starts.idle(here)
+        self._idle(here)
 
     def worker_holds(self, worker: str, partitions: Collection[int]) -> None:
         """The worker holds these partitions now: some came, or went. Its unit in flight goes on.
@@ -164,9 +183,9 @@ class HopSchedule:
         here = self.board.workers[worker]
         self.board.seat(here, self._known(partitions))
         if here.unit is None:
-            self._starts.idle(here)
+            self._idle(here)
 
-    def worker_lost(self, worker: str) -> Unit | None:
+    def worker_lost(self, worker: str) -> PlannedUnit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
 
         A gang unit goes on until it is said to have ended or failed.
@@ -176,19 +195,19 @@ class HopSchedule:
         """
         here = self.board.workers.pop(worker)
         self.board.seat(here, None)
-        self._starts.left(worker)
+        self._leave(worker)
         unit, here.unit = here.unit, None
         if unit is not None and not unit.others:
             self._give_back(unit)
         return unit
 
-    def unit_ended(self, unit: Unit, *, seconds: float | None = None) -> UnitEnd:
+    def unit_ended(self, unit: PlannedUnit, *, seconds: float | None = None) -> UnitEnd:
         """The unit is complete: its model state is where the next unit finds it.
 
         Args:
             seconds: how long it took, for the estimates.
         """
-        started = self._starts.release(unit)
+        started = self._release(unit)
         if started is None:
             return NOT_COUNTED
         if seconds is not None:
@@ -216,29 +235,15 @@ class HopSchedule:
         self._wait(visiting)
         return UnitEnd(counted=True, order=order)
 
-    def unit_failed(self, unit: Unit) -> bool:
+    def unit_failed(self, unit: PlannedUnit) -> bool:
         """The unit ended without a result, its worker is idle; the configuration goes back as after a lost worker.
 
         Returns whether the unit was in flight. Whoever tries no further removes the configuration.
         """
-        started = self._starts.release(unit)
+        started = self._release(unit)
         if started is not None:
             self._give_back(started)
         return started is not None
-
-    def restart_epoch(self, configuration: int) -> None:
-        """The configuration's model state since the last epoch is lost: the epoch under way begins again.
-
-        Raises:
-            KeyError: the configuration is not under way.
-            ValueError: it has a unit in flight, which has the state.
-        """
-        visiting = self.board.configurations[configuration]
-        if visiting.entry is None:
-            raise ValueError(f"HopSchedule.restart_epoch(): configuration {configuration} has a unit in flight.")
-        self.board.withdraw(visiting)
-        self.board.begin_epoch_again(visiting)
-        self._wait(visiting)
 
     def train_alone(self, configuration: int) -> None:
         """Units of the configuration have one rank from now on, but for those of a recorded gang.
@@ -250,14 +255,44 @@ class HopSchedule:
 
     # What it answers.
 
-    def next_units(self) -> list[Unit]:
+    def next_units(self) -> list[PlannedUnit]:
         """The units that start now; from here on they are in flight."""
-        return self._starts.next_units()
-
-    def halted(self) -> list[Halted]:
-        """Partitions without a worker that configurations under way still have to visit."""
+        fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
+        self._fresh.clear()
+        started, reserved = self._start_recorded_gangs()
+        turns = [worker for worker in self._to_choose.values() if not worker.holds & reserved]
+        if fresh and self._without_work:
+            turns += [
+                worker
+                for worker in self._without_work.values()
+                if not worker.holds & reserved and any(entry[2].open & worker.holds for entry in fresh)
+            ]
         board = self.board
-        found = []
+        if len(turns) > 1:
+            turns.sort(key=_joined)
+            turns = list(self._policy.in_turn(turns, board))
+        for worker in turns:
+            if worker.unit is not None:  # it is a rank of a gang that began just now
+                continue
+            waiting = board.waiting
+            if worker.name in self._without_work:
+                waiting = fresh = [entry for entry in fresh if entry[2].entry is not None]
+            chosen = self._policy.choose(worker, waiting, board) if waiting else None
+            if chosen is None:
+                self._without_work[worker.name] = worker
+            else:
+                visiting, partition = waiting[chosen[0]][2], chosen[1]
+                others = self._further(worker, visiting, partition, reserved, self.gangs) if self.gangs else []
+                started.append(self._start([(partition, worker), *others], visiting))
+        self._to_choose = {
+            name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
+        }
+        return started
+
+    def halted(self) -> dict[str, tuple[int, ...]]:
+        """Configurations under way that still have to visit a partition without a worker, by its name."""
+        board = self.board
+        found = {}
         for partition, holders in enumerate(board.holders):
             needing = () if holders else tuple(
                 visiting.configuration
@@ -265,28 +300,19 @@ class HopSchedule:
                 if visiting.left >> partition & 1 or visiting.epoch < visiting.to
             )  # fmt: skip
             if needing:
-                found.append(Halted(partition=partition, name=board.names[partition], configurations=needing))
+                found[board.names[partition]] = needing
         return found
 
-    def in_flight(self) -> list[Unit]:
+    def in_flight(self) -> list[PlannedUnit]:
         """Units that run now, those of removed configurations too."""
-        return self._starts.in_flight()
+        single = [
+            worker.unit for worker in self.board.workers.values() if worker.unit is not None and not worker.unit.others
+        ]
+        return [*single, *self._flying.values()]
 
     def configurations(self) -> list[int]:
-        """Those under way: added, not removed, their last epoch not ended."""
+        """Configurations under way: added, not removed, their last epoch not ended."""
         return list(self.board.configurations)
-
-    def idle_workers(self) -> list[str]:
-        """Workers without a unit."""
-        return [worker.name for worker in self.board.workers.values() if worker.unit is None]
-
-    def epoch(self, configuration: int) -> int:
-        """The epoch under way, from 1.
-
-        Raises:
-            KeyError: the configuration is not under way.
-        """
-        return self.board.configurations[configuration].epoch
 
     def visits(self, configuration: int) -> tuple[int, ...]:
         """Partitions visited in the epoch under way, in their order.
@@ -302,16 +328,9 @@ class HopSchedule:
         flying = {unit.number for unit in self.in_flight()}
         for visiting in self.board.configurations.values():
             assert visiting.unit is None or visiting.unit.number in flying, "its unit in flight has no worker"
-        self._starts.check()
-
-    @property
-    def gangs(self) -> GangLimit | None:
-        """How many ranks a unit may have from now on; None: one."""
-        return self._starts.gangs
-
-    @gangs.setter
-    def gangs(self, limit: GangLimit | None) -> None:
-        self._starts.gangs = limit
+        for worker in self.board.workers.values():
+            places = (worker.unit is not None, worker.name in self._to_choose, worker.name in self._without_work)
+            assert sum(places) == 1, f"{worker.name} is neither busy nor idle, or both"
 
     def _known(self, partitions: Collection[int]) -> list[int]:
         count = len(self.board.names)
@@ -323,9 +342,86 @@ class HopSchedule:
         self._waits += 1
         visiting.since = self._waits
         self.board.wait(visiting)
-        self._starts.waits(visiting)
+        self._fresh.append(visiting)
 
-    def _give_back(self, unit: Unit) -> None:
+    def _idle(self, worker: HopWorker) -> None:
+        """The worker has no unit, and may find one among all that wait."""
+        self._without_work.pop(worker.name, None)
+        self._to_choose[worker.name] = worker
+
+    def _leave(self, worker: str) -> None:
+        """The worker is gone, or busy."""
+        self._to_choose.pop(worker, None)
+        self._without_work.pop(worker, None)
+
+    def _release(self, unit: PlannedUnit) -> PlannedUnit | None:
+        """Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight."""
+        started = self._flying.pop(unit.number, None)
+        for name in dict.fromkeys(worker for _, worker in unit.seats):
+            worker = self.board.workers.get(name)
+            if worker is not None and worker.unit is not None and worker.unit.number == unit.number:
+                started, worker.unit = worker.unit, None
+                self._idle(worker)
+        return started
+
+    def _start_recorded_gangs(self) -> tuple[list[PlannedUnit], int]:
+        """Start those that can; where one cannot, the oldest keeps its workers free of other units.
+
+        Returns what started, and the partitions whose holders begin nothing else; a bit for each.
+        """
+        started: list[PlannedUnit] = []
+        waiting = [entry[2] for entry in self.board.waiting if entry[2].recorded_gang()]
+        reserved = 0
+        for visiting in sorted(waiting, key=lambda each: each.since):
+            gang = visiting.recorded_gang()
+            holders = [self.board.holders[partition] for partition in gang]
+            free = [[worker for worker in held if not worker.holds & reserved] for held in holders]
+            seats = recorded_seats(holders, free)
+            if seats is not None:
+                started.append(self._start(list(zip(gang, seats, strict=True)), visiting))
+            elif not reserved and all(holders):
+                reserved = sum(1 << partition for partition in gang)
+        return started, reserved
+
+    def _further(
+        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int, gangs: GangLimit
+    ) -> list[tuple[int, HopWorker]]:
+        """Partitions and workers of the further ranks of a unit that begins here."""
+        board = self.board
+        if visiting.alone or partition >= board.trained_on:
+            return []
+        there = sum(1 for each in board.workers.values() if each.holds & board.everything)
+        known = gangs.takes(visiting.configuration)
+        most = gangs.ranks(len(board.configurations), there) if known else 1
+        if most > 1:  # as many units as with the largest size, of equal sizes
+            left = visiting.left.bit_count()
+            most = -(-left // -(-left // most))
+        free = (each for each in board.workers.values() if each.unit is None and each is not worker)
+        idle = [each for each in free if not each.holds & reserved]
+        found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
+        return found[: gangs.fitting(len(found) + 1) - 1]
+
+    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> PlannedUnit:
+        (partition, first), *others = seats
+        unit = PlannedUnit(
+            configuration=visiting.configuration,
+            epoch=visiting.epoch,
+            partition=partition,
+            worker=first.name,
+            number=self._started,
+            others=tuple((each, worker.name) for each, worker in others),
+        )
+        self._started += 1
+        self.board.take(visiting, unit.partitions)
+        visiting.unit = unit
+        if others:
+            self._flying[unit.number] = unit
+        for _, worker in seats:
+            worker.unit = unit
+            self._leave(worker.name)
+        return unit
+
+    def _give_back(self, unit: PlannedUnit) -> None:
         """The unit did not count; its configuration, if still under way, waits again."""
         visiting = self.board.configurations.get(unit.configuration)
         if visiting is None:
@@ -333,9 +429,11 @@ class HopSchedule:
         if visiting.unit is not None:  # else it was added anew, and has waited for this unit to end
             visiting.unit = None
             self.board.put_back(visiting, unit.partitions)
-            if self.repeat == "epoch":
-                self.board.begin_epoch_again(visiting)
         self._wait(visiting)
 
 
 COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)
+
+
+def _joined(worker: HopWorker) -> int:
+    return worker.number

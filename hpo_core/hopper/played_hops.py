@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from hpo_core.hopper.board import Unit, UnitEnd
+from hpo_core.hopper.board import PlannedUnit, UnitEnd
 from hpo_core.hopper.hop_schedule import HopSchedule
 
 
 class PlayedUnit(msgspec.Struct, frozen=True, gc=False):
     """A unit, from when to when it ran, and whether it counted."""
 
-    unit: Unit
+    unit: PlannedUnit
     begin: float
     end: float
     counted: bool
@@ -24,7 +24,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What a played schedule came to."""
 
     units: list[PlayedUnit]
-    """In the order of their ends; of units on lost workers, the time at which the worker was lost."""
+    """Units in the order of their ends; a unit on a lost worker ends when the worker is lost."""
     makespan: float
     """Virtual seconds until the last unit ended."""
     hops: int
@@ -41,10 +41,10 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
 def play(
     schedule: HopSchedule,
-    seconds: Callable[[Unit], float],
+    seconds: Callable[[PlannedUnit], float],
     *,
-    happenings: Iterable[tuple[float, Callable[[HopSchedule], Unit | None]]] = (),
-    on_end: Callable[[HopSchedule, Unit, UnitEnd], object] = lambda schedule, unit, end: None,
+    happenings: Iterable[tuple[float, Callable[[HopSchedule], PlannedUnit | None]]] = (),
+    on_end: Callable[[HopSchedule, PlannedUnit, UnitEnd], object] = lambda schedule, unit, end: None,
 ) -> Played:
     """Plays a schedule until nothing is in flight and nothing more happens.
 
@@ -64,7 +64,7 @@ def play(
     >>> played.makespan, played.idle_share(2), played.hops
     (6.0, 0.0, 12)
     """
-    events: list[tuple[float, int, Unit | Callable[[HopSchedule], Unit | None]]] = []
+    events: list[tuple[float, int, PlannedUnit | Callable[[HopSchedule], PlannedUnit | None]]] = []
     for number, (time, happening) in enumerate(happenings):
         events.append((time, number - 2**60, happening))
     heapq.heapify(events)
@@ -84,7 +84,7 @@ def play(
         now = events[0][0]
         while events and events[0][0] == now:  # what happens at once is known at once
             event = heapq.heappop(events)[2]
-            if not isinstance(event, Unit):
+            if not isinstance(event, PlannedUnit):
                 lost = event(schedule)
                 if lost is not None and lost.number not in {each.number for each in schedule.in_flight()}:
                     units.append(PlayedUnit(lost, begins.pop(lost.number), now, False))

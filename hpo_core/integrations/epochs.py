@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.exactness.watched_variables import variables_of_objects
 from hpo_core.training.handle import TrialHandle
+from hpo_core.training.untracked_state import variables_of_objects
 
 
 class EpochSteps:

@@ -1,24 +1,18 @@
-"""The text of a journal entry: strict JSON on one line, and back.
-
-An entry of an older format is read as this version would have written it (:mod:`hpo_core.journal.older_formats`).
-"""
+"""The text of a journal entry: strict JSON on one line, and back."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 import msgspec
 
-from hpo_core.journal.older_formats import upcast
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import FORMAT, Entry
 
 _DECODER = msgspec.json.Decoder(Entry, strict=False)
 """Made at import: msgspec (0.22, too) crashes the process where two threads are the first to decode a type."""
-_LAST_FIELD = re.compile(r',"format":([0-9]{1,2})\}\Z')
 
 
 def encode_entry(entry: Entry) -> str:
@@ -31,14 +25,15 @@ def encode_entry(entry: Entry) -> str:
 
 
 def decode_entry(text: str | bytes) -> Entry:
-    """Inverse of :func:`encode_entry`.
+    """Read what :func:`encode_entry` wrote.
+
+    Format 1 is the only one so far. Once an event changes its shape and ``FORMAT`` becomes 2, this is the place where
+    an entry of format 1 is turned into what the new version would have written, before it is decoded.
 
     Raises:
-        JournalError: the text is no entry, or was written by a newer format.
+        JournalError: the text is no entry, or has a newer format.
     """
     try:
-        if _is_older(text):
-            return msgspec.convert(upcast(json.loads(text)), type=Entry, strict=False)
         entry = _DECODER.decode(text)
         if entry.format > FORMAT:
             raise _too_new(entry.format)
@@ -54,15 +49,6 @@ def decode_entry(text: str | bytes) -> Entry:
             f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
             "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
         ) from error
-
-
-def _is_older(text: str | bytes) -> bool:
-    """By the last field, which is ``format`` in every text that this package wrote."""
-    end = text[-14:].decode("utf-8", "replace") if isinstance(text, bytes) else text[-14:]
-    found = _LAST_FIELD.search(end)
-    # else rewritten by another program, with spaces or in another order: there the last number may be another field
-    written = int(found[1]) if found is not None else _format_of(text)
-    return written is not None and written < FORMAT
 
 
 def _too_new(written: int) -> JournalError:

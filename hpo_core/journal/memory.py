@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hpo_core.journal.measurements import MemoryMeasurements
-from hpo_core.journal.protocol import Owner, StudyInfo
-from hpo_core.journal.unknown_study import unknown_study
+from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
 from hpo_core.model.errors import FencedError, JournalError, StudyBusyError, StudyExistsError
 from hpo_core.model.events import Entry
 
@@ -88,7 +87,7 @@ class MemoryJournal:
             kept.owner = None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class UnkeptJournal(MemoryJournal):

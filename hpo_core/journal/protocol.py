@@ -1,4 +1,4 @@
-"""What a journal promises.
+"""Journal: an append-only store of entries, and its errors.
 
 An append is atomic and durable when it returns; it carries the sequence number and the epoch the writer
 believes in, and is refused (:class:`~hpo_core.model.errors.FencedError`) when either is not the journal's own. So
@@ -7,16 +7,18 @@ of two controllers at most one can write, whatever both believe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
 
+from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
+from hpo_core.model.short_text import did_you_mean
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who drives a study: enough to tell on the same machine whether that process still lives."""
+    """The process that drives a study; enough to tell on the same machine whether it still lives."""
 
     host: str
     pid: int
@@ -105,3 +107,38 @@ class Journal(Protocol):
     def close(self) -> None:
         """Let go of files and connections."""
         ...
+
+
+def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
+    """Make the error for an entry that cannot be what this package wrote."""
+    return JournalError(
+        f"Study {study!r}: entry {seq} of its journal is damaged, or does not follow from those before it "
+        f"({error_words(error)}). Restore the journal from a backup; `hpo show {study} --at {seq - 1}` still reads "
+        "what comes before."
+    )
+
+
+def error_words(error: Exception) -> str:
+    """An error in one line."""
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+LISTED = 20
+"""Names that the message lists at most."""
+
+
+def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:
+    """The error to raise.
+
+    Args:
+        place: what holds the studies ``known``.
+
+    >>> print(unknown_study("digit", ["digits", "texts"], "this journal", "Check the name."))
+    Study 'digit' is not in this journal (it holds: digits, texts); did you mean 'digits'? Check the name.
+    """
+    meant = did_you_mean(study, known)
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    listed = ", ".join(known[:LISTED]) or "no study"
+    where = f"Study {study!r} is not in {place} (it holds: {listed}{more})"
+    return StudyNotFoundError(f"{where}; {meant} {cure}" if meant else f"{where}. {cure}")

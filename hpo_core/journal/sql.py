@@ -9,22 +9,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import socket
+import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import psutil
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.journal.protocol import Owner, StudyInfo
-from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
-from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
     JournalError,
@@ -34,8 +36,44 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
-from hpo_core.security.credentials import without_secret_arguments
+from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
+
+
+def is_read_only(file: Path) -> bool:
+    """Whether a database is there and cannot be written to, or nothing can be made beside it."""
+    return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+
+
+def reading_uri(file: Path) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
+    """The URI that reads a SQLite file in a folder that cannot be written to, and the folder of its copy or None.
+
+    Such a folder is an archive, a mounted backup, somebody else's home. In WAL mode even a reader needs two more files
+    beside the database. Where they are there (a writer is at work on the other side of a read-only mount, or was
+    killed) SQLite reads them as they are. Where only the ``-wal`` file was kept it is copied together with the database
+    to a temporary folder, for its entries must not be passed over. Where there is neither, the database is complete and
+    is read as one that nobody changes.
+
+    Raises:
+        OSError: its copy cannot be made.
+    """
+    wal, uri = file.with_name(file.name + "-wal"), f"file:{quote(str(file.absolute()))}"
+    if not wal.exists() or not wal.stat().st_size:
+        return f"{uri}?mode=ro&immutable=1", None
+    if file.with_name(file.name + "-shm").exists():
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(_connected(f"{uri}?mode=ro")) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return f"{uri}?mode=ro", None
+    folder = tempfile.TemporaryDirectory(prefix="hpo-journal-", ignore_cleanup_errors=True)
+    for source in (file, wal):
+        shutil.copyfile(source, Path(folder.name) / source.name)
+    return f"file:{quote(folder.name)}/{quote(file.name)}?mode=rw", folder
+
+
+def _connected(uri: str) -> sqlite3.Connection:
+    """A connection that writes nothing."""
+    return sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False, isolation_level=None)
+
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0
@@ -78,7 +116,7 @@ _advance = (
 )
 _READ_CHUNK = 1000
 BUSY_SECONDS = 30.0
-"""How long SQLite itself waits for a lock."""
+"""Seconds that SQLite itself waits for a lock."""
 _PATIENCE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -111,7 +149,7 @@ def _file_of(url: sa.URL) -> Path | None:
 
 
 def _masked(url: str) -> str:
-    """Nothing before an @: what is no URL may hold a password all the same."""
+    """Cut off everything before an @: what is no URL may hold a password all the same."""
     return without_secret_arguments(f"...@{url.rpartition('@')[2]}" if "@" in url else url)
 
 
@@ -147,6 +185,7 @@ class SqlJournal:
             with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
                 private_database(file)
         self._busy_seconds = BUSY_SECONDS
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
         if self._url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
             given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
@@ -154,8 +193,8 @@ class SqlJournal:
         with self._translated("opened"):
             if self._read_only:
                 assert file is not None
-                self._side = reading_side(file)
-                self._engine = sa.create_engine("sqlite://", creator=self._side.connect, poolclass=sa.QueuePool)
+                uri, self._copy = reading_uri(file)
+                self._engine = sa.create_engine("sqlite://", creator=lambda: _connected(uri), poolclass=sa.QueuePool)
             else:
                 self._engine = sa.create_engine(self._url, **arguments)
             if self._sqlite and not self._read_only:
@@ -163,7 +202,7 @@ class SqlJournal:
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self.measurements = SqlMeasurements(self._engine, self._reader, self._translated)
-            """What jobs needed, see :mod:`hpo_core.journal.measurements`."""
+            """Needs of jobs, see :mod:`hpo_core.journal.measurements`."""
             self._set_up()
 
     def _set_up(self) -> None:
@@ -208,8 +247,8 @@ class SqlJournal:
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         self._engine.dispose()
-        if self._read_only:
-            self._side.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def wait_in_python(self) -> None:
         """Have a locked SQLite file reported after a second: its own waiting lets no signal through.

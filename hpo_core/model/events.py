@@ -1,8 +1,8 @@
 """What was noticed (stimuli), what is now so (events), and both as an atom (entries).
 
-The union is closed: a journal that holds another tag was written by a newer version and is refused
-with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an upcaster in
-``hpo_core.journal.older_formats``, and a golden journal in ``tests/golden`` in the same commit.
+The union is closed: a journal that holds another tag was written by a newer version and is refused with that
+explanation, never guessed at. A new shape gets a new ``FORMAT``, a step in ``hpo_core.journal.codec.decode_entry`` that
+reads the one before, and golden journals in ``tests/golden``, all in the same commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpo_core.model.hops import TogetherField, VisitsField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
-FORMAT = 3
+FORMAT = 1
 
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
@@ -83,11 +83,11 @@ class ConfigurationRequested(_Fact, frozen=True):
 
     params: Params
     request: str | msgspec.UnsetType = msgspec.UNSET
-    """Which request of another process this is (``hpo enqueue``); not set where there was none."""
+    """Name of another process's request (``hpo enqueue``); not set where there was none."""
 
 
 class ExtensionRequested(_Fact, frozen=True):
-    """So many more configurations are wanted."""
+    """A person wants more configurations."""
 
     configs: int
 
@@ -184,7 +184,7 @@ class Reproduced(_Fact, frozen=True):
 
 
 class _JobFact(_Fact, frozen=True):
-    """What a fact about one attempt begins with."""
+    """Base of facts about one attempt."""
 
     trial: int
     attempt: int
@@ -192,12 +192,12 @@ class _JobFact(_Fact, frozen=True):
 
     @property
     def bracket(self) -> int:
-        """Of its stage."""
+        """Bracket of the job's stage."""
         return self.stage.bracket
 
     @property
     def rung(self) -> int:
-        """Of its stage; the generation in a population."""
+        """Rung of the job's stage; the generation in a population."""
         return self.stage.rung
 
 
@@ -345,7 +345,7 @@ class TrialExtended(_Fact, frozen=True):
     trial: int
     target: int
     checkpoint: Checkpoint | None
-    """What it would go on from now; it is kept until then. None: from scratch."""
+    """Checkpoint that it would go on from now, kept until then. None: from scratch."""
 
 
 class TrialExtensionEnded(_Fact, frozen=True):
@@ -419,7 +419,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     time: float
     """Seconds since the epoch (virtual seconds in a simulation)."""
     epoch: int
-    """Which controller wrote it (grows by one with every takeover)."""
+    """Number of the controller that wrote it (grows by one with every takeover)."""
     stimulus: Stimulus
     events: tuple[Event, ...]
     format: int = FORMAT

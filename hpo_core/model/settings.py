@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_plain_validator_function, plain_serializer_function_ser_schema
 
 RECORDED: dict[str, bool] = {"recorded": True}
 """Validation context of a description that a journal holds: it was accepted when it was new."""
@@ -54,6 +57,26 @@ class Part(BaseModel):
     @classmethod
     def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
         return check_numbers(cls, data, info)
+
+
+class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of values that the program fills into a description, such as a recorded grant; nobody chooses them."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        plain = plain_serializer_function_ser_schema(msgspec.to_builtins)
+        return no_info_plain_validator_function(cls._read, serialization=plain)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": "object", "title": cls.__name__}
+
+    @classmethod
+    def _read(cls, given: Any) -> Self:
+        try:
+            return given if isinstance(given, cls) else msgspec.convert(given, cls, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"is no {cls.__name__} ({error}); leave it as the program wrote it") from None
 
 
 class MetricSpec(Part):

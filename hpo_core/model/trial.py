@@ -62,6 +62,10 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """``uri`` of the checkpoint this attempt started from."""
 
 
+JobKey = tuple[int, int]
+"""(trial, attempt): what tells one attempt from every other."""
+
+
 class Job(msgspec.Struct, frozen=True, gc=False):
     """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
 
@@ -85,18 +89,18 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """The part of its epoch that this is, where models hop; None: the whole job."""
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> JobKey:
         """(trial, attempt)."""
         return self.trial, self.attempt
 
     @property
     def bracket(self) -> int:
-        """Of its stage."""
+        """Bracket of the job's stage."""
         return self.stage.bracket
 
     @property
     def rung(self) -> int:
-        """Of its stage; the generation in a population."""
+        """Rung of the job's stage; the generation in a population."""
         return self.stage.rung
 
 
@@ -142,7 +146,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unit: int | msgspec.UnsetType = msgspec.UNSET
     """Number of the unit that was trained, where it is not the whole job."""
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
-    """Of a unit that was lost for its partition: which one. The report of a whole job has none."""
+    """Partition for which a unit was lost. The report of a whole job has none."""
     stood_still: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
 

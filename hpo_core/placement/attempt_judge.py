@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.placement.job_needs import JobNeeds
@@ -44,7 +44,7 @@ class AttemptJudge:
         held = self._running.get((report.trial, report.attempt))
         if held is None:
             return report
-        share = held.share
+        share = held.portion
         measured = report.usage if isinstance(report.usage, Usage) else Usage()
         usage = msgspec.structs.replace(
             measured,
@@ -81,14 +81,14 @@ class AttemptJudge:
     def is_doubtful(self, report: Report) -> bool:
         """Whether a neighbour, whose report is on its way, may be why this attempt failed."""
         held = self._running.get((report.trial, report.attempt))
-        if held is None or held.share.alone:
+        if held is None or held.portion.alone:
             return False
         usage = report.usage if isinstance(report.usage, Usage) else Usage()
-        return bool(self._running.beside(held)) and self._may_be_collateral(report, held.share, usage)
+        return bool(self._running.beside(held)) and self._may_be_collateral(report, held.portion, usage)
 
     def _judge_out_of_memory(self, report: Report, held: RunningJob, usage: Usage) -> Report:
         """Its key gets more; it is tried again alone, or once others leave more of the device."""
-        share, device = held.share, self._room.device(held.share.device)
+        share, device = held.portion, self._room.device(held.portion.device)
         whole = share.capacity if device is None else device.memory
         used = (usage.device_memory if share.gpu else usage.memory) or 0
         self._needs.estimates.raise_after_out_of_memory(
@@ -110,7 +110,7 @@ class AttemptJudge:
         would be placed by it: still more of them, each of which gets still less.
         """
         device = self._room.device(held.slot.name)
-        if device is None or held.share.alone or held.is_guess:
+        if device is None or held.portion.alone or held.is_guess:
             return usage
         if usage.load is not None and usage.load <= WHOLE:
             return usage
@@ -119,10 +119,10 @@ class AttemptJudge:
             return usage
         known = self._needs.estimate(held.job, device).need
         compute = None if usage.compute is None else max(usage.compute, known.compute / WHOLE)
-        cores = usage.cores if held.share.gpu else max(usage.cores, known.cores / WHOLE)
+        cores = usage.cores if held.portion.gpu else max(usage.cores, known.cores / WHOLE)
         return msgspec.structs.replace(usage, compute=compute, cores=cores)
 
-    def _is_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
+    def _is_collateral(self, report: Report, share: Portion, usage: Usage) -> bool:
         other = self._last_out_of_memory.get(share.device)
         if other is None or other.trial == report.trial or abs(report.ended - other.ended) > BLAME_SECONDS:
             return False
@@ -132,7 +132,7 @@ class AttemptJudge:
         return not enough and self._may_be_collateral(report, share, usage)
 
     @staticmethod
-    def _may_be_collateral(report: Report, share: Share, usage: Usage) -> bool:
+    def _may_be_collateral(report: Report, share: Portion, usage: Usage) -> bool:
         """Whether somebody else's memory may be why it died."""
         if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
             return False

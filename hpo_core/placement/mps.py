@@ -25,7 +25,7 @@ from pathlib import Path
 from hpo_core.model.errors import HpoError
 from hpo_core.placement import mps_keeper
 from hpo_core.placement.mps_keeper import locked, open_lock
-from hpo_core.security.credentials import without_private_settings
+from hpo_core.security.masking import without_private_settings
 from hpo_core.security.private_files import private_folder
 
 CONTROL = "nvidia-cuda-mps-control"

@@ -8,8 +8,7 @@ import msgspec
 
 from hpo_core.model.devices.measurement import MOST_NEIGHBOURS
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Report
-from hpo_core.placement.placer import JobKey
+from hpo_core.model.trial import Job, JobKey, Report
 
 
 class Stay:

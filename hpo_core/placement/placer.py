@@ -1,33 +1,35 @@
-"""Placer: which waiting job begins now, on which slot. The seam between the loop and placement."""
+"""Placer: which waiting job begins now, on which slot. The seam between the loop and the room that jobs fill."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Job, JobKey, Report
 
 Placement = tuple[Job, Slot]
 """A job on its slot."""
-JobKey = tuple[int, int]
-"""(trial, attempt)."""
+
+
+class Placed(NamedTuple):
+    """What became of waiting jobs; those that are named in neither list wait on."""
+
+    begun: list[Placement]
+    """Jobs that hold their slots from now on."""
+    refused: Sequence[Report] = ()
+    """Reports of jobs that no device could hold, even if nothing else ran."""
 
 
 class Placer(Protocol):
-    """Knows what is free. It never waits, draws or does IO; it is told the time."""
+    """Knows what is free. It never waits or draws; it is told the time."""
 
-    @property
-    def inventory(self) -> Inventory:
-        """The devices that are there now."""
-        ...
+    def update(self, inventory: Inventory) -> Sequence[JobKey]:
+        """Take these devices as those that are there now. Jobs keep what they hold until they are released.
 
-    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
-        """These devices are there now. Jobs keep what they hold until they are released.
-
-        Args:
-            usages: what running attempts were seen to use so far.
+        Returns:
+            Jobs to be cancelled: they run on a device that is gone, and nobody else would notice.
         """
         ...
 
@@ -35,37 +37,37 @@ class Placer(Protocol):
         """What the study may grant jobs for now, as the journal records it."""
         ...
 
-    def lowered(self) -> list[tuple[JobKey, int]]:
-        """Running jobs whose memory is limited to so many bytes from now on; each is told once."""
-        ...
-
-    def homeless(self) -> list[JobKey]:
-        """Jobs that run on a device that is gone, where nobody else would notice."""
-        ...
-
-    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
-        """Slots for some or all of ``jobs`` (the oldest first), which hold them from now on; the others wait.
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
+        """Give slots to some or all of ``jobs``, the oldest of which comes first.
 
         Args:
-            now: of the study's clock; None: not known.
+            now: seconds of the study's clock; None: not known.
         """
         ...
 
     def release(self, job: JobKey) -> None:
-        """The job ended; nothing happens where it holds nothing."""
+        """Free what a job held that ended; nothing happens where it holds nothing."""
         ...
 
-    def judge(self, report: Report) -> Report:
-        """What the study is told of how an attempt ended, and what is learned from it. Before :meth:`release`."""
-        ...
+    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
+        """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.
 
-    def is_doubtful(self, report: Report) -> bool:
-        """Whether a neighbour on the same device, whose report is on its way, may be why this attempt failed.
+        Args:
+            waited: whether it was held back already, or must not be.
 
-        Then it is judged a moment later.
+        Returns:
+            None: it is to be held back for a moment, for another attempt on its device may be to blame.
         """
         ...
 
-    def refused(self, jobs: Sequence[Job]) -> list[Report]:
-        """Reports for those of the waiting ``jobs`` that no device could hold, even if nothing else ran."""
+
+class Meter(Protocol):
+    """Measures attempts while they run, and limits them: the workers of a cluster whose devices jobs share."""
+
+    def usages(self) -> Mapping[JobKey, Usage]:
+        """What running attempts were seen to use so far."""
+        ...
+
+    def limit(self, attempt: JobKey, memory: int) -> None:
+        """Let a running attempt use at most so many bytes of its device from now on; returns at once."""
         ...

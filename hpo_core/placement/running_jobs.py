@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion, Slot
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job
+from hpo_core.model.events import JobPlaced
+from hpo_core.model.trial import Job, JobKey
 from hpo_core.placement.job_needs import JobNeeds
 from hpo_core.placement.neighbours import Neighbours
 from hpo_core.placement.packing.need import Need
 from hpo_core.placement.packing.room import Room
-from hpo_core.placement.placer import JobKey
 from hpo_core.placement.shared_room import SharedRoom
 
 
@@ -26,12 +25,16 @@ class RunningJob(msgspec.Struct, frozen=True):
     need: Need
     is_guess: bool
     """Whether it was placed before its need was known."""
+    began: float
+    """Seconds of the study's clock; 0: not known."""
+    usage: Usage | None = None
+    """What it was seen to use so far."""
 
     @property
-    def share(self) -> Share:
+    def portion(self) -> Portion:
         """As it was given when it began."""
-        assert self.slot.share is not None
-        return self.slot.share
+        assert self.slot.portion is not None
+        return self.slot.portion
 
 
 class RunningJobs:
@@ -47,8 +50,8 @@ class RunningJobs:
         self._room = room
         self._held: dict[JobKey, RunningJob] = {}
         self.neighbours = Neighbours()
-        self._lowered: list[tuple[JobKey, int]] = []
-        """Running jobs that hold less than they began with, and the bytes that they may use from now on."""
+        self._new: dict[JobKey, JobPlaced] = {}
+        """Placements that nobody asked for yet."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -71,18 +74,20 @@ class RunningJobs:
 
     def begin(self, job: Job, slot: Slot, need: Need, *, is_guess: bool, now: float | None) -> None:
         """A job begins with this share; one that is a guess is being measured."""
-        held = RunningJob(job, slot, need, is_guess)
+        held = RunningJob(job, slot, need, is_guess, 0.0 if now is None else now)
         self._held[job.key] = held
+        self._note(held, held.portion.memory)
         self.neighbours.begin(job, slot.name, compute=need.compute, now=now)
         if is_guess:
-            self._needs.estimates.profile_begins(self._needs.parameters(job), held.share.architecture)
+            self._needs.estimates.profile_begins(self._needs.parameters(job), held.portion.architecture)
 
     def end(self, key: JobKey) -> bool:
         """It ended; returns whether it held anything."""
         held = self._held.pop(key, None)
+        self._new.pop(key, None)
         self.neighbours.end(key)
         if held is not None and held.is_guess:
-            self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.share.architecture)
+            self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.portion.architecture)
         return held is not None
 
     def left_of(self, empty: Room) -> Room:
@@ -93,18 +98,23 @@ class RunningJobs:
             if (place := places.get(held.slot.name)) is not None:
                 need = held.need
                 if room.apart:  # maybe since it began
-                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.share.architecture))
+                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.portion.architecture))
                 room.take(need, place)
             else:  # it is to be given back, or is gone: of its computer the job still has the cores
                 room.take_cores(held.need.cores, self._room.node_of(held.slot.name))
         return room
 
-    def see(self, key: JobKey, usage: Usage) -> None:
-        """A running attempt was measured: it holds what it needs from now on, instead of what was guessed."""
+    def see(self, key: JobKey, usage: Usage) -> int | None:
+        """A running attempt was measured: it holds what it needs from now on, instead of what was guessed.
+
+        Returns:
+            The bytes that it may use from now on, where these are fewer than before.
+        """
         held = self._held.get(key)
         if held is None:
-            return
-        share, estimates = held.share, self._needs.estimates
+            return None
+        held = self._held[key] = msgspec.structs.replace(held, usage=usage)
+        share, estimates = held.portion, self._needs.estimates
         measured = (usage.device_memory if share.gpu else usage.memory) or 0
         params = self._needs.parameters(held.job)
         if held.is_guess and not share.alone and estimates.observe(params, usage, architecture=share.architecture):
@@ -115,12 +125,21 @@ class RunningJobs:
                 self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
                 self.neighbours.claims(key, need.compute)
                 if need.memory < share.memory:
-                    self._lowered.append((key, need.memory))
+                    self._note(held, need.memory)
+                    return need.memory
         elif measured > held.need.memory:
             need = msgspec.structs.replace(held.need, memory=measured)
             self._held[key] = msgspec.structs.replace(held, need=need)
+        return None
 
-    def lowered(self) -> list[tuple[JobKey, int]]:
-        """Jobs whose memory is limited to so many bytes from now on; each is told once."""
-        found, self._lowered = self._lowered, []
+    def _note(self, held: RunningJob, memory: int) -> None:
+        share = held.portion
+        amounts = share.compute, memory, share.cores
+        self._new[held.job.key] = JobPlaced(
+            *held.job.key, share.device, share.architecture, share=amounts, began=held.began
+        )
+
+    def new_placements(self) -> list[JobPlaced]:
+        """Placements since this was asked last, of jobs that still run: others are told by their reports."""
+        found, self._new = list(self._new.values()), {}
         return found

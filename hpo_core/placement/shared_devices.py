@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Inventory, Portion, Slot
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.events import JobPlaced
+from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.attempt_judge import FAIR, AttemptJudge
 from hpo_core.placement.demands import Estimates
 from hpo_core.placement.job_needs import JobNeeds
@@ -19,7 +19,7 @@ from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.packing_policy import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, too_much, why_nowhere
-from hpo_core.placement.placer import JobKey, Placement
+from hpo_core.placement.placer import Meter, Placed, Placement
 from hpo_core.placement.running_jobs import RunningJobs
 from hpo_core.placement.shared_room import SharedRoom
 from hpo_core.spec import PackingSpec
@@ -52,6 +52,8 @@ class SharedDevices:
         constants: of the study; expressions of stated demands may read them.
         free_choice: whether the search grants jobs without waiting for results, so that many may wait.
         alone: trials whose last attempt ran out of memory, as the journal says.
+        meter: measures running jobs; None: nobody does.
+        patience: how often a waiting job may be overtaken by younger ones before a device is kept free for it.
     """
 
     def __init__(
@@ -63,8 +65,11 @@ class SharedDevices:
         constants: Mapping[str, Any] = {},
         free_choice: bool = False,
         alone: Iterable[int] = (),
+        meter: Meter | None = None,
+        patience: int = 32,
     ) -> None:
         self.estimates = estimates
+        self._meter = meter
         self._packing = packing
         self._ahead = packing.look_ahead or (8 if free_choice else 1)
         self._ahead_is_total = packing.look_ahead is not None
@@ -74,7 +79,7 @@ class SharedDevices:
         self._judge = AttemptJudge(self._needs, self._running, self._devices)
         self._room = self._devices.empty.copy()
         """What the running jobs leave."""
-        self._policy = WithReservations(policy, self._devices.empty, patience=packing.patience)
+        self._policy = WithReservations(policy, self._devices.empty, patience=patience)
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._waiting: list[Job] = []
@@ -99,15 +104,18 @@ class SharedDevices:
 
     # Devices.
 
-    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
-        for key, usage in usages.items():
-            self._running.see(key, usage)
+    def update(self, inventory: Inventory) -> list[JobKey]:
+        if self._meter is not None:
+            for key, usage in self._meter.usages().items():
+                if (memory := self._running.see(key, usage)) is not None:
+                    self._meter.limit(key, memory)
         if self._devices.update(inventory, self.estimates.ratios.ratios()):
             self._policy.resize(self._empty)
         self._room = self._running.left_of(self._empty)
         self._fitting.clear()
         self._granted = self._wanted()
         self._idle_updates = self._idle_updates + 1 if self._waiting and not self._running else 0
+        return [held.job.key for held in self._running if held.slot.name not in self._devices.capacities]
 
     def news(self) -> str:
         """What a person should know and was not told before: that all jobs wait, or another ratio; empty: nothing."""
@@ -148,12 +156,17 @@ class SharedDevices:
         ahead = self._ahead if self._ahead_is_total else self._ahead * len(self._empty.devices)
         return len(self._running) + ahead
 
-    def lowered(self) -> list[tuple[JobKey, int]]:
-        return self._running.lowered()
+    def new_placements(self) -> list[JobPlaced]:
+        """What the journal does not hold yet: jobs that began or hold less, and run."""
+        return self._running.new_placements()
 
-    def shares(self) -> dict[JobKey, Share]:
+    def usages(self) -> dict[JobKey, Usage]:
+        """What running jobs were seen to use, as of the last update."""
+        return {held.job.key: held.usage for held in self._running if held.usage is not None}
+
+    def shares(self) -> dict[JobKey, Portion]:
         """Of the jobs that run: the part of a device that each was given."""
-        return {held.job.key: held.share for held in self._running}
+        return {held.job.key: held.portion for held in self._running}
 
     def lacking(self, job: Job) -> dict[str, str]:
         """By architecture, what each device has too little left of for this job, as ``memory 6.0 GB of 2.0 GB``.
@@ -199,15 +212,16 @@ class SharedDevices:
         parts = (need.compute / whole.oversubscribe, need.memory / max(1, whole.memory), need.cores / max(1, cores))
         return min(1.0, max(parts))
 
-    def homeless(self) -> list[JobKey]:
-        return [held.job.key for held in self._running if held.slot.name not in self._devices.capacities]
-
     # Placing.
 
-    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
-        placements: list[Placement] = []
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
+        refused = self._refused(jobs)
+        if refused:
+            nowhere = {(report.trial, report.attempt) for report in refused}
+            jobs = [job for job in jobs if job.key not in nowhere]
         if not self._empty.devices or not jobs:
-            return placements
+            return Placed([], refused)
+        placements: list[Placement] = []
         self._needs.measure_alone(jobs, (held.job for held in self._running))
         first, later = self._needs.unknown_once(jobs)
         ordered = [*first, *later]
@@ -220,7 +234,7 @@ class SharedDevices:
         placements += self._try_on_what_is_free(left, now)
         begun |= {job.key for job, _ in placements}
         self._waiting = [job for job in left if job.key not in begun]
-        return placements
+        return Placed(placements, refused)
 
     def _try_on_what_is_free(self, jobs: Sequence[Job], now: float | None) -> list[Placement]:
         """A device whose memory others use is given whole to one job that is estimated to need more than is left.
@@ -247,7 +261,7 @@ class SharedDevices:
 
     def _take(self, job: Job, need: Need, place: int, now: float | None) -> Slot:
         device = self._empty.devices[place]
-        share = Share(
+        share = Portion(
             device=device.name,
             architecture=device.architecture,
             compute=need.compute,
@@ -263,7 +277,7 @@ class SharedDevices:
         self._room.take(need, place)
         return slot
 
-    def refused(self, jobs: Sequence[Job]) -> list[Report]:
+    def _refused(self, jobs: Sequence[Job]) -> list[Report]:
         """Reports for jobs that fit nowhere; what others use of a device now is not held against them."""
         if not self._devices.capacities:
             return []
@@ -288,9 +302,6 @@ class SharedDevices:
 
     # How attempts ended.
 
-    def judge(self, report: Report) -> Report:
+    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
         """Learn from how an attempt ended; a neighbour of one that ran out of memory is not blamed."""
-        return self._judge.judge(report)
-
-    def is_doubtful(self, report: Report) -> bool:
-        return self._judge.is_doubtful(report)
+        return self._judge.judge(report) if waited or not self._judge.is_doubtful(report) else None

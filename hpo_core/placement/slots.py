@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Job, JobKey, Report
 from hpo_core.placement.gangs.node_choice import gang_slots
 from hpo_core.placement.gangs.reservation import Reservation
-from hpo_core.placement.placer import JobKey, Placement
+from hpo_core.placement.placer import Placed, Placement
 
 
 class Slots:
@@ -38,7 +37,7 @@ class Slots:
     2
     >>> from hpo_core.model.stage import Rung
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
-    >>> [(job.trial, slot.number) for job, slot in slots.place(jobs)]
+    >>> [(job.trial, slot.number) for job, slot in slots.place(jobs).begun]
     [(4, 0), (5, 1)]
     """
 
@@ -59,10 +58,10 @@ class Slots:
         """Slots that jobs hold."""
         return sum(len(slot.others) + 1 for slot in self._held.values())
 
-    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
-        """The devices that are there now. Names tell devices apart."""
+    def update(self, inventory: Inventory) -> Sequence[JobKey]:
+        """Names tell devices apart; jobs on a device that is gone are reported by the executor."""
         if inventory == self.inventory:
-            return
+            return ()
         self.inventory = inventory
         self._places = {device.name: place for place, device in enumerate(inventory.devices)}
         self._sizes = {device.name: device.slots for device in inventory.devices}
@@ -73,24 +72,19 @@ class Slots:
             for number in range(device.slots)
             if (device.name, number) not in held
         ]  # in order, so it is a heap
+        return ()
 
     def capacity(self) -> Inventory:
         return self.inventory
 
-    def lowered(self) -> list[tuple[JobKey, int]]:
-        return []
-
-    def homeless(self) -> list[JobKey]:
-        return []  # the executor reports them
-
-    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
         if any(job.demand.slots > 1 for job in jobs):
-            return self._place_gangs(jobs, 0.0 if now is None else now)
+            return Placed(self._place_gangs(jobs, 0.0 if now is None else now))
         placements = list(zip(jobs, self.free(len(jobs)), strict=False))
         for job, slot in placements:
             self.take((job.trial, job.attempt), slot)
             self._expect(job, now)
-        return placements
+        return Placed(placements)
 
     def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
         placements: list[Placement] = []
@@ -126,14 +120,8 @@ class Slots:
         seconds = None if self._seconds is None else self._seconds(job)
         return math.inf if seconds is None else seconds
 
-    def judge(self, report: Report) -> Report:
+    def judge(self, report: Report, *, waited: bool = True) -> Report:
         return report
-
-    def is_doubtful(self, report: Report) -> bool:
-        return False
-
-    def refused(self, jobs: Sequence[Job]) -> list[Report]:
-        return []
 
     def free(self, most: int) -> list[Slot]:
         """At most ``most`` free slots, the first ones in order. They stay free until taken."""

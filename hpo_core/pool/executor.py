@@ -18,7 +18,6 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.unit_executor import UnitExecutor, UsefulWorkers
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer
 from hpo_core.placement.shared_devices import SharedDevices
@@ -133,7 +132,7 @@ class SlotPlaces(Places):
 
     def chosen(self, slot: Slot, free: Collection[str], used: Collection[str], count: int) -> tuple[Slot, list[str]]:
         names = nearest_first(free, used)[:count]
-        ranks = [Slot(slot.device, int(name.rpartition("#")[2]), worker_of(name), slot.share) for name in names]
+        ranks = [Slot(slot.device, int(name.rpartition("#")[2]), worker_of(name), slot.portion) for name in names]
         return ranks[0]._replace(others=tuple(ranks[1:])), names
 
 
@@ -348,9 +347,6 @@ class PooledExecutor:
         fresh = self.seat.is_fresh(now)
         return self.places.offered(inventory, self.seat.startable(now) if fresh else (), busy if fresh else ())
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        return self._inner.usages()
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
         with self._lock:
@@ -358,9 +354,6 @@ class PooledExecutor:
             self._waiting.append(_Submitted(job, slot, on_report, names or ()))
             self._most = max(self._most, self._count([*self._running.values(), *self._waiting]))
         self._start_waiting()
-
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        self._inner.limit(attempt, memory)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
@@ -377,12 +370,6 @@ class PooledExecutor:
             self._waiting = [each for each in self._waiting if not any(each is one for one in dropped)]
         for job, _, on_report, *_ in dropped:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
-
-    def cancel_all(self) -> None:
-        with self._lock:
-            dropped = list(self._waiting)
-        self._drop(dropped, "The attempt was ended while it waited for a slot of the pool.")
-        self._inner.cancel_all()
 
     def now(self) -> float:
         return self._inner.now()

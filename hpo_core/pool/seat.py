@@ -141,7 +141,7 @@ def terms_of(spec: StudySpec, owner: Owner) -> Terms:
         slots=share.slots,
         shared_cluster=isinstance(spec.cluster, AddressClusterSpec),
         cluster=_address(spec.cluster.place, owner.host) if isinstance(spec.cluster, AddressClusterSpec) else "",
-        preempt_after=share.wait if share.preempt else None,
+        preempt_after=share.preempt,
     )
 
 

@@ -1,1 +1,1 @@
-"""What a record is read again for: audit, rerun, warm start."""
+"""Audit, rerun and warm start: three uses of a record."""

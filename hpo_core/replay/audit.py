@@ -7,14 +7,15 @@ recorded stimuli and reports every difference; *rerun* trains again along the re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
-from hpo_core.journal.damage import damaged_entry
+from hpo_core.journal.protocol import Journal, damaged_entry, error_words
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import ConfigurationEnqueued, Entry, Event, SamplerExhausted, TrialCreated
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.spec.assembly import create_sampler, is_pure
@@ -105,8 +106,6 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             for event in study.decide(entry.stimulus):
                 decided.append(event)
                 fact = next(recorded, None)
-                if fact is not None:
-                    fact = study.state.present_shape(fact)
                 if fact is None or not _same(event, fact):
                     differs = True
                     if fact is not None:
@@ -162,3 +161,27 @@ def _close(drawn: Params, recorded: Params) -> bool:
 
 def _short(events: tuple[Event, ...]) -> str:
     return "[" + "; ".join(repr(event) for event in events) + "]"
+
+
+@contextmanager
+def damage_named(journal: Journal, study: str) -> Iterator[None]:
+    """Name a damaged journal where it is what made reading fail.
+
+    The journal is audited to find out; where it is clean the error is a defect of ours, and is raised as it is.
+
+    Raises:
+        JournalError: the journal is damaged.
+    """
+    try:
+        yield
+    except HpoError:
+        raise
+    except Exception as error:
+        report = audit(journal.entries(study), limit=1)
+        if report.clean:
+            raise
+        finding = report.findings[0]
+        raise JournalError(
+            f"Study {study!r}: its journal is damaged ({error_words(error)}); the first entry that the rules do not "
+            f"give is {finding.seq} (`hpo audit {study}` shows it). Restore the journal from a backup."
+        ) from error

@@ -1,4 +1,4 @@
-"""What earlier studies found, for a new one to begin from (``warm_start`` of its spec).
+"""Results of earlier studies, for a new one to begin from (``warm_start`` of its spec).
 
 Everything is read once, before the new study is created, and stands in its own entry 0 from then on: a study never
 depends on another one's journal.
@@ -14,11 +14,13 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
-from hpo_core.replay.damaged_journals import damage_named
-from hpo_core.spec import PastTrial, StudySpec
+from hpo_core.replay.audit import damage_named
+from hpo_core.spec import EarlierResult, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]
+MOST_SHOWN = 300
+"""Results of earlier studies that a sampler is shown at most."""
 
 
 def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
@@ -98,10 +100,12 @@ def _fitted(params: Params, space: SearchSpace) -> Params | None:
     return None if space.complaints(kept) else kept
 
 
-def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]) -> list[PastTrial]:
+def _past(
+    spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]
+) -> list[EarlierResult]:
     warm = spec.warm_start
     assert warm is not None
-    kept: list[PastTrial] = []
+    kept: list[EarlierResult] = []
     for age, trials in enumerate(found):
         draws = Stream(spec.seed, "warm-start", age)
         for params, trial in trials:
@@ -110,9 +114,9 @@ def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tupl
             if warm.decay and (chance or proposed is not None) and trial.parent is None:
                 feasible = [result for result in trial.results if not result.infeasible]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
-                kept.append(PastTrial(params=params, losses=losses, proposed=proposed))
+                kept.append(EarlierResult(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
-    return kept[: warm.most]
+    return kept[:MOST_SHOWN]
 
 
 def _metrics(spec: StudySpec) -> str:

@@ -11,7 +11,7 @@ from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, S
 from hpo_core.model.hops import units_of
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
-from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.sizes import check_plain
 
 
 def rerun_spec(
@@ -78,7 +78,6 @@ def rerun_spec(
         ],
         **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
         "any_metric": StudySpec.from_journal(source).any_metric,
-        "max_resource": max(event.target for event in granted if event.trial in number),
     }
     rest: dict[str, Any] = {
         "study": name,
@@ -117,7 +116,7 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
 
 
 def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int | list[int]]]:
-    """By epoch, from 1: partitions in the order in which they were trained on; without one that diverged midway.
+    """Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out.
 
     Those that the ranks of a gang saw together are a list.
     """

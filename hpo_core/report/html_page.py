@@ -1,10 +1,10 @@
-"""The frame of every page: style, script and Plotly in one HTML file, written whole or not at all."""
+"""Frame of every page: sections of pictures and tables, style, script and Plotly in one HTML file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,18 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from hpo_core.model.errors import StorageError
-from hpo_core.report.style import Figure
+from hpo_core.report.style import Figure, text
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page without a picture: heading, caption and body, as HTML."""
+
+    title: str
+    caption: str
+    body: str = ""
+    csv: str = ""
+    """File name of a button that saves the section's table; empty: no button."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,7 @@ class Live:
     version: str
     """Changes with the page's contents."""
     seconds: float
-    """Between two questions whether there is a newer one."""
+    """Time between two questions whether there is a newer version."""
     draws: bool = True
     """Whether figures and trials may come."""
 
@@ -46,8 +57,9 @@ def html_page(
     Args:
         title: plain text; it is escaped here.
         body: HTML; holds the :func:`card` of every figure.
+        figures: drawn by the page.
         footer: HTML.
-        trials: what the table of trials shows (:mod:`hpo_core.report.trials`).
+        trials: what the table of trials shows (:mod:`hpo_core.report.trials_table`).
         live: for a page that is served.
         whole: False: without scripts and Plotly, for a page that is there already.
     """
@@ -118,13 +130,39 @@ def write_page(text: str, path: Path) -> Path:
     return path
 
 
-def card(figure: Figure) -> str:
-    """Where a figure stands, with its words."""
-    width = f' style="--least:{figure.min_width}px"' if figure.min_width else ""
-    return (
-        f'<section class="card"><h2>{escape(figure.title)}</h2><p class="caption">{figure.caption}</p>'
-        f'<div class="scroll"><div id="{figure.key}" class="plot"{width}></div></div></section>'
+def card(part: Figure | Section) -> str:
+    """A figure or a section with its heading and words."""
+    if isinstance(part, Figure):
+        width = f' style="--least:{part.min_width}px"' if part.min_width else ""
+        body = f'<div class="scroll"><div id="{part.key}" class="plot"{width}></div></div>'
+    else:
+        saves = f'<div class="bar"><button data-csv="{escape(part.csv)}">Download CSV</button></div>'
+        body = (saves if part.csv else "") + part.body
+    caption = f'<p class="caption">{part.caption}</p>' if part.caption else ""
+    return f'<section class="card"><h2>{escape(part.title, quote=False)}</h2>{caption}{body}</section>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300) -> str:
+    """An HTML table of escaped cells, each at most ``most`` characters; numbers and short words stay on one line."""
+    titles = [escape(name) for name in head]
+    names = "".join(f"<th>{title}</th>" for title in titles)
+    stack = ' class="stack"' if len(titles) > 3 else ""
+    body = "".join(
+        f"<tr>{''.join(_cell(item, most, title) for item, title in zip(row, titles, strict=True))}</tr>" for row in rows
     )
+    return f'<div class="scroll"><table{stack}><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(item: object, most: int, title: str) -> str:
+    """A cell; in a narrow window the title stands beside it."""
+    plain = str(item)
+    try:
+        float(plain.replace(",", ""))
+        unbroken = True
+    except ValueError:
+        unbroken = len(plain) <= 16
+    kind = ' class="n"' if unbroken else ""
+    return f'<td{kind} data-label="{title}">{text(item, most)}</td>'
 
 
 def _json(value: object) -> str:

@@ -1,25 +1,39 @@
-"""One look for all figures: colours, layout, axes, and text from outside."""
+"""One look for all figures: colours, axes, traces, and text from outside."""
 
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpo_core.views.formatting import number, quantile, spans_decades
+
 BEST, FAILED, LOST, RUNNING, CANDIDATE = "#e8590c", "#d6336c", "#868e96", "#d0ebff", "#f2b84b"
-OPENS = "#0a7d55"
+BLUE, NAVY, GREEN = "#1c6dd0", "#0b2f6b", "#0a7d55"
 INK, MUTED, GRID = "#1f2933", "#64707d", "#e9edf2"
+SERIES = (BLUE, BEST, "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", FAILED, "#5c677d")
+"""Colours of searches and scenarios that are compared; each differs from its neighbours in lightness, too."""
+WORST_TO_BEST: list[list[Any]] = [[0, "#dfe5ec"], [0.3, "#a9c8ea"], [0.65, BLUE], [1, NAVY]]
 FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DARKER = '<span class="on-light">darker</span><span class="on-dark">brighter</span>'
-"""In captions: a theme of dark colours shows in light ones what is dark on white."""
-DARK_PICTURE = (
-    '<style>@media(prefers-color-scheme:dark){[fill="#fff"]{fill:#182029}'
-    f'[fill="{INK}"]{{fill:#e3e8ee}}[fill="{MUTED}"]{{fill:#9aa6b2}}[fill="#1c6dd0"]{{fill:#6cb0ff}}'
-    f'[stroke="{INK}"]{{stroke:#e3e8ee}}[stroke="{GRID}"]{{stroke:#2a3541}}[stroke="#1c6dd0"]{{stroke:#6cb0ff}}'
-    "}</style>"
-)
-"""Within an SVG that stands in a page as an image: colours for dark pages."""
+"""Caption word for "darker": the dark theme shows in light colours what is dark on white."""
+CUT = " Values far beyond the others lie outside; double-click shows them."
+LISTED = 12
+"""Most traces of one kind that a legend lists."""
+LANES_NAMED = 40
+"""Most rows of a timeline that have names."""
+WIDEST = 1e100
+"""Largest value on an axis: beyond it the length of the axis may overflow."""
 _STOPS = ((190, 201, 214), (116, 172, 223), (28, 109, 208), (11, 47, 107))
+_UNITS = ((172800, 86400.0, "days"), (7200, 3600.0, "hours"), (180, 60.0, "minutes"))
+
+Trace = dict[str, Any]
+Point = tuple[float | None, float | None, str]
+"""A place on both axes, and the words that the mouse shows there."""
+GAP: Point = (None, None, "")
+"""End of a line within a trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +43,32 @@ class Figure:
     key: str
     title: str
     caption: str
-    data: list[dict[str, Any]]
+    data: list[Trace]
     layout: dict[str, Any]
     min_width: int = 0
-    """Narrower screens scroll sideways instead of squeezing it."""
+    """Pixels; narrower screens scroll sideways instead of squeezing the figure."""
     zoom: bool = True
-    """Whether there is anything to zoom into."""
     narrow: dict[str, Any] | None = None
-    """On a screen below 600 pixels: ``layout`` merged into the figure's, ``traces`` by number likewise,
-    ``dimensions`` of parallel axes to keep."""
+    """Changes on a screen below 600 pixels: ``layout`` and, by number, ``traces`` are merged into the figure's,
+    ``dimensions`` are the parallel axes to keep."""
 
 
 def level_color(level: int, levels: int) -> str:
-    """Pale for the lowest rung, dark blue for the highest."""
+    """Colour of a rung: pale for the lowest one, dark blue for the highest."""
     place = (len(_STOPS) - 1) * (max(level, 0) / (levels - 1) if levels > 1 else 2 / 3)
     low = min(int(place), len(_STOPS) - 2)
-    share = place - low
-    mixed = (round(a + (b - a) * share) for a, b in zip(_STOPS[low], _STOPS[low + 1], strict=True))
+    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(_STOPS[low], _STOPS[low + 1], strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
+def pale(color: str) -> str:
+    """Transparent form of a colour, for areas."""
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.14)"
+
+
 def layout(height: int, **more: Any) -> dict[str, Any]:
-    """Layout every figure starts from; titles and captions are HTML outside it."""
+    """Layout that every figure starts from; titles and captions are HTML outside it."""
     return {
         "height": height,
         "margin": {"l": 64, "r": 20, "t": 16, "b": 52},
@@ -78,14 +96,222 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def time_axis(seconds: float) -> tuple[float, dict[str, Any]]:
-    """Divisor for times, and their axis."""
+def log_axis(title: str, low: float, high: float, *, pad: float = 0.0) -> dict[str, Any]:
+    """A logarithmic axis from ``low`` to ``high``; ``pad`` is added at both ends, in decades."""
+    ends = [math.log10(low) - pad, math.log10(high) + pad]
+    ticks = log_ticks(*ends)
+    return axis(title, type="log", range=ends, tickvals=ticks, ticktext=[number(tick) for tick in ticks])
+
+
+def time_axis(seconds: float, what: str = "time") -> tuple[float, dict[str, Any]]:
+    """Divisor for times in seconds, and their axis."""
     divisor, unit = next(((size, unit) for least, size, unit in _UNITS if seconds >= least), (1.0, "seconds"))
     most = seconds / divisor or 1.0
-    return divisor, axis(f"time ({unit})", range=[-0.01 * most, 1.015 * most])
+    return divisor, axis(f"{what} ({unit})", range=[-0.01 * most, 1.015 * most])
 
 
-_UNITS = ((172800, 86400.0, "days"), (7200, 3600.0, "hours"), (180, 60.0, "minutes"))
+def trace(
+    name: str,
+    points: Iterable[Point],
+    color: str,
+    *,
+    mode: str = "markers",
+    width: float = 2.0,
+    size: Any = 6,
+    shape: str = "linear",
+    **more: Any,
+) -> Trace:
+    """Points or lines with hover texts; ``width`` and ``size`` in pixels, ``shape`` is ``hv`` for steps."""
+    known = list(points)
+    marker = {"color": color, "size": size} | more.pop("marker", {})
+    return {
+        "type": "scatter",
+        "mode": mode,
+        "name": name,
+        "x": [x if x is None else rounded(x) for x, _, _ in known],
+        "y": [y if y is None else rounded(y) for _, y, _ in known],
+        "text": [words for _, _, words in known],
+        "hoverinfo": "text",
+        **({"line": {"color": color, "width": width, "shape": shape}} if "lines" in mode else {}),
+        **({"marker": marker} if "markers" in mode else {}),
+        **more,
+    }
+
+
+def bars(name: str, rows: Iterable[tuple[float, float, float, str]], color: str, **more: Any) -> Trace:
+    """Bars of a timeline from (row, begin, end, words)."""
+    known = list(rows)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "width": 0.76,
+        "hoverinfo": "text",
+        "textposition": "none",
+        "base": [rounded(begin) for _, begin, _, _ in known],
+        "x": [rounded(end - begin) for _, begin, end, _ in known],
+        "y": [row for row, _, _, _ in known],
+        "text": [words for _, _, _, words in known],
+        "marker": {"color": color, "line": {"width": 0.5, "color": "#ffffff"}},
+        **more,
+    }
+
+
+def note(words: str, *, x: float = 0, y: float, **more: Any) -> dict[str, Any]:
+    """Words inside a figure, to the right of and above a place."""
+    place = {"x": x, "y": y, "xref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    return {"text": words, **place, "font": {"size": 12}, **more}
+
+
+def panels(
+    count: int,
+    columns: int,
+    *,
+    height: int,
+    gap: int,
+    titles: Sequence[str] = (),
+    between: float = 0.09,
+    right: bool = False,
+) -> dict[str, Any]:
+    """Axes and headings of several plots in one figure, and its ``height``.
+
+    Args:
+        count: plots, filled in row by row.
+        columns: plots beside each other.
+        height: of one plot, in pixels.
+        gap: between two rows, in pixels.
+        titles: above each plot.
+        between: share of the width between two columns.
+        right: whether each plot has a second vertical axis.
+    """
+    from plotly.subplots import make_subplots
+
+    rows = -(-count // columns)
+    plot = rows * (height + gap) - gap
+    made = make_subplots(
+        rows=rows,
+        cols=columns,
+        vertical_spacing=gap / plot if rows > 1 else 0,
+        horizontal_spacing=between if columns > 1 else 0,
+        subplot_titles=list(titles) or None,
+        specs=[[{"secondary_y": right} if row * columns + k < count else None for k in range(columns)]
+               for row in range(rows)],
+    ).layout.to_plotly_json()  # fmt: skip
+    made.pop("template", None)
+    for heading in made.get("annotations", ()):
+        heading |= {"x": 0, "xanchor": "left", "font": {"size": 12}}
+    return {"height": plot, **made}
+
+
+def axis_key(place: int) -> str:
+    """Plotly's number of an axis, from 0; the first one has none."""
+    return "" if place == 0 else str(place + 1)
+
+
+def one_below_the_other(count: int, height: int) -> dict[str, Any]:
+    """Layout of ``count`` plots on a narrow screen, each ``height`` pixels high."""
+    found: dict[str, Any] = {"height": 80 + height * count}
+    for place in range(count):
+        low = 1 - (place + 1) / count
+        found[f"xaxis{axis_key(place)}"] = {"domain": [0, 1]}
+        found[f"yaxis{axis_key(place)}"] = {"domain": [low + 0.24 / count, low + 0.98 / count]}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How values of the metric are laid out on an axis."""
+
+    log: bool
+    low: float
+    high: float
+    cut: bool
+    """Whether some values lie outside [low, high]."""
+
+    def place(self, value: float) -> float:
+        """Position on the (possibly logarithmic) axis; values outside stand at the ends."""
+        kept = min(max(value, self.low), self.high)
+        return math.log10(kept) if self.log else kept
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Positions of the lowest and the highest value."""
+        return self.place(self.low), self.place(self.high)
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Positions of round values, and their words."""
+        values = log_ticks(*self.ends) if self.log else round_ticks(*self.ends)
+        return [self.place(value) for value in values], [number(value) for value in values]
+
+    def axis(self, title: str) -> dict[str, Any]:
+        """The axis as Plotly wants it."""
+        low, high = self.ends
+        pad = 0.04 * (high - low) or abs(high) * 0.05 or 0.5
+        drawn = axis(title, range=[low - pad, high + pad])
+        if self.log:
+            ticks = log_ticks(low - pad, high + pad)
+            drawn |= {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
+        return drawn
+
+    def colors(self, title: str, *, maximize: bool, most: int = 8) -> dict[str, Any]:
+        """Colours of :meth:`place`, the better the darker, and the bar that explains them; ``most`` ticks."""
+        places, words = self.ticks()
+        every = -(-len(places) // most) or 1
+        best = [[1 - at, color] for at, color in reversed(WORST_TO_BEST)]
+        bar = {
+            "title": {"text": text(title, 16), "side": "top"},
+            "tickvals": places[::every],
+            "ticktext": words[::every],
+            "thickness": 12,
+            "outlinewidth": 0,
+        }
+        return {"colorscale": WORST_TO_BEST if maximize else best, "colorbar": bar}
+
+
+def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
+    """Axis for a metric: logarithmic past two decades; hopeless values do not squeeze the others."""
+    finite = sorted(min(max(v, -WIDEST), WIDEST) for v in values if v is not None and math.isfinite(v))
+    if not finite:
+        return Scale(False, 0.0, 1.0, False)
+    low, high = finite[0], finite[-1]
+    log = spans_decades(low, high, maximize=maximize)
+    place = math.log10 if log else float
+    kept = quantile(finite, 0.05 if maximize else 0.95)
+    good = place(high) - place(kept) if maximize else place(kept) - place(low)
+    cut = place(high) - place(low) > 4 * good > 0
+    if not cut:
+        return Scale(log, low, high, False)
+    return Scale(log, kept, high, True) if maximize else Scale(log, low, kept, True)
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Four to eight round numbers from ``low`` to ``high``.
+
+    >>> round_ticks(0.0, 0.99), round_ticks(1, 6)
+    ([0.0, 0.2, 0.4, 0.6, 0.8], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    """
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next(size * power for size in (10, 5, 2.5, 2, 1) if (high - low) / (size * power) >= 4 - 1e-9)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers from ``10**low`` to ``10**high``, about six of them."""
+    decades = high - low
+    steps = (1, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 4 else (1,)
+    every = max(1, round(decades / 7))
+    powers = range(math.floor(low) // every * every, math.ceil(high) + 1, every)
+    found = [float(f"{step}e{power}") for power in powers for step in steps]
+    return [tick for tick in found if 0 < tick < math.inf and low <= math.log10(tick) <= high]
+
+
+def ticks_with_ends(low: float, high: float, places: Sequence[float]) -> list[float]:
+    """``places`` and both ends, without those that would touch an end."""
+    room = 0.06 * (high - low)
+    return sorted({low, high, *(at for at in places if low + room < at < high - room)})
 
 
 def whole(value: object, width: int = 44) -> str:
@@ -103,7 +329,7 @@ def whole(value: object, width: int = 44) -> str:
 
 
 def text(value: object, most: int = 40) -> str:
-    """Somebody else's words inside a figure or the page: shortened in the middle, and escaped.
+    """Words from outside for a figure or the page: shortened in the middle, and escaped.
 
     >>> text("<b>"), text("encoder_layer_norm_11", 12)
     ('&lt;b&gt;', 'encoder…m_11')

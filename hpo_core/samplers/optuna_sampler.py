@@ -32,7 +32,7 @@ import inspect
 import math
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -52,13 +52,36 @@ from hpo_core.model.events import (
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.short_text import listed_and_meant, meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.ranked_gp import RankedGPSampler
-from hpo_core.samplers.ranked_gp.trial_results import PAST
+from hpo_core.samplers.ranked_results import PAST
 from hpo_core.samplers.sampler import SamplerContext
+
+
+class MirrorStorage(optuna.storages.InMemoryStorage):
+    """Optuna's own storage; samplers see a trial of :attr:`view` in place of the stored one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        if states == (TrialState.WAITING,):  # Optuna looks for one at each ask; here none ever waits
+            return []
+        trials = super().get_all_trials(study_id, deepcopy=False)  # by number, from 0 on
+        shown = list(map(self.view.get, range(len(trials)), trials))
+        return [trial for trial in shown if states is None or trial.state in states]
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """System attributes of the shown trial: GPSampler of Optuna 4 reads the constraints here."""
+        stored: FrozenTrial = super().get_trial(trial_id)
+        shown = self.view.get(stored.number, stored)
+        return {**shown.system_attrs, **stored.system_attrs}
+
 
 _NOT_OFFERED = {
     "BaseSampler": "it is what samplers are made of, and proposes nothing",
@@ -178,9 +201,8 @@ class OptunaSampler:
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
         self._violations: dict[int, dict[int, list[float]]] = {}
+        """Values of the constraints by trial and resource."""
         self._last_failure: dict[int, Outcome] = {}
-        """By trial."""
-        """By trial and resource: the values of the constraints."""
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
         self._queue = deque(context.start_with)
         """What people want in the next trials."""
@@ -292,7 +314,7 @@ class OptunaSampler:
             self._show_abandoned(event.trial)
 
     def _show_abandoned(self, number: int) -> None:
-        """One that ran out of memory is infeasible, which says where not to look; other failures say nothing of it."""
+        """Show an abandoned trial as infeasible if it ran out of memory (do not look there); else as failed."""
         if self._last_failure.get(number) is not Outcome.OUT_OF_MEMORY or self._several:
             self._show(number, TrialState.FAIL)
             return
@@ -351,11 +373,11 @@ class OptunaSampler:
         }
 
     def _shift_at(self, resource: int) -> tuple[float, ...]:
-        """That of the nearest resource that has one."""
+        """Return the shift of the nearest resource that has one."""
         return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
 
     def _constraints_of(self, number: int, state: TrialState) -> list[float]:
-        """At the resource whose losses are shown; earlier studies lent feasible results only."""
+        """Return the constraints at the resource whose losses are shown; earlier studies lent feasible results only."""
         values = self._violations.get(number, {})
         if not values:
             return [0.0] * len(self._constraints)

@@ -1,15 +1,15 @@
-"""What a study asks of a sampler."""
+"""Sampler: what a study asks of it and gives it, and the simple samplers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from pydantic import Field
 
-from hpo_core.model.events import Event
-from hpo_core.model.settings import Part
+from hpo_core.model.events import Event, TrialCreated
+from hpo_core.model.rng import Stream
+from hpo_core.model.settings import Filled
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
 
@@ -35,16 +35,18 @@ class Sampler(Protocol):
         ...
 
 
-class PastTrial(Part):
-    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
+class EarlierResult(Filled, frozen=True):
+    """One configuration's result in an earlier study, as the journal of the new study keeps it."""
 
     params: dict[str, Any]
-    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
-    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
+    losses: dict[int, list[float]]
+    """By units of training; one loss per objective."""
+    proposed: int | None = None
+    """The trial of the new study that tries it again."""
 
 
 class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study gives its sampler besides the sampler's own arguments."""
+    """Everything that a sampler gets from its study besides its own arguments."""
 
     space: SearchSpace
     seed: int
@@ -54,7 +56,83 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the values in ``JobCompleted.metrics`` that should be at most 0."""
     max_resource: int | None
     """Units of a full training; None: no upper limit."""
-    past: Sequence[PastTrial] = ()
+    past: Sequence[EarlierResult] = ()
     """Results of earlier studies (warm start)."""
     start_with: Sequence[Params] = ()
     """What people want in the first trials, whole or in part."""
+
+
+class RandomSampler:
+    """Trial ``n`` gets the same parameters whatever else happened in the study.
+
+    So two studies with one seed compare the same configurations, whatever their method or cluster.
+    """
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        return self._space.draw(Stream(self._seed, "params", number), given)
+
+    def apply(self, event: Event) -> None:
+        """Random search learns nothing."""
+
+
+class ListedSampler:
+    """Asks a function of the trial's number; configurations that people give do not count.
+
+    What they leave out is drawn at random, as :class:`~hpo_core.samplers.sampler.RandomSampler` does.
+    """
+
+    def __init__(self, configurations: Callable[[int], Params], space: SearchSpace, seed: int) -> None:
+        self._configurations = configurations
+        self._space = space
+        self._seed = seed
+        self._given = 0
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        if given is not None:
+            return self._space.draw(Stream(self._seed, "params", number), given)
+        return self._configurations(number - self._given)
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.queued:
+            self._given += 1
+
+
+class RecordedSampler:
+    """Trial ``n`` gets the parameters ``n``."""
+
+    def __init__(self, params: list[dict[str, Any]]) -> None:
+        self._params = params
+
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        return dict(self._params[number])
+
+    def apply(self, event: Event) -> None:
+        """A record learns nothing."""
+
+
+class WarmStarted:
+    """The first k trials get the proposals of the spec, the others those of the sampler.
+
+    Configurations that people give go before and do not count. The sampler is shown all of them, as after a resume.
+    """
+
+    def __init__(self, sampler: Sampler, proposals: Sequence[Params]) -> None:
+        self.sampler = sampler
+        self._proposals = proposals
+        self._given = 0
+
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
+        if given is not None:
+            return self.sampler.propose(number, given)
+        if number - self._given < len(self._proposals):
+            return dict(self._proposals[number - self._given])
+        return self.sampler.propose(number)
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated) and event.queued:
+            self._given += 1
+        self.sampler.apply(event)

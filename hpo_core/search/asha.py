@@ -5,6 +5,10 @@ The rules of the stopping variant are in :mod:`hpo_core.search.asha_stopping`.
 
 from __future__ import annotations
 
+import math
+import statistics
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,29 +16,109 @@ from pydantic import Field, model_validator
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
-from hpo_core.model.space import ParameterType
 from hpo_core.search.asha_stopping import AshaStopping
-from hpo_core.search.halving.bracket_ladders import Brackets
-from hpo_core.search.halving.brackets import BracketPlan, assignment_of
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.noise import NoiseEstimate
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.reachable_resource import highest_rung, too_few
-from hpo_core.search.halving.rungs import Ladder, default_min_resource, rung_levels
+from hpo_core.search.brackets import Assignment, BracketPlan, Brackets
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
+from hpo_core.search.rungs import Ladder, default_min_resource, highest_rung, rung_levels, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
     ETA,
     MAX,
     MIN,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
-    check_configs,
-    check_range,
-    check_rungs,
+    SearchProgress,
 )
+
+WINDOW = 200
+"""Latest readings that an estimate is the median of."""
+LEAST = 5
+"""Readings before there is an estimate."""
+_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal variable."""
+
+
+class NoiseEstimate:
+    """Standard deviation of the noise in a difference of two losses, at each level.
+
+    Given the noise of one loss it is ``sqrt(2)`` times that. Else it is estimated from the curves of trials that
+    went on from the level: of two that stood next to each other there, the difference should run straight over
+    the level and the two points behind it; how far the middle one is off that line is noise. Neighbours,
+    since the noise of bad configurations says little about that of good ones, and what is common to both
+    curves cancels. While a level has fewer than ``LEAST`` such readings, its noise counts as zero.
+
+    This is the jitter from point to point. What another seed would have changed for good stays out of it.
+    """
+
+    def __init__(self, fixed: float | None) -> None:
+        self._fixed = fixed
+        self._last: dict[int, tuple[int, float]] = {}
+        self._levels: dict[int, _Level] = {}
+
+    @classmethod
+    def create(cls, setting: float | Literal["auto"] | None) -> NoiseEstimate | None:
+        """None where promotions ignore noise."""
+        if setting is None:
+            return None
+        return cls(None if setting == "auto" else setting)
+
+    @property
+    def reads_curves(self) -> bool:
+        return self._fixed is None
+
+    def add(self, event: JobCompleted) -> None:
+        """Learn from a result and its curve."""
+        if self._fixed is not None:
+            return
+        before = self._last.get(event.trial)
+        if before is not None and math.isfinite(before[1]):
+            behind = [point for point in event.curve if point[0] > before[0] and math.isfinite(point[1])][:2]
+            if len(behind) == 2:
+                self._levels.setdefault(before[0], _Level()).add((before, behind[0], behind[1]))
+        self._last[event.trial] = (event.resource, math.inf if event.loss is None else event.loss)
+
+    def of_difference(self, level: int) -> float:
+        """Standard deviation of the noise in a difference of two losses at a level; 0 while unknown."""
+        if self._fixed is not None:
+            return math.sqrt(2) * self._fixed
+        found = self._levels.get(level)
+        return found.estimate if found is not None else 0.0
+
+
+_Point = tuple[int, float]
+"""(resource, loss)"""
+
+
+class _Level:
+    """Trials that went on from one level, by their loss there."""
+
+    __slots__ = ("_readings", "_starts", "estimate")
+
+    def __init__(self) -> None:
+        self._starts: list[tuple[float, _Point, _Point]] = []
+        self._readings: deque[float] = deque(maxlen=WINDOW)
+        self.estimate = 0.0
+
+    def add(self, points: tuple[_Point, _Point, _Point]) -> None:
+        """Take a reading against the trial whose loss at the level is nearest, where it has the same resources."""
+        (start, loss), first, second = points
+        place = bisect_left(self._starts, (loss,))
+        near = self._starts[max(0, place - 1) : place + 1]
+        insort(self._starts, (loss, first, second))
+        if not near:
+            return
+        other, other_first, other_second = min(near, key=lambda one: abs(one[0] - loss))
+        if (other_first[0], other_second[0]) != (first[0], second[0]):
+            return
+        weight = (second[0] - first[0]) / (second[0] - start)  # of the level on the line, at the first point
+        line = weight * (loss - other) + (1 - weight) * (second[1] - other_second[1])
+        off = abs(first[1] - other_first[1] - line)
+        if math.isfinite(off):
+            self._readings.append(off / math.sqrt(1 + weight**2 + (1 - weight) ** 2))
+        if len(self._readings) >= LEAST:
+            self.estimate = statistics.median(self._readings) / _MEDIAN
 
 
 class AshaSearch(HalvingSettings):
@@ -46,8 +130,6 @@ class AshaSearch(HalvingSettings):
     """
 
     title: ClassVar[str] = "ASHA"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by"})
-    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers"}
 
     method: Literal["asha"] = "asha"
     variant: Literal["promotion", "stopping"] = Field(
@@ -80,13 +162,6 @@ class AshaSearch(HalvingSettings):
         default=None,
         description="Standard deviation of the metric's noise: while new configurations are left, promote only what "
         "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
-    )
-
-    budget_by: Literal["levels", "powers"] = Field(
-        default="levels",
-        description="What assignment: budget takes for the cost of a configuration. levels: the bracket's rung levels; "
-        "powers: the paper's formula, which assumes that max_resource / min_resource is a power of reduction_factor "
-        "(studies begun before there was a choice).",
     )
 
     @model_validator(mode="before")
@@ -129,7 +204,6 @@ class AshaSearch(HalvingSettings):
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:
-        check_range(self.min_resource, self.max_resource)
         if sorted(set(self.brackets)) != self.brackets:
             raise ValueError(f"brackets = {self.brackets} must ascend, each once")
         if self.max_resource is None:
@@ -149,15 +223,8 @@ class AshaSearch(HalvingSettings):
             raise ValueError("noise delays promotions, and the stopping variant has none; use variant: promotion")
         return self
 
-    def levels(self) -> list[int]:
-        """Rung levels of bracket 0; the first alone where there is no upper limit."""
-        if self.max_resource is None:
-            return [self.min_resource or 1]
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
-        return rung_levels(smallest, self.max_resource, self.eta)
-
     def plan(self) -> BracketPlan:
-        """What rungs and brackets are built from."""
+        """The plan from which rungs and brackets are built."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
@@ -165,7 +232,6 @@ class AshaSearch(HalvingSettings):
             endless=self.max_resource is None,
             shared=self.rung_system == "shared" and len(self.brackets) > 1,
             rule=self.assignment,
-            by_levels=self.budget_by == "levels",
         )
 
     def create(self, context: SearchContext) -> SearchMethod:
@@ -181,22 +247,19 @@ class AshaSearch(HalvingSettings):
             entrances = {bracket: ladder.level(bracket) for bracket in self.brackets}
         return Outline(
             max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
             endless=self.configs is None,
             several_brackets=len(self.brackets) > 1 and not shared,
             entrances=entrances,
             stopping=self.variant == "stopping",
         )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         words = f"{self.method} ({self.variant})"
         if len(self.brackets) > 1:
             rungs = "shared rungs" if self.rung_system == "shared" else "rungs of their own"
             words += f", {len(self.brackets)} brackets with {rungs}"
         return words + (", no maximum resource" if self.max_resource is None else "")
-
-    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
 
     def check_reach(self) -> None:
         if self.variant == "stopping" and self.max_resource is None:
@@ -219,14 +282,14 @@ class AshaSearch(HalvingSettings):
         """The highest level that a trial reaches by the rule, if nothing fails and without mispromotions."""
         plan = self.plan()
         levels, eta = plan.levels, plan.reduction_factor
-        entering = dict(zip(plan.brackets, assignment_of(plan, configs, seed=0).expected(), strict=True))
+        entering = dict(zip(plan.brackets, Assignment(plan, configs).expected(), strict=True))
         if self.rung_system == "shared":
             return levels[highest_rung(entering, len(levels), eta)]
         return max(levels[s + highest_rung({0: n}, len(levels) - s, eta)] for s, n in entering.items() if n)
 
     @classmethod
     def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Without brackets that followed from a preset which changed, or whose rungs changed."""
+        """Drop brackets that followed from a preset if that, or the rungs, changed."""
         decide = {"preset", "max_resource", "min_resource", "reduction_factor"}
         if search.get("preset") is None or "brackets" in changed or not decide & set(changed):
             return dict(search)
@@ -267,9 +330,6 @@ class Asha(SearchMethod):
                 break
             count += ladder.rungs[k].promotable()
         return min(count, most)
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        return self.brackets.contest(bracket, rung)
 
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:

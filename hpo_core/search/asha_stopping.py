@@ -14,10 +14,9 @@ from collections import Counter, deque
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
 from hpo_core.model.feasibility import Rankable
-from hpo_core.search.halving.bracket_ladders import Brackets
-from hpo_core.search.halving.brackets import BracketPlan
-from hpo_core.search.halving.rungs import AnyRung
+from hpo_core.search.brackets import BracketPlan, Brackets
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, SearchMethod, loss_of
+from hpo_core.search.rungs import AnyRung
 
 
 class AshaStopping(SearchMethod):
@@ -104,7 +103,7 @@ class AshaStopping(SearchMethod):
         return self.brackets.rungs(lambda rung: going[rung], self._leaving)
 
     def _leaving(self, results: int) -> int:
-        """How many of so many results go on: the first ones always, then one in eta."""
+        """Estimate how many of ``results`` results go on: the first ones always, then one in eta."""
         eta = self._eta
         free = min(results, math.ceil(eta) - 1)
         return int(free + (results - free) / eta)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,10 +18,12 @@ from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params
-from hpo_core.search.grid_points import ListedPoints, Points, TooEntangledError
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.random import Straight
 from hpo_core.search.search_settings import MAX, Outline, Resource, SearchContext, SearchSettings, check_configs
+
+MOST_STEPS = 200_000
+"""Partial points that are looked at where conditions or forbidden combinations leave some out."""
 
 
 class GridSearch(SearchSettings):
@@ -31,8 +35,7 @@ class GridSearch(SearchSettings):
     """
 
     title: ClassVar[str] = "Grid"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random", "rules"})
-    earlier: ClassVar[Mapping[str, Any]] = {"rules": 1}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random"})
 
     method: Literal["grid"] = "grid"
     max_resource: Resource = Field(default=1, description=MAX)
@@ -45,11 +48,6 @@ class GridSearch(SearchSettings):
     random: list[str] = Field(default_factory=list, description="Parameters drawn at random instead.")
     repeats: int = Field(default=1, ge=1, description="How often the whole grid is gone through.")
     order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
-    rules: Literal[1, 2] = Field(
-        default=2,
-        description="Version of the rules for points, for studies recorded with 1: there the upper end of a range with "
-        "steps could be a point between two steps, or miss the end by a rounding error.",
-    )
 
     def create(self, context: SearchContext) -> Straight:
         """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
@@ -135,21 +133,15 @@ class Grid:
                 f"draw it (random: [{dependent[0]}])."
             )
         values = {
-            name: self._space.parameters[name].grid_values(name, settings.points.get(name), on_steps=settings.rules > 1)
+            name: self._space.parameters[name].grid_values(name, settings.points.get(name))
             for name in self._space.order
             if name not in self._drawn
         }
-        several = any(len(self._space.parameters[name].conditions()) > 1 for name in values)
-        try:
-            if several or self._space.has_forbidden:
-                self._points: Points | ListedPoints = ListedPoints(values, self._space)
-            else:
-                self._points = Points(values, self._space.parameters)
-        except TooEntangledError:
-            raise SpecError(
-                "search.grid: the conditions between parameters make too many combinations to count its points; draw "
-                "some parameters (random: [...])."
-            ) from None
+        self._values = values
+        conditional = self._space.has_forbidden or any(self._space.parameters[name].conditions() for name in values)
+        self._listed = _allowed_points(values, space) if conditional else None
+        self.size = math.prod(map(len, values.values())) if self._listed is None else len(self._listed)
+        """Points of the grid."""
         if self.size > limits.GRID_POINTS:
             raise SpecError(
                 f"search.grid: the grid has more than {limits.GRID_POINTS:,} points; give fewer points, or draw some "
@@ -178,11 +170,20 @@ class Grid:
     @property
     def points(self) -> list[Params]:
         """All points, in the order in which they are tried; made for each call."""
-        return [self._points.at(number) for number in self._order]
+        return [self._point(number) for number in self._order]
+
+    def _point(self, number: int) -> Params:
+        """Point ``number`` in the order of the product; parameters that are off are absent."""
+        if self._listed is not None:
+            return dict(self._listed[number])
+        places = {}
+        for name, values in reversed(self._values.items()):
+            number, places[name] = divmod(number, len(values))
+        return {name: values[places[name]] for name, values in self._values.items()}
 
     def at(self, number: int) -> Params:
         """Parameters of trial ``number``."""
-        point = self._points.at(self._order[number % self.size])
+        point = self._point(self._order[number % self.size])
         if not self._drawn:
             return point
         for attempt in range(MOST_DRAWS):
@@ -203,7 +204,33 @@ class Grid:
                 values[name] = self._space.resolved(name, values).draw(stream)
         return values
 
-    @property
-    def size(self) -> int:
-        """Points of the grid."""
-        return self._points.size
+
+def _allowed_points(values: Mapping[str, Sequence[Any]], space: SearchSpace) -> list[Params]:
+    """All points that conditions and forbidden combinations leave, gone through one by one.
+
+    Raises:
+        SpecError: there are too many points to list, or none.
+    """
+    found: list[Params] = []
+    waiting: list[tuple[int, Params]] = [(0, {})]
+    names = list(values)
+    for step in itertools.count(1):
+        if not waiting:
+            break
+        if step > MOST_STEPS:
+            raise SpecError(
+                f"search.grid: with conditions or forbidden combinations a grid has at most about {MOST_STEPS:,} "
+                "points; give fewer points, or draw some parameters (random: [...])."
+            )
+        place, point = waiting.pop()
+        if place == len(names):
+            if not space.forbidden_by(point):
+                found.append(point)
+        elif not space.is_active(names[place], point):
+            waiting.append((place + 1, point))
+        else:
+            name = names[place]
+            waiting += [(place + 1, point | {name: value}) for value in reversed(values[name])]
+    if not found:
+        raise SpecError("search.grid: every point of the grid is forbidden; give other points, or forbid less.")
+    return found

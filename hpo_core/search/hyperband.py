@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.limit_checks import as_number, at_most
 from hpo_core.model.space import ParameterType
-from hpo_core.search.halving.brackets import hyperband_size
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.rungs import default_min_resource, rung_levels
+from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.search_settings import (
     ETA,
     MAX,
     MIN,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
-    check_range,
-    check_rungs,
+    SearchProgress,
 )
 from hpo_core.search.sha import Halving
 
@@ -38,16 +35,6 @@ class HyperbandSearch(HalvingSettings):
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
     rounds: int = Field(default=1, ge=1, le=100_000, description="How often the loop over all brackets runs.")
 
-    @model_validator(mode="after")
-    def _check(self) -> HyperbandSearch:
-        check_range(self.min_resource, self.max_resource)
-        return self
-
-    def levels(self) -> list[int]:
-        """Rung levels of the most aggressive bracket."""
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
-        return rung_levels(smallest, self.max_resource, self.eta)
-
     def create(self, context: SearchContext) -> Halving:
         """All brackets ``rounds`` times; bracket ``b`` of the study has early-stopping rate ``b % brackets``."""
         levels = self.levels()
@@ -62,16 +49,21 @@ class HyperbandSearch(HalvingSettings):
 
     def outline(self) -> Outline:
         several = len(self.levels()) * self.rounds > 1
-        return Outline(max_resource=self.max_resource, several_brackets=several, barriers=True)
+        return Outline(
+            max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
+            several_brackets=several,
+            barriers=True,
+        )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
     def sampled(self) -> int:
         return self.rounds * sum(self._sizes())
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_rungs(self.levels())
+        super().check_sizes(space)
         rungs = len(self.levels())
         planned = rungs * (rungs + 1) // 2
         most = limits.PLANNED_RUNGS // planned

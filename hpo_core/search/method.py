@@ -1,4 +1,4 @@
-"""What a study asks of a search method, and the closed set of its answers."""
+"""SearchMethod: the questions of a study to its search method, and the closed set of answers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import msgspec
 from hpo_core.model.events import Event, JobCompleted
 from hpo_core.model.feasibility import Infeasible, Rankable
 from hpo_core.model.trial import Params
-from hpo_core.search.halving.promotion_chance import Contest
 
 Loss = float | tuple[float, ...] | Infeasible | None
-"""What rungs rank: a loss, one per objective, an infeasible result, or None (not finite, or abandoned: last)."""
+"""A result as rungs rank it: a loss, one per objective, an infeasible one, or None (not finite, or abandoned: last)."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -97,7 +96,7 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def next_action(self) -> Action:
-        """What to do with a free slot now. Pure: asking twice gives the same answer."""
+        """Decide what to do with a free slot now. Pure: asking twice gives the same answer."""
 
     @abstractmethod
     def apply(self, event: Event) -> None:
@@ -122,14 +121,6 @@ class SearchMethod(ABC):
         """
         return None
 
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """What decides whether the trials that wait at a rung are promoted.
-
-        None where it is decided: those of them that are not in :attr:`ruled_out` go on. Asked for rungs that
-        hold a result; costs no more than O(rungs).
-        """
-        return None
-
     def recorded_slots(self) -> int:
         """Slots that the job of :meth:`next_action` had in the study that is trained again; 0: there is no record."""
         return 0
@@ -139,14 +130,14 @@ class SearchMethod(ABC):
 
 
 def loss_of(event: JobCompleted) -> Loss:
-    """What a rung ranks of a result."""
+    """Return what a rung ranks of a result."""
     if event.losses and event.loss is not None:
         return Infeasible(event.total_violation, event.losses) if event.infeasible else event.losses
     return first_loss_of(event)
 
 
 def first_loss_of(event: JobCompleted) -> Rankable | None:
-    """The same by the first objective alone."""
+    """Return what a rung ranks of a result by its first objective alone."""
     if event.loss is not None and event.infeasible:
         return Infeasible(event.total_violation, event.loss)
     return event.loss

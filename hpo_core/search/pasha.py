@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
-from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.reachable_resource import highest_rung, too_few
-from hpo_core.search.halving.rungs import rung_levels
 from hpo_core.search.method import Action, RungStatus, SearchMethod
+from hpo_core.search.rungs import highest_rung, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
     ETA,
     MAX,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
-    check_configs,
-    check_range,
-    check_rungs,
+    SearchProgress,
 )
 
 
@@ -48,27 +41,16 @@ class PashaSearch(HalvingSettings):
         description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> PashaSearch:
-        check_range(self.min_resource, self.max_resource)
-        return self
-
-    def levels(self) -> list[int]:
-        """All rung levels, those above the ceiling included."""
-        return rung_levels(self.min_resource, self.max_resource, self.eta)
-
     def create(self, context: SearchContext) -> Pasha:
         return Pasha(self)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, endless=self.configs is None)
+        return Outline(
+            max_resource=self.max_resource, reduction_factor=self.reduction_factor, endless=self.configs is None
+        )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, ceiling {progress.level:,} of {self.max_resource:,}"
-
-    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
 
     def check_objectives(self, objectives: int) -> None:
         if objectives > 1:
@@ -112,7 +94,7 @@ class Pasha(SearchMethod):
         self.ruled_out = self.asha.ruled_out
         self.ladder = self.asha.brackets.ladders[0]
         self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
-        from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
+        from hpo_core.search.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
 
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
@@ -185,10 +167,6 @@ class Pasha(SearchMethod):
 
     def rungs(self) -> list[RungStatus]:
         return self.asha.rungs()
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """As in ASHA; whether the ceiling will be raised is not known, so it counts as raised."""
-        return self.asha.contest(bracket, rung)
 
     def check(self) -> None:
         self.asha.check()

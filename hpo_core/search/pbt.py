@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -39,18 +39,16 @@ from hpo_core.model.events import (
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import ParameterType, SearchSpace
+from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
-from hpo_core.search.population.explore import Explorer
-from hpo_core.search.population.parents import Parents, Session
-from hpo_core.search.search_settings import Outline, Progress, Resource, SearchContext, SearchSettings
+from hpo_core.search.search_settings import Outline, Resource, SearchContext, SearchProgress, SearchSettings
 
 
 class PbtSearch(SearchSettings):
     """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
 
     title: ClassVar[str] = "Population"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds", "rules"})
-    earlier: ClassVar[Mapping[str, Any]] = {"reproduction": "eager", "rules": 1}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds"})
 
     method: Literal["pbt"] = "pbt"
     population: int = Field(
@@ -96,12 +94,6 @@ class PbtSearch(SearchSettings):
         default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
-    rules: Literal[1, 2, 3] = Field(
-        default=3,
-        description="Version of the rules of change, for studies recorded with older ones. 2: floats with a step could "
-        "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, "
-        "and truncation left populations of 3 or 4 alone.",
-    )
 
     @property
     def max_resource(self) -> int:
@@ -115,14 +107,13 @@ class PbtSearch(SearchSettings):
         return self.resample
 
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        """What changes a parent's parameters for its child."""
+        """Make the explorer that changes a parent's parameters for its child."""
         return Explorer(
             space,
             seed,
             factors=self.perturb,
             resample=self.resample_probability,
             bounds=self.bounds,
-            rules=self.rules,
         )
 
     def create(self, context: SearchContext) -> Pbt:
@@ -134,7 +125,7 @@ class PbtSearch(SearchSettings):
     def accepts_any_metric(self) -> bool:
         return True
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return (
             f"{self.method} ({self.selection}), population {self.population:,}, generation {progress.generation:,} of "
             f"{self.generations:,}"
@@ -163,7 +154,7 @@ class PbtSearch(SearchSettings):
 class Pbt(SearchMethod):
     """A population, asked which member trains next and from whose weights.
 
-    ``selection`` says how the parent is found (:class:`~hpo_core.search.population.parents.Parents`). Opponents come
+    ``selection`` says how the parent is found (:class:`~hpo_core.search.evolution.Parents`). Opponents come
     from the last ``opponents_from`` generations up to the initiator's own (``opponents: past``), from its own alone
     (``same``), or from later ones too (``any``; 4.8 compares the three). A trial that diverged or was abandoned
     initiates, too; where no trial can be its child's parent, the member begins anew.
@@ -175,38 +166,38 @@ class Pbt(SearchMethod):
     def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
         self.settings = settings
         self._explorer = settings.explorer(space, seed)
-        self.sessions: list[Session] = []
+        self.sessions: list[TrialSession] = []
         self._parents = Parents(
             self.sessions,
             seed=seed,
             selection=settings.selection,
             truncation=settings.truncation,
             fitness=settings.fitness,
-            rules=settings.rules,
         )
         self._by_generation = settings.reproduction == "generation" and not settings.barrier
         self.total = settings.population * settings.generations
         self.running: set[int] = set()
         self._waiting: dict[int, list[int]] = {}  # per generation, ended trials that have not initiated: a heap
-        self._created: list[int] = []  # per generation
-        self._ended: list[int] = []  # per generation, how many ended
-        self._pending: list[int] = []  # per generation, trials that have not initiated
+        self._created: Counter[int] = Counter()  # trials per generation
+        self._ended: Counter[int] = Counter()  # of them, how many ended
+        self._pending: Counter[int] = Counter()  # of them, how many have not initiated
+        self._newest = -1  # generation
         self._oldest = 0  # generation of the oldest trial that has not initiated
         self.ruled_out: list[int] = []
 
     def next_action(self) -> Action:
         created, population = len(self.sessions), self.settings.population
-        filling = self._count(self._ended, 0) < population if self._by_generation else created < population
+        filling = self._ended[0] < population if self._by_generation else created < population
         if filling or created >= self.total:
             return Sample(0, 0, self.settings.steps_per_generation) if created < self.total else self._idle()
         initiator = self._oldest_to_initiate()
         return self._idle() if initiator is None else self._reproduction(initiator, created)
 
     def grantable(self, most: int) -> int:
-        """At most one child for each trial that has its turn; where new trials delay others it may be fewer."""
+        """Count one child for each trial that has its turn; where new trials delay others it may be fewer."""
         left, population = self.total - len(self.sessions), self.settings.population
         if self._by_generation:
-            new = left if self._count(self._ended, 0) < population else 0
+            new = left if self._ended[0] < population else 0
         else:
             new = min(left, max(0, population - len(self.sessions)))
         if new == left or new >= most or (self._by_generation and new):
@@ -218,7 +209,7 @@ class Pbt(SearchMethod):
                 born = len(heap) if has_turn else 0
             else:
                 ready = sum(self._has_turn(generation, trial) and self._may_initiate(trial) for trial in heap)
-                born = min(ready, self._size(generation + 1) - self._count(self._created, generation + 1))
+                born = min(ready, self._size(generation + 1) - self._created[generation + 1])
             children += born
         return min(most, left, new + children)
 
@@ -231,21 +222,18 @@ class Pbt(SearchMethod):
         """Whether a trial may initiate, as far as its generation, the next one and its opponents go."""
         if self._by_generation:
             return self._created[generation] >= self.settings.population
-        if self._count(self._created, generation + 1) >= self._size(generation + 1):
+        if self._created[generation + 1] >= self._size(generation + 1):
             return False
         reach = self._reach(generation)
-        met = self.settings.rules == 1 or self._parents.has_opponents(reach, trial)
-        return met or not any(self.sessions[number].generation in reach for number in self.running)
+        if self._parents.has_opponents(reach, trial):
+            return True
+        return not any(self.sessions[number].generation in reach for number in self.running)
 
     def _reach(self, generation: int) -> range:
         """The generations that opponents of a trial may come from."""
         oldest = generation + 1 - self.settings.opponents_from if self.settings.opponents != "same" else generation
-        newest = len(self._created) - 1 if self.settings.opponents == "any" else generation
+        newest = self._newest if self.settings.opponents == "any" else generation
         return range(max(0, oldest), newest + 1)
-
-    @staticmethod
-    def _count(counts: list[int], generation: int) -> int:
-        return counts[generation] if generation < len(counts) else 0
 
     def _idle(self) -> Action:
         return WAIT if self.running else DONE
@@ -271,8 +259,8 @@ class Pbt(SearchMethod):
             return [self._size(generation) for generation in range(-(-self.total // self.settings.population))]
         found: list[int] = []
         left = self.total - len(self.sessions)
-        while left or len(found) < len(self._created):
-            created = self._count(self._created, len(found))
+        while left or len(found) <= self._newest:
+            created = self._created[len(found)]
             wanted = found[-1] if found else max(created, min(self.settings.population, self.total))
             more = min(left, max(0, wanted - created))
             found.append(created + more)
@@ -282,16 +270,14 @@ class Pbt(SearchMethod):
     def _reproduction(self, initiator: int, child: int) -> Action:
         own = self.sessions[initiator]
         opponent, parent, explored = self._parents.choose(initiator, child, self._reach(own.generation))
-        steps = self.settings.steps_per_generation
-        if parent is None:
-            return Reproduce(
-                initiator, opponent, None, member=own.member, generation=own.generation + 1, target=steps, params=None
-            )
-        chosen = self.sessions[parent]
-        params = self._explorer.explore(chosen.params, child) if explored else chosen.params
-        target = chosen.resource + steps
+        params, target = None, self.settings.steps_per_generation
+        if parent is not None:
+            chosen = self.sessions[parent]
+            params = self._explorer.explore(chosen.params, child) if explored else chosen.params
+            target += chosen.resource
+        generation = own.generation + 1
         return Reproduce(
-            initiator, opponent, parent, member=own.member, generation=own.generation + 1, target=target, params=params
+            initiator, opponent, parent, member=own.member, generation=generation, target=target, params=params
         )
 
     def _rule_out(self) -> None:
@@ -318,9 +304,7 @@ class Pbt(SearchMethod):
         return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
 
     def apply(self, event: Event) -> None:
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             session = self.sessions[event.trial]
             session.resource = event.resource
             if event.losses:
@@ -329,27 +313,25 @@ class Pbt(SearchMethod):
                 session.fitness = (event.loss,)
             session.violation = event.total_violation
             self._end(event.trial)
-        elif kind is TrialAbandoned or kind is TrialStopped:
-            assert isinstance(event, TrialAbandoned | TrialStopped)
+        elif isinstance(event, TrialAbandoned | TrialStopped):
             if not self.sessions[event.trial].ended:
                 self._end(event.trial)
-            elif kind is TrialAbandoned:
+            elif isinstance(event, TrialAbandoned):
                 self._withdraw(event.trial)
-        elif kind is JobGranted:
-            assert isinstance(event, JobGranted)
+        elif isinstance(event, JobGranted):
             self.running.add(event.trial)
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
-            self.sessions.append(Session(event.params, event.parent, event.trial))
-            self._count_up(self._created, 0)
-            self._count_up(self._pending, 0)
-        elif kind is Reproduced:
-            assert isinstance(event, Reproduced)
+        elif isinstance(event, TrialCreated):
+            self.sessions.append(TrialSession(event.params, event.parent, event.trial))
+            self._created[0] += 1
+            self._pending[0] += 1
+            self._newest = max(self._newest, 0)
+        elif isinstance(event, Reproduced):
             child = self.sessions[event.child]
             child.member, child.generation = event.member, event.generation
+            self._newest = max(self._newest, event.generation)
             for counts in (self._created, self._pending):
                 counts[0] -= 1
-                self._count_up(counts, event.generation)
+                counts[event.generation] += 1
             initiator = self.sessions[event.initiator]
             initiator.initiated = True
             self._pending[initiator.generation] -= 1
@@ -358,8 +340,7 @@ class Pbt(SearchMethod):
             if not heap:
                 del self._waiting[initiator.generation]
             self._rule_out()
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
+        elif isinstance(event, StudyExtended):
             self.total += event.configs
 
     def _withdraw(self, trial: int) -> None:
@@ -375,14 +356,8 @@ class Pbt(SearchMethod):
         session.ended = True
         self.running.discard(trial)
         heapq.heappush(self._waiting.setdefault(session.generation, []), trial)
-        self._count_up(self._ended, session.generation)
+        self._ended[session.generation] += 1
         self._parents.add(trial)
-
-    @staticmethod
-    def _count_up(counts: list[int], generation: int) -> None:
-        while len(counts) <= generation:
-            counts.append(0)
-        counts[generation] += 1
 
     def rungs(self) -> list[RungStatus]:
         """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""
@@ -390,9 +365,9 @@ class Pbt(SearchMethod):
         initiated = Counter(session.generation for session in self.sessions if session.initiated)
         found, sizes = [], self._sizes()
         for generation, size in enumerate(sizes):
-            ended = self._count(self._ended, generation)
+            ended = self._ended[generation]
             reproduced = initiated[generation]
-            ready = max(0, min(ended, self._count(sizes, generation + 1)) - reproduced)
+            ready = max(0, min(ended, (sizes[generation + 1] if generation + 1 < len(sizes) else 0)) - reproduced)
             left = max(0, size - ended) * steps
             found.append(
                 RungStatus(

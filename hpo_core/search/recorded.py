@@ -10,36 +10,35 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from pydantic import Field
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.model.settings import Part
+from hpo_core.model.settings import Filled
 from hpo_core.model.trial import Params
 from hpo_core.search.method import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample, SearchMethod
-from hpo_core.search.search_settings import Outline, Record, SearchContext, SearchSettings
+from hpo_core.search.search_settings import Outline, Record, RecordedTraining, SearchContext, SearchSettings
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Target = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class RecordedGrant(Part):
+class RecordedGrant(Filled, frozen=True):
     """One grant of the recorded study."""
 
-    trial: int = Field(ge=0)
+    trial: Number
+    rung: Number
+    target: Target
     bracket: int = 0
-    rung: int = Field(ge=0)
-    target: int = Field(ge=1)
-    parent: int | None = Field(default=None, description="The trial it goes on from, where that is another one (PBT).")
+    parent: int | None = None
+    """The trial it goes on from, where that is another one (PBT)."""
     initiator: int | None = None
     opponent: int | None = None
     member: int | None = None
-    slots: int = Field(default=1, ge=1, description="Ranks of its gang.")
-
-
-class RecordedTraining(Part):
-    """A trial that the recorded study trained beyond its search."""
-
-    trial: int = Field(ge=0)
-    target: int = Field(ge=1)
+    slots: Target = 1
+    """Ranks of its gang."""
 
 
 class RecordedSearch(SearchSettings):
@@ -50,7 +49,7 @@ class RecordedSearch(SearchSettings):
 
     method: Literal["recorded"] = "recorded"
     source: str
-    grants: list[RecordedGrant]
+    grants: list[RecordedGrant] = Field(description="In the order in which they were made.")
     params: list[dict[str, Any]] = Field(description="Parameters of the trials, by number.")
     numbers: list[int] = Field(
         default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
@@ -65,9 +64,11 @@ class RecordedSearch(SearchSettings):
     )
     any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
-    min_resource: int = 1
-    max_resource: int = Field(ge=1)
-    reduction_factor: float = 4
+
+    @property
+    def max_resource(self) -> int:
+        """Units that the longest recorded grant trained to."""
+        return max((grant.target for grant in self.grants), default=1)
 
     def create(self, context: SearchContext) -> Recorded:
         return Recorded(self)
@@ -136,7 +137,7 @@ class Recorded(SearchMethod):
         return self._next()[1]
 
     def _next(self) -> tuple[Action, int]:
-        """What to do with a free slot now, and how many slots it had in the record (0: nothing is to be done)."""
+        """Return what to do with a free slot now, and its slots in the record (0: nothing is to be done)."""
         grants = self.settings.grants
         base = self._base[self._next_base] if self._next_base < len(self._base) else None
         fresh = self._begin(grants[base]) if base is not None else None

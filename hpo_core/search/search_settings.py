@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hpo_core.model import limits
+from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.model.limit_checks import at_most
-from hpo_core.model.settings import Part
+from hpo_core.model.settings import Filled, Part
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
+from hpo_core.search.rungs import default_min_resource, rung_levels
 
 Resource = Annotated[int, Field(ge=1, le=2**53)]
 CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -24,7 +26,7 @@ ETA = "eta: one in eta goes on to the next rung."
 
 
 class SearchContext(msgspec.Struct, frozen=True):
-    """What a study gives its search method besides the settings."""
+    """Everything that a search method gets from its study besides the settings."""
 
     space: SearchSpace = SearchSpace({})
     seed: int = 0
@@ -35,7 +37,7 @@ class SearchContext(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
-    """What everybody else may know of a search: asked instead of comparing the method's name."""
+    """Properties of a search that others ask for instead of comparing the method's name."""
 
     max_resource: int | None = None
     """Units of a full training; None: no upper limit."""
@@ -58,6 +60,9 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     own_configurations: bool = False
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
 
+    reduction_factor: float = 2.0
+    """About one in so many results of a rung goes on."""
+
     @property
     def one_shot(self) -> bool:
         """Whether all configurations may train at once: none of them is asked for by the result of another.
@@ -74,7 +79,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.entrances)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class SearchProgress(msgspec.Struct, frozen=True):
     """How far a search has come, for its summary."""
 
     brackets: int
@@ -84,20 +89,20 @@ class Progress(msgspec.Struct, frozen=True):
     """Generations that have begun."""
 
 
-class FurtherTraining(Protocol):
+class RecordedTraining(Filled, frozen=True):
     """A trial that a recorded study trained beyond its search."""
 
-    trial: int
-    target: int
+    trial: Annotated[int, msgspec.Meta(ge=0)]
+    target: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a search repeats: the record of another study."""
+    """The record of another study that a search repeats."""
 
     source: str
     """Name of that study."""
     params: list[dict[str, Any]]
-    further: Sequence[FurtherTraining]
+    further: Sequence[RecordedTraining]
 
 
 class PointsOfGrid(Protocol):
@@ -116,7 +121,7 @@ class PointsOfGrid(Protocol):
 
     @property
     def points(self) -> list[Params]:
-        """All of them, without what is drawn."""
+        """All points, without the parameters that are drawn."""
 
 
 class SearchSettings(Part, ABC):
@@ -127,13 +132,11 @@ class SearchSettings(Part, ABC):
     """
 
     title: ClassVar[str]
-    """Its name in a form."""
+    """Name of the method in a form."""
     offered: ClassVar[bool] = True
-    """Whether people choose it in a form."""
+    """Whether people choose the method in a form."""
     only_in_files: ClassVar[frozenset[str]] = frozenset()
     """Settings that a form does not ask for."""
-    earlier: ClassVar[Mapping[str, Any]] = {}
-    """Settings that older journals do not name, with the values that they had then."""
 
     method: str
 
@@ -143,9 +146,9 @@ class SearchSettings(Part, ABC):
 
     @abstractmethod
     def outline(self) -> Outline:
-        """What the rest of the program may know of it; made for each call."""
+        """Describe the search to the rest of the program; a new object for each call."""
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         """The search in a few words, for the head of a report."""
         return self.method
 
@@ -182,7 +185,7 @@ class SearchSettings(Part, ABC):
         """
 
     def notices(self, extra: int) -> list[str]:
-        """What a user should know before the start.
+        """Tell what a user should know before the start.
 
         Args:
             extra: configurations asked for after the study was created.
@@ -235,25 +238,41 @@ class SearchSettings(Part, ABC):
         return dict(search)
 
 
-def check_range(min_resource: int | None, max_resource: int | None) -> None:
-    """Refuse a shortest training that is longer than a full one.
-
-    Raises:
-        ValueError: values and cure.
-    """
-    if min_resource is not None and max_resource is not None and min_resource > max_resource:
-        raise ValueError(
-            f"min_resource = {min_resource} is larger than max_resource = {max_resource}; "
-            "lower the one or raise the other"
-        )
-
-
 def check_configs(configs: int | None) -> None:
     """Refuse more configurations than a study may have."""
     if configs is not None:
         at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
 
 
-def check_rungs(levels: Sequence[int]) -> None:
-    """Refuse more rungs than a bracket may have."""
-    at_most("rungs", len(levels), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
+class HalvingSettings(SearchSettings):
+    """Settings of a search that promotes one in eta."""
+
+    if TYPE_CHECKING:  # each search has defaults of its own, in their own place among the settings
+        max_resource: int | None
+        min_resource: int | None
+        reduction_factor: float
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.min_resource is not None and self.max_resource is not None and self.min_resource > self.max_resource:
+            raise ValueError(
+                f"min_resource = {self.min_resource} is larger than max_resource = {self.max_resource}; "
+                "lower the one or raise the other"
+            )
+        return self
+
+    @property
+    def eta(self) -> Number:
+        """The reduction factor as the rules compute with it: exactly as it was written."""
+        return as_written(self.reduction_factor)
+
+    def levels(self) -> list[int]:
+        """Rung levels of the bracket that stops most aggressively; the first alone where there is no upper limit."""
+        if self.max_resource is None:
+            return [self.min_resource or 1]
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
+        return rung_levels(smallest, self.max_resource, self.eta)
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(getattr(self, "configs", None))
+        at_most("rungs", len(self.levels()), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")

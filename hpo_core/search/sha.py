@@ -26,21 +26,17 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
-from hpo_core.search.halving.halving_settings import HalvingSettings
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.rungs import AnyRung, default_min_resource, make_rung, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
+from hpo_core.search.rungs import AnyRung, make_rung
 from hpo_core.search.search_settings import (
     ETA,
     MAX,
     MIN,
+    HalvingSettings,
     Outline,
-    Progress,
     Resource,
     SearchContext,
-    check_configs,
-    check_range,
-    check_rungs,
+    SearchProgress,
 )
 
 
@@ -62,7 +58,6 @@ class ShaSearch(HalvingSettings):
 
     @model_validator(mode="after")
     def _check(self) -> ShaSearch:
-        check_range(self.min_resource, self.max_resource)
         if self.early_stopping_rate >= len(self.levels()):
             raise ValueError(
                 f"early_stopping_rate = {self.early_stopping_rate} leaves none of the {len(self.levels())} rungs; "
@@ -70,28 +65,27 @@ class ShaSearch(HalvingSettings):
             )
         return self
 
-    def levels(self) -> list[int]:
-        """Rung levels before the early-stopping rate cuts them."""
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
-        return rung_levels(smallest, self.max_resource, self.eta)
-
     def create(self, context: SearchContext) -> Halving:
         """Brackets of one size and one early-stopping rate."""
         plan = [(self.configs, self.levels()[self.early_stopping_rate :])]
         return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, several_brackets=self.rounds > 1, barriers=True)
+        return Outline(
+            max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
+            several_brackets=self.rounds > 1,
+            barriers=True,
+        )
 
-    def summary(self, progress: Progress) -> str:
+    def summary(self, progress: SearchProgress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
     def sampled(self) -> int:
         return self.configs * self.rounds
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        check_configs(self.configs)
-        check_rungs(self.levels())
+        super().check_sizes(space)
         rounds, planned = self.rounds, len(self.levels()) - self.early_stopping_rate
         at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
         at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
@@ -195,12 +189,6 @@ class Tournament:
     def _size(self, rung: int) -> int:
         return self.sizes[rung] if rung < len(self.sizes) else 0
 
-    def contest(self, rung: int, reduction_factor: Number) -> Contest | None:
-        """What decides promotion: the best ``floor(n * eta**-k)`` at the barrier go on."""
-        if rung != self.rung or self.finished:
-            return None
-        return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor, at_barrier=True)
-
     def promote(self, trial: int) -> None:
         self.rungs[self.rung - 1].promote(trial)
         self.chosen.remove(trial)
@@ -255,32 +243,24 @@ class Halving(SearchMethod):
                 count += max(0, bracket.sizes[0] - bracket.created)
         return min(count, most)
 
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        return self.brackets[bracket].contest(rung, self._eta)
-
     def apply(self, event: Event) -> None:
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             stage = event.stage
             self._rung_of[event.trial] = stage.rung
             self._ended(stage.bracket, stage.rung, event.trial, loss_of(event))
-        elif kind is TrialAbandoned:
-            assert isinstance(event, TrialAbandoned)
+        elif isinstance(event, TrialAbandoned):
             if self._rung_of.get(event.trial, -1) < event.rung:
                 self._ended(event.bracket, event.rung, event.trial, None)
             else:
                 self.ruled_out += self.brackets[event.bracket].withdraw(event.rung, event.trial)
                 self._pass_finished()
-        elif kind is JobGranted:
-            assert isinstance(event, JobGranted)
+        elif isinstance(event, JobGranted):
             if not event.retry:
                 self.running += 1
                 stage = event.stage
                 if stage.rung:
                     self.brackets[stage.bracket].promote(event.trial)
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
+        elif isinstance(event, TrialCreated):
             if event.bracket == len(self.brackets):
                 size = self._next_size()
                 _, levels = self.plan[len(self.brackets) % len(self.plan)]
@@ -288,10 +268,9 @@ class Halving(SearchMethod):
                 self._opened += size
             self.brackets[event.bracket].created += 1
             self.created += 1
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
+        elif isinstance(event, StudyExtended):
             self.width += event.configs
-        elif kind is SamplerExhausted:
+        elif isinstance(event, SamplerExhausted):
             self._opened = self.width = self.created
             if self.brackets:
                 self.ruled_out += self.brackets[-1].close()

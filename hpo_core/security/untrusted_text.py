@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 _JOINERS = frozenset("\u200c\u200d")
@@ -75,9 +75,7 @@ def markdown_code(value: Any) -> str:
 
 def markdown_row(cells: Iterable[Any]) -> str:
     """A row of a Markdown table; cells are untrusted values."""
-    return f"| {' | '.join(_cells(cells))} |"
-
-
-def _cells(cells: Iterable[Any]) -> Iterator[str]:
-    for cell in cells:
-        yield f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else markdown_text(cell)
+    shown = (
+        f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else markdown_text(cell) for cell in cells
+    )
+    return f"| {' | '.join(shown)} |"

@@ -14,7 +14,7 @@ from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
 from hpo_core.placement.packing.registry import POLICIES
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.loop import Loop
+from hpo_core.execution.packed_placing import PlacementWriter
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.model.devices.inventory import Capacity, Device, Slot
@@ -112,7 +113,7 @@ class SharedSimulation(Simulation):
             constants=spec.constants,
             free_choice=spec.search.outline().independent and is_pure(spec),
         )
-        self._loop = Loop(study, self.devices, placer=placer)
+        self._loop = Loop(study, self.devices, placer=placer, observers=[PlacementWriter(study, placer)])
 
 
 class _Loads:

@@ -75,8 +75,6 @@ class SimulatedNeeds(Estimates):
             study=spec.study,
             by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
             stated=stated,
-            quantile=packing.safety,
-            profiles=packing.profiles,
             past=past,
         )
         self.ratios = LearnedRatios()  # the rule of virtual devices gains nothing from more jobs at once

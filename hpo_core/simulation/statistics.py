@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_core.simulation.repeats import Run, Scenario
-from hpo_core.views.spread import Spread, quantile
+from hpo_core.views.formatting import Spread, quantile
 
 
 @dataclass(frozen=True, slots=True)

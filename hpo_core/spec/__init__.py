@@ -8,7 +8,7 @@ from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
-from hpo_core.samplers.sampler import PastTrial
+from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.grid import GridSearch
 from hpo_core.search.hyperband import HyperbandSearch
@@ -18,7 +18,13 @@ from hpo_core.search.random import RandomSearch
 from hpo_core.search.recorded import RecordedGrant, RecordedSearch
 from hpo_core.search.registry import Search
 from hpo_core.search.sha import ShaSearch
-from hpo_core.spec.assembly import all_at_once, create_method, create_sampler, is_pure
+from hpo_core.spec.assembly import (
+    all_at_once,
+    create_method,
+    create_sampler,
+    is_pure,
+    notices,
+)
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
@@ -42,9 +48,6 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.start_notices import (
-    notices,
-)
 from hpo_core.spec.study_file import (
     load_spec,
 )
@@ -61,6 +64,7 @@ __all__ = [
     "ClusterSettings",
     "DataSpec",
     "DemandSpec",
+    "EarlierResult",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",
@@ -70,7 +74,6 @@ __all__ = [
     "MetricSpec",
     "PackingSpec",
     "PashaSearch",
-    "PastTrial",
     "PbtSearch",
     "PrefectSpec",
     "RandomSearch",

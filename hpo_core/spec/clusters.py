@@ -5,7 +5,6 @@ How a kind is started is in ``hpo_flows/dask/clusters``; the core never imports 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,12 +15,6 @@ from hpo_core.model.settings import Part
 class ClusterSettings(Part):
     """What all kinds of clusters have in common, and what others ask of a kind."""
 
-    worker_timeout: float = Field(
-        default=60.0,
-        ge=5,
-        description="Seconds without a heartbeat after which a worker counts as gone: its jobs are lost and granted "
-        "again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
-    )
     kind: str
 
     @property
@@ -65,23 +58,12 @@ class ClusterSettings(Part):
         """The setting that says where jobs train, for messages."""
         return f"cluster.kind = {self.kind!r}"
 
-    def beside(self, folder: Path) -> Self:
-        """With paths that are relative to the study file's folder made absolute."""
-        return self
-
-
-_DASHBOARD = (
-    "Whether Dask's dashboard is served, on a free port of 127.0.0.1 without a password: every user of this machine "
-    "can read there what runs."
-)
-
 
 class LocalClusterSpec(ClusterSettings):
     """Dask workers on this machine, started for the study and ended with it."""
 
     kind: Literal["local"] = "local"
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
-    dashboard: bool = Field(default=False, description=_DASHBOARD)
 
     def cores_each(self, machine: int) -> int:
         """An equal share of the machine's cores."""
@@ -101,17 +83,11 @@ class LocalClusterSpec(ClusterSettings):
 class AddressClusterSpec(ClusterSettings):
     """A Dask scheduler that runs already; every worker thread is one slot.
 
-    Behind ``tls://`` scheduler and client know each other by certificates: those of the files named here, or else of
-    Dask's own configuration (``distributed.comm.tls``).
+    Behind ``tls://`` the certificates come from Dask's own configuration (``distributed.comm.tls``).
     """
 
     kind: Literal["address"] = "address"
     address: str = Field(description="For example tcp://127.0.0.1:8786, or tls://HOST:PORT")
-    tls_ca_file: str | None = Field(
-        default=None, description="Certificate of the authority that signed the cluster's, a file in PEM format."
-    )
-    tls_cert: str | None = Field(default=None, description="Our own certificate, a file in PEM format.")
-    tls_key: str | None = Field(default=None, description="Its key, unless the file of the certificate holds it.")
 
     @field_validator("address")
     @classmethod
@@ -119,28 +95,6 @@ class AddressClusterSpec(ClusterSettings):
         if "://" not in value:
             raise ValueError(f"address = {value!r} has no protocol; write tcp://HOST:PORT or tls://HOST:PORT")
         return value
-
-    @property
-    def tls_files(self) -> dict[str, str]:
-        """The files that are given, by the name of their setting."""
-        files = {"tls_ca_file": self.tls_ca_file, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
-        return {name: path for name, path in files.items() if path is not None}
-
-    @model_validator(mode="after")
-    def _check_files(self) -> Self:
-        files = self.tls_files
-        if not files:
-            return self
-        if not self.address.startswith("tls://"):
-            raise ValueError(
-                f"{', '.join(files)} are for tls://, and address = {self.address!r}; write tls://HOST:PORT"
-            )
-        if self.tls_ca_file is None or self.tls_cert is None:
-            raise ValueError("tls_ca_file and tls_cert belong together (and tls_key, if the key has its own file)")
-        for name, path in files.items():
-            if "\n" in path:
-                raise ValueError(f"{name} holds a certificate or a key; the journal keeps it, so name its file instead")
-        return self
 
     @property
     def place(self) -> str:
@@ -167,11 +121,6 @@ class AddressClusterSpec(ClusterSettings):
         """The setting that says where jobs train, for messages."""
         return f"cluster.address = {self.address!r}"
 
-    def beside(self, folder: Path) -> Self:
-        """With paths that are relative to the study file's folder made absolute."""
-        settled = {name: str(folder / Path(path).expanduser()) for name, path in self.tls_files.items()}
-        return self.model_copy(update=settled)
-
 
 _WAIT = "Seconds to wait for the first worker: the queue decides when it comes."
 
@@ -197,7 +146,6 @@ class SlurmClusterSpec(ClusterSettings):
     directives: list[str] = Field(default_factory=list, description="Further #SBATCH lines, such as --qos=long.")
     prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
     wait: float = Field(default=3600.0, gt=0, description=_WAIT)
-    dashboard: bool = Field(default=False, description=_DASHBOARD)
 
     def cores_each(self, machine: int) -> int:
         """Those of a Slurm job."""
@@ -226,9 +174,6 @@ class KubernetesClusterSpec(ClusterSettings):
     gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
     volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
     mount_path: str | None = Field(default=None, pattern=r"^/", description="Where it is mounted in the pods.")
-    idle_timeout: int = Field(
-        default=3600, ge=0, description="Seconds without a task after which pods of a dead controller go; 0: never."
-    )
     wait: float = Field(default=600.0, gt=0, description=_WAIT)
 
     def cores_each(self, machine: int) -> int | None:
@@ -258,7 +203,6 @@ class LocalCudaClusterSpec(ClusterSettings):
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
         default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
     )
-    dashboard: bool = Field(default=False, description=_DASHBOARD)
 
     def cores_each(self, machine: int) -> int | None:
         """An equal share of the machine's cores, where the GPUs are listed."""

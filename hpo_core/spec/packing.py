@@ -12,7 +12,6 @@ from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
-from hpo_core.model.trial import Outcome
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -112,15 +111,6 @@ class PackingSpec(Part):
         description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}, or "
         "one amount for all; left out: all that others leave free, but for a reserve.",
     )
-    safety: float = Field(
-        default=0.95,
-        gt=0.5,
-        lt=1,
-        description="Share of past measurements that a predicted memory demand would have covered.",
-    )
-    profiles: int = Field(
-        default=4, ge=1, le=64, description="Jobs of unknown need on one device at once: each gets such a part of it."
-    )
     most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
     mps: Literal["off", "auto"] = Field(
         default="off",
@@ -145,12 +135,6 @@ class PackingSpec(Part):
         le=10_000,
         description="Jobs granted beyond those that run, for the policy to choose from; null: one for each device, or "
         "eight where the search never waits for results (random, grid).",
-    )
-    patience: int = Field(
-        default=32,
-        ge=1,
-        le=100_000,
-        description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
     )
 
     @field_validator("mps", mode="before")
@@ -248,23 +232,17 @@ def read_packing(given: Any) -> Any:
     return {} if given is True else None if given is False else given
 
 
-def check_packing(spec: StudySpec) -> None:
-    """Refuse what the rest of a study does not fit.
+def check_amounts(spec: StudySpec) -> None:
+    """Refuse ``packing.by`` and stated demands that name what the study does not have.
 
     Raises:
         ValueError: place, value, rule and cure.
     """
-    packing = spec.packing
-    if packing is None:
+    if spec.packing is None:
         return
     space = spec.search_space()
     try:
-        deciding_parameters(space, spec.constants, packing.by)
-        StatedDemand.read(packing.demand.stated()).check(space, spec.constants)
+        deciding_parameters(space, spec.constants, spec.packing.by)
+        StatedDemand.read(spec.packing.demand.stated()).check(space, spec.constants)
     except SpecError as error:
         raise ValueError(str(error)) from None
-    if spec.training.allowed(Outcome.OUT_OF_MEMORY) == 0:
-        raise ValueError(
-            "training.retries.out_of_memory = 0, but with packing a job that ran out of memory beside others is tried "
-            "again alone; leave it at 1"
-        )

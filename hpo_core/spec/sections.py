@@ -12,8 +12,8 @@ from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOS
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
-from hpo_core.samplers.sampler import PastTrial
-from hpo_core.security.credentials import holds_credentials
+from hpo_core.samplers.sampler import EarlierResult
+from hpo_core.security.masking import holds_credentials
 from hpo_core.spec.sizes import check_arguments
 
 
@@ -42,12 +42,14 @@ class TrainingSpec(Part):
     stall_timeout: float | None = Field(
         default=3600.0,
         gt=0,
-        description="Seconds without a finished step after which an attempt counts as hung.",
+        description="Seconds without a finished step after which an attempt counts as hung. Writing or reading a "
+        "checkpoint does not count; it may take an hour.",
     )
-    storage_timeout: float | None = Field(
-        default=3600.0,
-        gt=0,
-        description="Seconds that writing or reading one checkpoint may take; stall_timeout does not count them.",
+    worker_timeout: float = Field(
+        default=60.0,
+        ge=5,
+        description="Seconds without a heartbeat after which a Dask worker counts as gone: its jobs are lost and "
+        "granted again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
     )
     grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
@@ -78,11 +80,6 @@ class TrainingSpec(Part):
         description="Ranks (processes) that train one trial together, each on a slot of its own, by torch.distributed; "
         "1: one process. All start at once or none, and end as one attempt. auto: one while many trials wait, more "
         "where few are left, see scaling; with data: a rank for each partition that a unit sees.",
-    )
-    log_limit: int | None = Field(
-        default=10_000_000,
-        ge=10_000,
-        description="Bytes kept of one attempt's output: its first fifth, and its end; null: all.",
     )
 
     def allowed(self, outcome: Outcome) -> int:
@@ -125,11 +122,6 @@ class CheckpointSpec(Part):
         default=None,
         ge=1,
         description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
-    )
-    removal: Literal["expected_loss", "final_place"] = Field(
-        default="expected_loss",
-        description="What goes first within a limit. expected_loss: the least chance of promotion times units of "
-        "training; final_place: the least chance to be among the best in the end, as older studies decided.",
     )
     folder: str | None = Field(
         default=None,
@@ -178,13 +170,12 @@ class ShareSpec(Part):
         description="Slots of the pool (with packing: devices), where each study starts workers of its own; where "
         "studies state different numbers, the smallest. Default: as many as the largest of their clusters has.",
     )
-    preempt: bool = Field(
-        default=False,
-        description="Whether it may get a slot after `wait` seconds by ending the youngest attempt of the study that "
-        "has most above its share; that attempt goes on from its checkpoint later.",
-    )
-    wait: float = Field(
-        default=60.0, ge=1, le=86_400, description="Seconds that it waits for its share before `preempt` holds."
+    preempt: float | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Seconds that it waits for its share before it gets a slot by ending the youngest attempt of the "
+        "study that has most above its share; that attempt goes on from its checkpoint later. null: it only waits.",
     )
 
 
@@ -200,11 +191,10 @@ class WarmStartSpec(Part):
         description="Of their results a sampler is shown this share of the newest study's, its square of the next "
         "one's, and so on; 0: none.",
     )
-    most: int = Field(default=300, ge=0, le=10_000, description="So many results at most are shown to a sampler.")
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
-    past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+    past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
 
 
 class JournalSpec(Part):
@@ -266,14 +256,75 @@ class PrefectSpec(Part):
         default=True,
         description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
     )
-    start_timeout: float = Field(
-        default=300.0,
-        gt=0,
-        le=86_400,
-        description="Seconds that a Prefect server started for it may take to start without progress (CPU time, lines "
-        "of its log); with progress up to ten times as long.",
-    )
     grain: Literal["auto", "job", "rung"] = Field(
         default="auto",
         description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
     )
+
+
+MOST_RANKS = 1024
+
+
+class StepSpec(Part):
+    """What one training step costs, for a model of it."""
+
+    seconds: float = Field(ge=1e-9, le=1e9, description="Of a step on one slot, at the global batch size.")
+    gradient_mb: float = Field(
+        ge=1e-6, le=1e9, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters."
+    )
+    network_gbps: float = Field(
+        ge=1e-6, le=1e6, description="Gigabits a second between the slots that software reaches."
+    )
+
+
+class ScalingSpec(Part):
+    """How many slots a trial may grow to.
+
+    Without ``speedups`` they follow from times that the study itself measures; with ``model`` these correct the model.
+    """
+
+    efficiency: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
+    )
+    most: int | None = Field(
+        default=None,
+        ge=2,
+        le=MOST_RANKS,
+        description="Slots that one trial may have at most; null: as many as are worth it.",
+    )
+    speedups: dict[int, float] = Field(
+        default_factory=dict,
+        description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used.",
+    )
+    model: StepSpec | None = Field(
+        default=None, description="Figures of a training step, where speedups are not known."
+    )
+    all_reduce: Literal["butterfly", "tree", "ring"] = Field(
+        default="butterfly",
+        description="How ranks sum gradients: log2(g) rounds, twice as many, or 2 (g - 1) / g (NCCL, gloo). Says how "
+        "communication grows with g.",
+    )
+
+    @model_validator(mode="after")
+    def _check_speedups(self) -> ScalingSpec:
+        if self.speedups and self.model is not None:
+            raise ValueError("speedups, and model: the speed-ups are given already; drop one of the two")
+        most = self.most or MOST_RANKS
+        for ranks, speedup in sorted(self.speedups.items()):
+            if not 2 <= ranks <= most:
+                given = " (scaling.most)" if self.most else ""
+                raise ValueError(f"speedups names {ranks} ranks; sizes must be from 2 to {most}{given}; drop it")
+            if not 0 < speedup <= ranks:
+                raise ValueError(
+                    f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
+                    "rank"
+                )
+        if self.speedups and all(gain < self.efficiency * ranks for ranks, gain in self.speedups.items()):
+            raise ValueError(
+                f"speedups: no size reaches efficiency = {self.efficiency}, so no trial could ever grow; lower "
+                "efficiency, or set training.gang to 1"
+            )
+        return self

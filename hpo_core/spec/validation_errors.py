@@ -16,11 +16,11 @@ from hpo_core.model.short_text import cut, did_you_mean, listed_and_meant, shown
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
 from hpo_core.spec.clusters import Cluster
-from hpo_core.spec.plain_data import line_of, named
+from hpo_core.spec.sizes import line_of, named
 
 _TAGS = {
     *BY_NAME,
-    *(get_args(known.model_fields["type"].annotation)[0] for known in PARAMETER_TYPES),
+    *(tag for known in PARAMETER_TYPES for tag in get_args(known.model_fields["type"].annotation)),
     *(known.model_fields["kind"].default for known in get_args(get_args(Cluster)[0])),
 }
 """Names of methods, parameter types and cluster kinds."""
@@ -143,8 +143,8 @@ def _unknown_key(key: str, loc: tuple[Any, ...], place: tuple[Any, ...], whole: 
         return f"unknown key; {meant}"
     elsewhere = any(key in model.model_fields for model in _models(Part))
     words = "unknown key here, though other parts or methods take it" if elsewhere else "unknown key"
-    tag = _tag_of(models[0]) if len(models) == 1 else None
-    tagged = f" with {tag[0]} = {tag[1]}" if tag else ""
+    tag = _tags_of(models[0]) if len(models) == 1 else None
+    tagged = f" with {tag[0]} = {next((part for part in loc if part in tag[1]), tag[1][0])}" if tag else ""
     return f"{words}; {named(place)}{tagged} takes {some(here, most=40)}"
 
 
@@ -153,7 +153,7 @@ def _models_at(loc: tuple[Any, ...], whole: type[BaseModel]) -> list[type[BaseMo
     found = [whole]
     for part in loc:
         fields = [model.model_fields[part] for model in found if part in model.model_fields]
-        tagged = [model for model in found if (tag := _tag_of(model)) and tag[1] == part]
+        tagged = [model for model in found if (tag := _tags_of(model)) and part in tag[1]]
         found = [inner for field in fields for inner in _models_in(field)] or tagged or found
     return found
 
@@ -167,11 +167,11 @@ def _models_in(field: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(inner)
 
 
-def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
-    """The setting that tells a model from others of its union, and its value there: a method, type or kind."""
+def _tags_of(model: type[BaseModel]) -> tuple[str, list[str]] | None:
+    """The setting that tells a model from others of its union, and its values there: methods, types or kinds."""
     for name in ("method", "type", "kind"):
         if name in model.model_fields and (values := get_args(model.model_fields[name].annotation)):
-            return name, str(values[0])
+            return name, [str(value) for value in values]
     return None
 
 

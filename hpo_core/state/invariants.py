@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpo_core.model.stage import Further
-from hpo_core.state.pareto_front import dominates
+from hpo_core.state.best_results import dominates
 from hpo_core.state.trial_record import TrialRecord, is_complete
 
 if TYPE_CHECKING:

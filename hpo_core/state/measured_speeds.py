@@ -1,4 +1,4 @@
-"""How fast gangs of each size trained, by what the journal says of their results."""
+"""MeasuredSpeeds: seconds per unit of training of gangs of each size, from the results in the journal."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
-from typing import TypeVar
 
 import msgspec
 
@@ -37,7 +36,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import Further, Generation, Rung, Stage
+from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
@@ -45,8 +44,6 @@ from hpo_core.state.invariants import check_state
 from hpo_core.state.measured_speeds import MeasuredSpeeds, unit_seconds
 from hpo_core.state.trial_record import TrialRecord
 from hpo_core.state.worker_losses import Losses
-
-_Job = TypeVar("_Job", bound=JobGranted | JobCompleted)
 
 
 class StudyState:
@@ -62,13 +59,13 @@ class StudyState:
         self.speeds: MeasuredSpeeds | None = None
         """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
         self.placed: dict[int, JobPlaced] = {}
-        """Of them those that run on a device that jobs share, by trial; with ``packing`` the others wait for one."""
+        """Running attempts that have a share of a device, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
         """Trials whose last attempt failed and whose job is wanted again, oldest first."""
         self.inventory: Inventory = EMPTY
         """What jobs can run on."""
         self.capacity = 0
-        """Its slots: jobs of one slot that can run at once."""
+        """Slots of the inventory: jobs of one slot that can run at once."""
         self.queue: deque[Params] = deque()
         """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
         self.requests: set[str] = set()
@@ -85,7 +82,7 @@ class StudyState:
         self._best = self.best_of_all
         self.completed_jobs = 0
         self.finite_results = 0
-        """Of them those with a finite value; the others diverged."""
+        """Completed jobs with a finite value; the others diverged."""
         self.reopened_at = 0
         """Trials that there were when the study was resumed after a halt (0: it never was)."""
         self.abandoned_trials = 0
@@ -98,13 +95,13 @@ class StudyState:
         self.resource_running = 0
         """Units that running jobs will add to it."""
         self.further_used = 0
-        """Of :attr:`resource_used`: trained beyond the search."""
+        """Units of :attr:`resource_used` that were trained beyond the search."""
         self.further_running = 0
-        """Of :attr:`resource_running`, likewise."""
+        """Units of :attr:`resource_running` that are trained beyond the search."""
         self.extended: dict[int, TrialExtended] = {}
         """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
         self.further_held = False
-        """Whether none of it is granted: the study halted since, and by no rule of its own."""
+        """Whether no training beyond the search is granted: a person halted the study since it was asked for."""
         self.losses = Losses()
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
@@ -151,30 +148,6 @@ class StudyState:
         self._appliers[type(event)](event)  # type: ignore[operator]
         self.losses.apply(event)
 
-    def present_shape(self, event: Event) -> Event:
-        """The event as this version records it: older ones say less about the stage of their job than the study knows.
-
-        See :mod:`hpo_core.journal.older_formats`. Changes nothing in an event of the present format.
-        """
-        if isinstance(event, AttemptFailed):
-            return self._with_stage_of_grant(event)
-        if isinstance(event, JobGranted | JobCompleted) and self.has_members:
-            return self._with_generation(event)
-        return event
-
-    def _with_stage_of_grant(self, event: AttemptFailed) -> AttemptFailed:
-        """Format 2 named the rung of a failed attempt, and no bracket."""
-        grant = self.running.get(event.trial)
-        if grant is None or grant.stage is event.stage or grant.stage == event.stage:
-            return event
-        return msgspec.structs.replace(event, stage=grant.stage)
-
-    def _with_generation(self, event: _Job) -> _Job:
-        """Format 2 knew no stages: the job of a member is one of a generation, not of a rung."""
-        if type(event.stage) is not Rung:
-            return event
-        return msgspec.structs.replace(event, stage=Generation(self.member_of(event.trial), event.stage.rung))
-
     def member_of(self, trial: int) -> int:
         """The trial's place in the population (PBT); trials of the first generation are numbered by theirs."""
         born = self.reproduced.get(trial)
@@ -213,8 +186,6 @@ class StudyState:
         self.reproduced[event.child] = event
 
     def _job_granted(self, event: JobGranted) -> None:
-        if self.has_members:
-            event = self._with_generation(event)
         trial = self.trials[event.trial]
         if event.retry and event.trial in self.waiting:
             self.waiting.remove(event.trial)
@@ -234,7 +205,7 @@ class StudyState:
         self.placed[event.trial] = event
 
     def _units(self, number: int, stage: Stage, target: int) -> int:
-        """What a job to ``target`` trains that was not trained before, in all seed repeats together."""
+        """Return the units that a job to ``target`` trains for the first time, in all seed repeats together."""
         trial = self.trials[number]
         repeats = 1 if self.spec is None else self.spec.repeats
         return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
@@ -251,8 +222,6 @@ class StudyState:
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
-        if self.has_members:
-            event = self._with_generation(event)
         trial = self.trials[event.trial]
         if self.speeds is not None:
             self._measure_speed(self.speeds, event)
@@ -287,7 +256,6 @@ class StudyState:
             speeds.count(event.trial, slots=grant.demand.slots, seconds=seconds)
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
-        event = self._with_stage_of_grant(event)
         trial = self.trials[event.trial]
         self._no_longer_runs(event.trial, event.stage, event.target)
         trial.failures += (event,)
@@ -354,7 +322,7 @@ class StudyState:
         self.reopened_at = len(self.trials)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
-        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
+        """Return where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
 
         Args:
             removed: trials whose checkpoints were removed, and those of all their ancestors with them.
@@ -372,7 +340,7 @@ class StudyState:
         return trial.number
 
     def loaded(self, number: int) -> Checkpoint | None:
-        """What the trial's running attempt started from, or the one to be repeated did and could again."""
+        """Return what the running attempt started from, or what the one to be repeated can start from again."""
         trial = self.trials[number]
         start = trial.granted.checkpoint if trial.granted is not None else None
         if start is None or trial.running:

@@ -44,7 +44,7 @@ class TrialRecord(msgspec.Struct, gc=False):
     condemned: frozenset[int] = frozenset()
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     removed: tuple[CheckpointRemoved, ...] = ()
-    """Those of them that went to stay within the budget."""
+    """Checkpoints that were removed to stay within the budget."""
     abandoned: TrialAbandoned | None = None
     stopped: TrialStopped | None = None
     """Set where the search said that the trial does not go on."""
@@ -55,7 +55,7 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def all_results(self) -> tuple[JobCompleted, ...]:
-        """Of the search and beyond it, in the order of their resource."""
+        """Results of the search and beyond it, in the order of their resource."""
         if not self.further:
             return self.results
         return tuple(sorted((*self.results, *self.further), key=lambda result: result.resource))
@@ -110,7 +110,7 @@ class TrialRecord(msgspec.Struct, gc=False):
         return self.rung >= abandoned.rung
 
     def good_checkpoints(self) -> list[Checkpoint]:
-        """Those that can be there to start from, the newest first: of the two newest, what is not condemned.
+        """Checkpoints to start from, the newest first: the two newest, without condemned ones.
 
         The older ones are given up when a newer one comes, and never taken up again.
         """
@@ -118,11 +118,11 @@ class TrialRecord(msgspec.Struct, gc=False):
         return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
 
     def checkpoint(self) -> Checkpoint | None:
-        """Where the next attempt starts; None: from scratch."""
+        """Return the checkpoint that the next attempt starts from; None: from scratch."""
         return next(iter(self.good_checkpoints()), None)
 
     def further_checkpoints(self) -> list[Checkpoint]:
-        """The same of the training beyond the search."""
+        """Checkpoints of the training beyond the search, the newest first: the two newest, without condemned ones."""
         newest = [result.checkpoint for result in self.further if result.checkpoint is not None][-2:]
         return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
 

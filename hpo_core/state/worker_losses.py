@@ -1,4 +1,4 @@
-"""Which trials lose their workers, and whether others do: tells a harmful trial from a cluster that is dying.
+"""Losses: trials that lose their workers, compared with others; tells a harmful trial from a dying cluster.
 
 A loss is an attempt that is LOST on a worker that is named: worker or zygote died while it ran. An attempt lost with
 its controller names none, and says nothing. All counts begin anew with each controller, which has workers of its own.
@@ -51,21 +51,18 @@ class Losses:
 
     def apply(self, event: Event) -> None:
         """Take note of a fact."""
-        kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
+        if isinstance(event, JobCompleted):
             self._ended(event.trial)
             self._forget(event.trial)
-        elif kind is AttemptFailed:
-            assert isinstance(event, AttemptFailed)
+        elif isinstance(event, AttemptFailed):
             if event.outcome not in _NOT_BY_ITSELF:
                 self._ended(event.trial)
             elif event.outcome is Outcome.LOST and event.worker:
                 self._lost(event.trial)
-        elif kind is TrialAbandoned or kind is TrialStopped:
-            self._lost_at.pop(event.trial, None)  # type: ignore[union-attr]
-            self._forget(event.trial)  # type: ignore[union-attr]
-        elif kind is ControllerChanged:
+        elif isinstance(event, TrialAbandoned | TrialStopped):
+            self._lost_at.pop(event.trial, None)
+            self._forget(event.trial)
+        elif isinstance(event, ControllerChanged):
             for table in (self._count, self._first, self._last, self._lost_at, self._ended_at):
                 table.clear()
 
@@ -111,7 +108,7 @@ class Losses:
         return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self._enders)
 
     def others(self, trial: int) -> tuple[int, int]:
-        """Of the other trials since its first loss: (how many ended an attempt by themselves, how many lost one)."""
+        """Count other trials since its first loss: (that ended an attempt by themselves, that lost one)."""
         first = self._first[trial]
         ended = sum(number != trial and when > first for number, when in self._ended_at.items())
         lost = sum(number != trial and when > first for number, when in self._lost_at.items())

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.events import (
     AbandonRequested,
@@ -42,32 +41,20 @@ from hpo_core.model.events import (
 from hpo_core.model.feasibility import total_violation
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Metrics, Outcome, Report
-from hpo_core.search.method import SearchMethod
-from hpo_core.spec import StudySpec
-from hpo_core.state import StudyState
 from hpo_core.study.failures import FailureRules
 from hpo_core.study.job_grants import Grants
+from hpo_core.study.parts import StudyParts
 
 
 class Decider:
     """Answers every stimulus with facts. Each must be applied before the next one is drawn from the iterator."""
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        state: StudyState,
-        *,
-        method: SearchMethod,
-        grants: Grants,
-        checkpoints: Callable[[], LiveCheckpoints],
-    ) -> None:
-        self._spec = spec
-        self._state = state
-        self._method = method
+    def __init__(self, parts: StudyParts, grants: Grants) -> None:
+        self._parts = parts
+        self._spec, self._state, self._method = parts.spec, parts.state, parts.method
         self._grants = grants
-        self._failures = FailureRules(spec, state)
-        self._checkpoints = checkpoints
-        self._objectives = [(metric.name, metric.sign) for metric in spec.objectives]
+        self._failures = FailureRules(parts.spec, parts.state)
+        self._objectives = [(metric.name, metric.sign) for metric in parts.spec.objectives]
         self._deciders: dict[type, Callable[[Any], Iterator[Event]]] = {
             StudyRequested: self._on_study_requested,
             ControllerStarted: self._on_controller_started,
@@ -130,7 +117,7 @@ class Decider:
         yield from self._grants.fill()
 
     def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
-        start = self._checkpoints().further_start(stimulus.trial)
+        start = self._parts.checkpoints.further_start(stimulus.trial)
         yield TrialExtended(stimulus.trial, stimulus.target, start)
         yield from self._grants.fill()
 
@@ -170,15 +157,13 @@ class Decider:
                 yield from self._failures.diverged(report.message)
         else:
             yield from self._failures.decide(grant, report)
-        while (fact := self._method.next_fact()) is not None:
-            yield fact
+        yield from self._facts_of_results()
         yield from self._grants.stop_if_due()
-        if self._grants.has_budget:
-            yield from self._grants.make_room(0)
+        yield from self._grants.make_room(0)
         yield from self._grants.fill()
 
     def _facts_of_results(self) -> Iterator[Event]:
-        """What follows from the results besides grants: trials stopped, a ceiling raised."""
+        """Yield what follows from the results besides grants: trials stopped, a ceiling raised."""
         while (fact := self._method.next_fact()) is not None:
             yield fact
 

@@ -1,4 +1,4 @@
-"""What follows from an attempt without a finite value: another attempt, a trial that is given up, or a halt."""
+"""FailureRules: after an attempt without a finite value, another attempt, a trial that is given up, or a halt."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Which job is granted next: one to be tried again, one of the search, or one beyond it."""
+"""Grants: the next job of a study, one to be tried again, one of the search, or one beyond it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 
 from msgspec import UNSET
 
-from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (
@@ -19,46 +17,24 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialExtended,
 )
-from hpo_core.model.space.given_values import given_values
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.samplers.sampler import Sampler
-from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample, SearchMethod
+from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
-from hpo_core.study.further_training import next_in_turn, recorded_training
 from hpo_core.study.gang_sizes import gang_size
-from hpo_core.study.stop_rules import StopRules
+from hpo_core.study.parts import StudyParts
 
 
 class Grants:
-    """Decides which job a free slot gets. Holds no state of its own.
+    """Decides which job a free slot gets. Holds no state of its own."""
 
-    Args:
-        checkpoints: which are live; asked for training beyond the search only.
-        budget: of the study's checkpoints; None: not limited.
-    """
-
-    def __init__(
-        self,
-        spec: StudySpec,
-        state: StudyState,
-        *,
-        method: SearchMethod,
-        sampler: Sampler,
-        rules: StopRules,
-        checkpoints: Callable[[], LiveCheckpoints],
-        budget: Budget | None,
-    ) -> None:
-        self._spec = spec
-        self._state = state
-        self._method = method
-        self._sampler = sampler
-        self._rules = rules
-        self._checkpoints = checkpoints
-        self._budget = budget
-        self._limits_resource = spec.stop.total_resource is not None
+    def __init__(self, parts: StudyParts) -> None:
+        self._parts = parts
+        self._spec, self._state, self._method = parts.spec, parts.state, parts.method
+        self._limits_resource = parts.spec.stop.total_resource is not None
         self._rungs: dict[tuple[int, int], Rung] = {}
 
     # What is asked for.
@@ -87,22 +63,17 @@ class Grants:
 
     def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
         """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
-        while self._budget is not None and (removal := self._budget.removal(more, turn)) is not None:
+        while self._parts.budget is not None and (removal := self._parts.budget.removal(more, turn)) is not None:
             yield removal
 
     def stop_if_due(self) -> Iterator[Event]:
         """Halt the search where a stop rule is met."""
         searching = self._state.halted is None and not self.trains_further
-        due = self._rules.due(self._state) if searching else None
+        due = self._parts.rules.due(self._state) if searching else None
         if due is not None:
             yield StudyHalted(due[1], due[0])
 
     # Questions.
-
-    @property
-    def has_budget(self) -> bool:
-        """Whether checkpoints are limited in number or bytes."""
-        return self._budget is not None
 
     @property
     def searching(self) -> bool:
@@ -123,7 +94,8 @@ class Grants:
         state = self._state
         if not state.extended or state.further_held or self.searching:
             return None
-        return next_in_turn(state)
+        free = (number for number in state.extended if not state.trials[number].running)
+        return next((number for number in free if number not in state.waiting), None)
 
     def next_again(self) -> tuple[int | None, Action]:
         """The trial to be tried again now, or None, and what the method wants instead.
@@ -145,7 +117,7 @@ class Grants:
 
     def check(self) -> None:
         """Assert that no slot is idle although a job could run."""
-        state, budget = self._state, self._budget
+        state, budget = self._state, self._parts.budget
         room = state.capacity - state.slots_in_use
         if room <= 0:
             return
@@ -170,57 +142,30 @@ class Grants:
         demand = self._size(again)
         if room is not None and demand.slots > room:
             return
-        if self._budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
-            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-            yield from self.make_room(1, loaded)
-            if self._budget.over(1):
-                if not state.running:
-                    yield StudyHalted(self._budget.shortage())
-                return
+        if again is None and not isinstance(action, Sample | Promote | Reproduce):
+            return
+        loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
+        if not (yield from self._fits(loaded)):
+            return
+        number = len(state.trials)
         if again is not None:
-            trial = state.trials[again]
-            failed = trial.granted
+            failed = state.trials[again].granted
             assert failed is not None
-            start = self._start_of(trial)
-            yield JobGranted(
-                trial.number,
-                trial.attempts,
-                failed.stage,
-                target=failed.target,
-                checkpoint=start,
-                retry=True,
-                demand=demand,
-            )
+            number, stage, target = again, failed.stage, failed.target
         elif isinstance(action, Promote):
-            trial = state.trials[action.trial]
-            if trial.running:
+            if state.trials[action.trial].running:
                 return  # a person has it trained further meanwhile, and a trial has one job at a time
-            stage = self._rung(action.trial, action.bracket, action.rung)
-            yield JobGranted(
-                action.trial,
-                trial.attempts,
-                stage,
-                target=action.target,
-                checkpoint=state.start_of(action.trial),
-                demand=demand,
-            )
+            number, target = action.trial, action.target
+            stage = self._rung(number, action.bracket, action.rung)
         elif isinstance(action, Sample):
-            number = len(state.trials)
             created = self._sampled(number, action.bracket)
             yield created
             if isinstance(created, SamplerExhausted):
                 yield from self._by_search(room)  # the method wants no further configuration now
                 return
-            yield JobGranted(
-                number,
-                0,
-                self._rung(number, action.bracket, action.rung),
-                target=action.target,
-                checkpoint=None,
-                demand=demand,
-            )
-        elif isinstance(action, Reproduce):
-            number = len(state.trials)
+            stage, target = self._rung(number, action.bracket, action.rung), action.target
+        else:
+            assert isinstance(action, Reproduce)
             if action.params is None and action.parent is None:
                 yield self._sampled(number, 0)
             else:
@@ -235,23 +180,38 @@ class Grants:
                 member=action.member,
                 generation=action.generation,
             )
-            stage = Generation(action.member, action.generation)
-            start = self._start_of(state.trials[number])
-            yield JobGranted(number, 0, stage, target=action.target, checkpoint=start, demand=demand)
+            stage, target = Generation(action.member, action.generation), action.target
+        trial = state.trials[number]
+        start = self._start_of(trial)
+        retry = again is not None
+        yield JobGranted(number, trial.attempts, stage, target=target, checkpoint=start, retry=retry, demand=demand)
+
+    def _fits(self, loaded: int | None = None) -> Generator[Event, None, bool]:
+        """Make room for the checkpoint of one more job; return whether it fits.
+
+        Args:
+            loaded: the trial whose checkpoint the job would load.
+        """
+        budget = self._parts.budget
+        if budget is None:
+            return True
+        yield from self.make_room(1, loaded)
+        if not budget.over(1):
+            return True
+        if not self._state.running:
+            yield StudyHalted(budget.shortage())
+        return False
 
     def _size(self, again: int | None = None) -> Demand:
-        """What the next job demands: one of the search, or that of trial ``again``, which failed."""
+        """Return the demand of the next job: one of the search, or that of trial ``again``, which failed."""
         failed = None if again is None else self._state.trials[again].granted
         return slots_demand(gang_size(self._spec, self._state, self._method, failed))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
-        """Rungs are few and grants many: one value each."""
+        """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
         if self._state.has_members:
             return Generation(self._state.member_of(trial), rung)
-        found = self._rungs.get((bracket, rung))
-        if found is None:
-            found = self._rungs[bracket, rung] = Rung(bracket, rung)
-        return found
+        return self._rungs.setdefault((bracket, rung), Rung(bracket, rung))
 
     def _sampled(self, number: int, bracket: int) -> TrialCreated | SamplerExhausted:
         """A trial with the configuration that is first in the queue, else with one of the sampler."""
@@ -264,7 +224,7 @@ class Grants:
 
     def _propose(self, number: int, given: Params | None = None) -> Params | None:
         try:
-            return self._sampler.propose(number) if given is None else self._sampler.propose(number, given)
+            return self._parts.sampler.propose(number) if given is None else self._parts.sampler.propose(number, given)
         except HpoError:
             raise
         except Exception as error:
@@ -288,20 +248,16 @@ class Grants:
         state = self._state
         recorded = recorded_training(self._spec, state) if state.halted is None and not self.searching else None
         if recorded is not None:
-            yield TrialExtended(*recorded, self._checkpoints().further_start(recorded[0]))
+            yield TrialExtended(*recorded, self._parts.checkpoints.further_start(recorded[0]))
         number = self.next_further()
         demand = self._size()
         if number is None or (room is not None and demand.slots > room):
             return
-        if self._budget is not None:
-            yield from self.make_room(1)
-            if self._budget.over(1):
-                if not state.running:
-                    yield StudyHalted(self._budget.shortage())
-                return
+        if not (yield from self._fits()):
+            return
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
-        start = self._checkpoints().further_start(number)
+        start = self._parts.checkpoints.further_start(number)
         yield JobGranted(
             number,
             trial.attempts,
@@ -311,3 +267,16 @@ class Grants:
             retry=again,
             demand=demand,
         )
+
+
+def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | None:
+    """(trial, target) that a rerun has yet to train beyond its search, as its source did; None: nothing."""
+    record = spec.search.record()
+    for further in record.further if record is not None else ():
+        trial = state.trials[further.trial] if further.trial < len(state.trials) else None
+        if trial is None or trial.abandoned is not None or further.trial in state.extended:
+            continue
+        failed = max((ended.target for ended in trial.given_up), default=0)
+        if trial.all_results and max(trial.resource, failed) < further.target:
+            return further.trial, further.target
+    return None

@@ -14,12 +14,16 @@ RUNNING   all else: running, paused at a rung (it may go on), waiting to be trie
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from hpo_core.model.errors import JournalError
 from hpo_core.model.events import AttemptReported, Entry, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.space.optuna_view import shown
 from hpo_core.model.trial import Report
@@ -35,13 +39,13 @@ CONSTRAINTS = "constraints"
 
 
 def directions_of(spec: StudySpec) -> list[StudyDirection]:
-    """Of the study's metrics."""
+    """Directions of the study's metrics."""
     modes = [metric.mode for metric in spec.objectives]
     return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
 
 
 class OptunaTrials:
-    """What Optuna shows of a study, followed entry by entry.
+    """A study's trials as Optuna shows them, followed entry by entry.
 
     Args:
         state: the study's; each entry is added after the state took it in.
@@ -126,7 +130,7 @@ class OptunaTrials:
         return TrialState.RUNNING
 
     def _values(self, result: JobCompleted) -> list[float]:
-        """Of all metrics, as the user's; NaN where a result has none."""
+        """Values of all metrics on the user's scale; NaN where a result has none."""
         losses = result.losses or (result.loss,)
         if result.loss is None or any(loss != loss for loss in losses):
             return [math.nan] * len(self._signs)
@@ -152,7 +156,7 @@ class OptunaTrials:
                 self._curves[number].setdefault(point.resource, value if math.isfinite(value) else math.nan)
 
     def _attributes(self, record: TrialRecord, others: dict[str, Any]) -> dict[str, Any]:
-        """What Optuna has no field for; nothing that changes once the trial has ended there."""
+        """User attributes: facts that Optuna has no field for; none changes once the trial has ended there."""
         number, last = record.number, record.all_results[-1] if record.all_results else None
         grant = record.granted
         timed = [result for result in record.all_results if result.started]
@@ -184,3 +188,38 @@ class OptunaTrials:
             finite = {name: value for name, value in last.metrics.items() if math.isfinite(value)}
             found |= {name: value for name, value in finite.items() if name not in objectives}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def copy_to_optuna(entries: Iterable[Entry], storage: Any, name: str, *, ended: bool) -> optuna.Study:
+    """A new Optuna study that holds what these entries say.
+
+    Args:
+        ended: whether the search is over, so that what is paused does not go on.
+
+    Raises:
+        optuna.exceptions.DuplicatedStudyError: the storage holds a study of that name.
+    """
+    state = StudyState()
+    trials: OptunaTrials | None = None
+    for entry in entries:
+        for event in entry.events:
+            state.apply(event)
+        if trials is None:
+            assert state.spec is not None
+            trials = OptunaTrials(state.spec, state)
+        trials.add(entry)
+    if trials is None or state.spec is None:
+        raise JournalError(f"Study {name!r}: its journal holds no entry.")
+    directions = directions_of(state.spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is experimental, and of ranges whose end is on no step
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            study = optuna.create_study(storage=storage, study_name=name, directions=directions)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        study.set_metric_names([metric.name for metric in state.spec.objectives])
+        for number in range(len(state.trials)):
+            study._storage.create_new_trial(study._study_id, template_trial=trials.frozen(number, ended=ended))
+    return study

@@ -19,45 +19,47 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
-from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.journal.protocol import Journal
+from hpo_core.journal.protocol import Journal, damaged_entry
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError, JournalError, SpecError
 from hpo_core.model.events import (
+    AbandonRequested,
     AttemptReported,
     CapacityNoticed,
     ClockTicked,
+    ConfigurationRequested,
     ControllerStarted,
     Entry,
     Event,
+    ExtensionRequested,
     JobAsked,
     JobGranted,
     JobPlaced,
     PlacementsNoticed,
     Stimulus,
-    StudyReopened,
+    StopRequested,
     StudyRequested,
-    concerns_search,
+    TrainingRequested,
 )
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Report
-from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.samplers.sampler import Sampler
-from hpo_core.search.method import Done, SearchMethod
+from hpo_core.samplers.sampler import RecordedSampler, Sampler
+from hpo_core.search.method import Done
 from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method, create_sampler
-from hpo_core.state import StudyState
-from hpo_core.study.best_trials import BestTrials
+from hpo_core.state import Incumbent
+from hpo_core.study.checked_requests import (
+    check_abandoned,
+    check_training,
+    checked_configuration,
+    is_known,
+    told_report,
+)
 from hpo_core.study.decider import Decider
-from hpo_core.study.further_training import recorded_training
-from hpo_core.study.job_grants import Grants
-from hpo_core.study.person_requests import PersonRequests
-from hpo_core.study.slot_claims import SlotClaims
-from hpo_core.study.stop_rules import StopRules
-from hpo_core.study.told_results import told_report
+from hpo_core.study.gang_sizes import gang_size, largest_size
+from hpo_core.study.job_grants import Grants, recorded_training
+from hpo_core.study.parts import StudyParts
 
 if TYPE_CHECKING:
     import optuna
@@ -68,7 +70,7 @@ def _plain(spec: Any) -> Any:
     return dict(spec) if isinstance(spec, Mapping) else spec
 
 
-class Study(PersonRequests, SlotClaims, BestTrials):
+class Study:
     """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
 
     Driven by hand::
@@ -88,13 +90,11 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         clock: Callable[[], float] = time.time,
         epoch: int = 0,
     ) -> None:
-        self.spec = spec
+        self.parts = StudyParts(spec, sampler)
+        self.spec, self.state, self.method = spec, self.parts.state, self.parts.method
+        self.sampler, self.rules = self.parts.sampler, self.parts.rules
         self.name = spec.study
         self.journal = journal
-        self.state = StudyState()
-        self.method: SearchMethod = create_method(spec)
-        self.sampler: Sampler = sampler or create_sampler(spec)
-        self.rules = StopRules(spec)
         self.epoch = epoch
         self.seq = 0
         """Number of entries applied; the next entry gets this number."""
@@ -102,23 +102,8 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         self._broken = ""
         self.has_time_rule = spec.stop.seconds is not None
         """Whether a stop rule depends on time."""
-        limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
-        self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
-        self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
-
-        def checkpoints() -> LiveCheckpoints:
-            return self.checkpoints
-
-        self._grants = Grants(
-            spec,
-            self.state,
-            method=self.method,
-            sampler=self.sampler,
-            rules=self.rules,
-            checkpoints=checkpoints,
-            budget=self._budget,
-        )
-        self._decider = Decider(spec, self.state, method=self.method, grants=self._grants, checkpoints=checkpoints)
+        self._grants = Grants(self.parts)
+        self._decider = Decider(self.parts, self._grants)
 
     @classmethod
     def create(
@@ -158,6 +143,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         *,
         at: int | None = None,
         reading: bool = False,
+        epoch: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Study:
         """The study as of entry ``at`` (included; default: the last one), rebuilt by replay.
@@ -165,13 +151,16 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         With ``at`` or ``reading`` the result is for looking, not for driving: its sampler is not rebuilt
         (some of Optuna's must be asked for every trial again), or the journal refuses its appends.
 
+        Args:
+            epoch: of the controller that drives it, as the journal's ``claim`` gave it; default: the journal's latest.
+
         Raises:
             StudyNotFoundError: the journal holds no study of that name.
         """
         entries = journal.entries(name, 0, None if at is None else at + 1)
         sampler = RecordedSampler([]) if reading or at is not None else None
         study = cls.from_entries(entries, journal=journal, sampler=sampler, clock=clock)
-        study.epoch = journal.info(name).epoch
+        study.epoch = journal.info(name).epoch if epoch is None else epoch
         return study
 
     @classmethod
@@ -227,7 +216,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         """Count the time until this stimulus; called before its events are applied."""
         self.rules.notice(stimulus, time, searching=not self.state.further_running)
 
-    # What a loop asks and tells; what a person asks for is in PersonRequests.
+    # What a loop asks and tells.
 
     def ask(self) -> Job | None:
         """One job to train, or None while there is nothing to do (or nothing more: see :attr:`finished`)."""
@@ -262,7 +251,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         return self._granted(self._take(AttemptReported(report)))
 
     def set_capacity(self, capacity: int | Inventory) -> list[Job]:
-        """What jobs can run on: from now on every report is answered with new jobs up to it.
+        """Set what jobs can run on: from now on every report is answered with new jobs up to it.
 
         Less capacity than running jobs ends none of them. 0 (the start) is for loops by hand.
 
@@ -287,7 +276,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
             ) from None
 
     def now(self) -> float:
-        """Of the study's clock: seconds since the epoch, or virtual ones."""
+        """Time of the study's clock: seconds since the epoch, or virtual ones."""
         return self._clock()
 
     def note_placements(self, placements: Sequence[JobPlaced]) -> None:
@@ -329,7 +318,154 @@ class Study(PersonRequests, SlotClaims, BestTrials):
             return None
         return self.rules.seconds_left(self._clock())
 
+    # What a person asks for.
+
+    def extend(self, configs: int) -> list[Job]:
+        """Ask for so many more configurations."""
+        if configs < 1:
+            raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
+        if refusal := self.refuse_extension():
+            raise HpoError(refusal)
+        return self._granted(self._take(ExtensionRequested(configs)))
+
+    def enqueue(
+        self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
+    ) -> list[Job]:
+        """Have a configuration tried next: the next one that the search samples, after those enqueued before.
+
+        It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
+        sampled all it wants, the queue waits for :meth:`extend`.
+
+        Args:
+            params: values by name; those left out are the sampler's to add.
+            skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
+            request: name of the request that another process made for it (``hpo enqueue``).
+
+        Returns:
+            Jobs granted in turn (see :meth:`set_capacity`).
+
+        Raises:
+            HpoError: the study takes no configurations (a rerun), or the space does not take these values.
+        """
+        if self.state.exhausted:
+            raise HpoError(f"{self.refuse_extension()}")
+        given = checked_configuration(self.spec, params)
+        if skip_if_exists and is_known(self.state, given):
+            return []
+        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
+
+    def refuse_extension(self) -> str | None:
+        """Why the study takes no more configurations; None: it takes them."""
+        if self.state.exhausted:
+            return (
+                f"Study {self.name!r}: {self.spec.sampler.name} has no further configurations; all "
+                f"{len(self.state.trials)} were tried. Start a new study with a larger space or another sampler."
+            )
+        return self.spec.search.refuse_extension(self.name, self.method)
+
+    def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
+        """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.
+
+        The job goes on from the trial's newest checkpoint; where none was kept, from the start. No search method
+        ranks its result and no stop rule counts it, but it can be the incumbent. A halted search stays halted.
+
+        Args:
+            trial: its number; None: the best trial.
+            to: units of training in all, those behind it included.
+
+        Raises:
+            HpoError: what :meth:`trial_to_train` says.
+        """
+        return self._granted(self._take(TrainingRequested(self.trial_to_train(trial, to), to)))
+
+    def trial_to_train(self, trial: int | None, to: int) -> int:
+        """The trial that :meth:`train_further` would train; records nothing.
+
+        Raises:
+            HpoError: there is no such trial, it has no finite result, it was trained so far already, or the search
+                is not over yet.
+        """
+        return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
+
+    def stop(self, reason: str) -> None:
+        """Grant no further jobs until the study is recovered or extended."""
+        self._take(StopRequested(reason))
+
+    def abandon(self, trial: int) -> None:
+        """Give a trial up, whether it runs, waits to be tried again, or stands at a rung.
+
+        Grants nothing by itself; whoever drives the study goes on as usual.
+
+        Raises:
+            HpoError: there is no such trial, or nothing is left of it to give up.
+        """
+        check_abandoned(self.state, self.name, trial, ruled_out=self.method.ruled_out)
+        self._take(AbandonRequested(trial))
+
     # Questions.
+
+    @property
+    def best(self) -> Incumbent | None:
+        """The incumbent: best finite loss, of all rungs or of the highest one, as ``best_of`` of the study says."""
+        return self.state.incumbent
+
+    @property
+    def best_of_all_rungs(self) -> Incumbent | None:
+        """Best finite loss over the results of all rungs (ASHA 3.3: intermediate losses count)."""
+        return self.state.best_of_all.incumbent
+
+    @property
+    def best_of_highest_rung(self) -> Incumbent | None:
+        """Best finite loss among the results at the largest resource that has one.
+
+        A smaller sample, compared at equal training: the better choice where the winner is trained on. Further
+        training of a trial (:meth:`train_further`) counts at the rung that it had reached by the search.
+        """
+        return self.state.best_of_highest_rung.incumbent
+
+    @property
+    def front(self) -> list[Incumbent]:
+        """The Pareto front by ``best_of``, ascending by loss; with one objective the incumbent alone."""
+        return list(self.state.front)
+
+    def metric_value(self, loss: float) -> float:
+        """A loss as the user's metric (``mode: max`` flipped back)."""
+        return loss * self.spec.metric.sign
+
+    def demand(self, most: int) -> int:
+        """Slots that it could use now: of running jobs, of those to be tried again, and of those it could grant.
+
+        The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
+        limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
+        """
+        grows = self.spec.training.gang == "auto"
+        size = largest_size(self.spec, self.state, most) if grows else self.job_slots
+        state, slots = self.state, self.state.slots_in_use
+        if state.halted is not None or self._grants.trains_further or not self._grants.searching:
+            waiting = sum(not state.trials[number].running for number in state.extended)
+            return min(most, slots + (0 if state.further_held else waiting * size))
+        again = (state.trials[number].granted for number in state.waiting)
+        slots += sum(grant.demand.slots for grant in again if grant is not None)  # as many as before
+        jobs = self.method.grantable(-(-max(0, most - slots) // size))
+        left = self.rules.resource_left(state)
+        if left is not None:
+            jobs = min(jobs, max(0, left - state.resource_running + state.further_running))
+        return min(most, slots + jobs * size)
+
+    def spare(self, most: int) -> int:
+        """Slots beyond its demand that it could use once a job ends, counted up to ``most``: where trials grow.
+
+        A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
+        """
+        if self.spec.training.gang != "auto" or self.state.halted is not None:
+            return 0
+        grown = largest_size(self.spec, self.state, most) * len(self.state.running)
+        return max(0, min(most, grown) - self.state.slots_in_use)
+
+    @property
+    def job_slots(self) -> int:
+        """Slots that the next job needs; one that grows needs one and takes more."""
+        return 1 if self.spec.training.gang == "auto" else gang_size(self.spec, self.state, self.method)
 
     @property
     def finished(self) -> bool:
@@ -357,7 +493,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
 
         ``checkpoints.max_count=4``; a study keeps its limits, so a new one needs it.
         """
-        budget = self._budget
+        budget = self.parts.budget
         if budget is None or self.state.halted is None or self.state.running:
             return ""
         if not budget.over(1) or budget.removal(1) is not None:
@@ -367,10 +503,8 @@ class Study(PersonRequests, SlotClaims, BestTrials):
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
-        """Which checkpoints may still be needed; from its first use on it follows the study."""
-        if self._checkpoints is None:
-            self._checkpoints = LiveCheckpoints(self.state, self.method)
-        return self._checkpoints
+        """Checkpoints that may still be needed; the object follows the study from its first use on."""
+        return self.parts.checkpoints
 
     def to_cancel(self) -> list[tuple[int, int]]:
         """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks.
@@ -390,19 +524,14 @@ class Study(PersonRequests, SlotClaims, BestTrials):
             storage: a storage of Optuna or its URL; default: in memory.
             name: of the Optuna study, which must be new; default: this study's.
         """
-        from hpo_core.study.optuna_copy import copy_to_optuna
+        from hpo_core.study.optuna_trials import copy_to_optuna
 
         entries = self.journal.entries(self.name, 0, self.seq)
         return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")
 
     def check(self) -> None:
         """Assert the invariants of state and method."""
-        self.state.check()
-        self.method.check()
-        if self._checkpoints is not None:
-            self._checkpoints.check()
-        if self._budget is not None:
-            self._budget.check()
+        self.parts.check()
         if self.seq:
             self._grants.check()
 
@@ -439,16 +568,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         return self._decider.decide(stimulus)
 
     def _apply(self, event: Event) -> None:
-        self.state.apply(event)
-        if concerns_search(event):
-            self.method.apply(event)
-            self.sampler.apply(event)
-        if type(event) is StudyReopened:
-            self.rules.reopen(self.state)
-        if self._budget is not None:
-            self._budget.apply(event)
-        elif self._checkpoints is not None:
-            self._checkpoints.apply(event)
+        self.parts.apply(event)
 
     def _granted(self, entry: Entry) -> list[Job]:
         return [self.state.job(event) for event in entry.events if type(event) is JobGranted]

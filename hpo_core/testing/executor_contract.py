@@ -102,12 +102,12 @@ class ExecutorContract:
         submitter.wait_for(1)
         assert submitter.outcomes() == {(0, 0): Outcome.COMPLETED}
 
-    def test_cancel_all_ends_every_attempt(self, executor: Executor) -> None:
+    def test_cancelling_all_ends_every_attempt(self, executor: Executor) -> None:
         jobs = [self.job(trial) for trial in range(executor.inventory().slots)]
         submitter = _Submitter(executor)
         for job in jobs:
             submitter.submit(job)
-        executor.cancel_all()
+        executor.cancel([job.key for job in jobs])
         submitter.wait_for(len(jobs))
         assert submitter.outcomes().keys() == {job.key for job in jobs}
         assert set(submitter.outcomes().values()) <= {Outcome.PREEMPTED, Outcome.COMPLETED}
@@ -119,14 +119,13 @@ class ExecutorContract:
         submitter.wait_for(1)
         assert executor.now() >= before
 
-    @pytest.mark.parametrize("call", ["inventory", "cancel", "cancel_all", "now"])
+    @pytest.mark.parametrize("call", ["inventory", "cancel", "now"])
     def test_calls_other_than_wait_return_at_once(self, executor: Executor, call: str) -> None:
         submitter = _Submitter(executor)
         submitter.submit(self.job(0))
         calls: dict[str, Callable[[], object]] = {
             "inventory": executor.inventory,
             "cancel": lambda: executor.cancel([(0, 0)]),
-            "cancel_all": executor.cancel_all,
             "now": executor.now,
         }
         began = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_core.hopper.board import Unit
+from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_policies import HopPolicy
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import Played, play
@@ -97,7 +97,7 @@ class HopPolicyContract:
         for configuration in range(5):
             schedule.add(configuration, to=1)
 
-        def lose_a(schedule: HopSchedule) -> Unit | None:
+        def lose_a(schedule: HopSchedule) -> PlannedUnit | None:
             return schedule.worker_lost("a")
 
         played = play(schedule, lambda unit: 1.0, happenings=[(0.5, lose_a)])

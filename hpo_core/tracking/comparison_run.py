@@ -11,9 +11,8 @@ from typing import Any
 
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import RunStore, open_client
-from hpo_core.tracking.mlflow_links import compare_url, run_url, shown_uri
-from hpo_core.tracking.mlflow_names import legal_key, tag_value
 from hpo_core.tracking.tracked_study import MetricPoint
+from hpo_core.tracking.tracker_links import compare_url, legal_key, run_url, shown_uri, tag_value
 from hpo_core.views.formatting import listed
 
 COMPARED = 50
@@ -44,7 +43,7 @@ class Logged:
 
 
 def log_comparison(facts: dict[str, Any], page: Path, studies: Sequence[Tracked]) -> Logged:
-    """Log a comparison (:meth:`hpo_core.report.compare.comparison_page.Comparison.facts`) and its page.
+    """Log a comparison (:meth:`hpo_core.report.comparison.Comparison.facts`) and its page.
 
     It is logged in the experiment of the first study that is tracked. MLflow's own page compares the trials of all
     that are tracked by the same MLflow, whatever their experiments. Compared again, the same studies are a new run:

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpo_core.home import settled_database
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
 
 OWN = ("MLFLOW_TRACKING_URI", "HPO_DATABASE", "HPO_OPTUNA_STORAGE")
 ALLOWED = "HPO_ALLOWED_TRACKING"

@@ -22,10 +22,9 @@ import msgspec
 from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.security.private_files import open_private, private_database
 from hpo_core.tracking.credential_scope import may_say_where
-from hpo_core.tracking.mlflow_links import reason_of, shown_uri
-from hpo_core.tracking.mlflow_names import legal_key, milliseconds
-from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracked_study import MetricPoint
+from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of, shown_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

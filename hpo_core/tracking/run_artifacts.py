@@ -7,19 +7,75 @@ import io
 import json
 import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.model.errors import CheckpointError, ObjectiveError
+from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.models.model_folder import PARAMS, WEIGHTS, Trained, write_mlflow_model, write_plain
+from hpo_core.tracking.model_build import BuildAnswer, BuildRequest
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.front import front_members
+from hpo_core.training.user_process import run_in_process
 from hpo_core.views.hop_views import plain_visits
-from hpo_core.views.summary import best_result
+from hpo_core.views.summary import best_result, front_members
+
+WEIGHTS = "weights.safetensors"
+PARAMS = "params.json"
+BUILD_SECONDS = 600.0
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """A trained model: its parameters and its verified checkpoint on this machine."""
+
+    params: Params
+    checkpoint: Checkpoint
+    folder: str
+    """The checkpoint's URI is relative to it."""
+    base: str = ""
+
+
+def write_plain(model: Trained, file: Path, target: Path) -> str:
+    """Write :data:`WEIGHTS` and :data:`PARAMS` into ``target``; returns the name that the model was tracked under.
+
+    Raises:
+        CheckpointError: the checkpoint is corrupt, or holds no weights alone.
+    """
+    with file.open("rb") as opened:
+        refuse_other_content(opened, model.checkpoint, f"Checkpoint {file}", "No model is made of it.")
+    (target / PARAMS).write_text(json.dumps(model.params, indent=1))
+    return write_weights(file, target / WEIGHTS)
+
+
+def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *, tracked: str, target: Path) -> None:
+    """Make ``target`` a model of MLflow's flavour ``pytorch``, in a process of its own.
+
+    Raises:
+        ObjectiveError: the function raised or made a module that the weights do not fit; its process died.
+    """
+    request = BuildRequest(
+        build=build,
+        pythonpath=tuple(pythonpath),
+        params=model.params,
+        folder=model.folder,
+        checkpoint=model.checkpoint,
+        base=model.base,
+        tracked=tracked,
+        target=str(target),
+    )
+    with tempfile.TemporaryDirectory(prefix="hpo-build-", ignore_cleanup_errors=True) as side:
+        module = "hpo_core.tracking.model_build"
+        code, answer, log = run_in_process(module, msgspec.msgpack.encode(request), Path(side), BUILD_SECONDS)
+    if not answer:
+        ended = f"took longer than {BUILD_SECONDS:g} s" if code is None else f"ended with code {code} and no answer"
+        raise ObjectiveError(f"The process that builds with {build} {ended}. Its output ended:\n{log}")
+    if error := msgspec.msgpack.decode(answer, type=BuildAnswer).error:
+        raise ObjectiveError(f"The model was not saved in MLflow's format: {error}")
+
 
 BEST_FOLDER = "best_checkpoint"
 BEST_DIGEST = "hpo.best_checkpoint_digest"
@@ -184,3 +240,37 @@ def _remove(store: RunStore, run: KnownRun, paths: list[str]) -> None:
             store.files(run).delete_artifacts(path)
         except Exception as error:
             log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
+
+
+_BUILT = """Load it with MLflow (that runs the code that came with it):
+
+```python
+import mlflow
+
+model = mlflow.pytorch.load_model("{model}")
+```"""
+_PLAIN = """Load its weights (`build` is yours: it makes the untrained module from the parameters):
+
+```python
+import json
+from pathlib import Path
+
+from mlflow.artifacts import download_artifacts
+from safetensors.torch import load_file
+
+folder = Path(download_artifacts("{folder}"))
+model = build(json.loads((folder / "{params}").read_text()))
+model.load_state_dict(load_file(folder / "{weights}"))
+```"""
+
+
+def loading_words(*, model: str = "", folder: str = "") -> str:
+    """Markdown with the lines that load a model; empty where there is neither.
+
+    Args:
+        model: URI of a model of MLflow's, if there is one.
+        folder: URI of the folder with its weights and parameters, if there are.
+    """
+    if model:
+        return _BUILT.format(model=model)
+    return _PLAIN.format(folder=folder, params=PARAMS, weights=WEIGHTS) if folder else ""

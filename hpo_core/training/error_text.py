@@ -26,7 +26,7 @@ def traceback_tail(error: BaseException) -> str:
 
 
 def own_frames(error: BaseException) -> str:
-    """Where in the user's code an exception came from: its frames without those of libraries, a line for these.
+    """The place in the user's code that an exception came from: its frames without those of libraries.
 
     Where no frame is the user's (the module is an installed package), those of libraries stand, but for Python's import
     and this package. At most ``MAX_TRACEBACK_LENGTH`` characters.

@@ -6,34 +6,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import random
-import signal
-import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
-from hpo_core.security.credentials import without_private_settings
-from hpo_core.training.child.attempt_log import log_tail
-from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
-from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
 from hpo_core.training.error_text import explained
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
-from hpo_core.training.random_state import put_state
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import put_state, seed_all
+from hpo_core.training.user_process import exit_if_forked_copy, run_in_process, write_answer
 
 MAX_LOSSES = 10_000
 """Most losses per example that an evaluation keeps; of more, this many are taken evenly spaced by size."""
@@ -48,7 +41,7 @@ class TrainedModel(msgspec.Struct, frozen=True):
     folder: str
     checkpoint: Checkpoint
     base: str = ""
-    """Where the checkpoint must lie, relative to ``folder``, or a URL."""
+    """Folder or URL that the checkpoint must lie below, relative to ``folder``."""
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
@@ -73,7 +66,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     examples: int = 0
     """Number of losses that the function returned."""
     mean: float = 0.0
-    """Of them all."""
+    """Mean of all losses."""
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -159,38 +152,6 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
     return list(found.done)
 
 
-def run_in_process(module: str, request: bytes, folder: Path, timeout: float | None) -> tuple[int | None, bytes, str]:
-    """Run a module that runs user code: it reads a request and writes its answer to the file it is given.
-
-    Its output goes to a file: a subprocess (of a data loader, say) could keep a pipe open for as long as it lives.
-    What it started ends with it.
-
-    Returns:
-        Its exit code (None where it took too long), its answer (empty where it gave none), the end of its output.
-    """
-    asked, out, tag = folder / "request", folder / "answer", uuid.uuid4().hex
-    asked.write_bytes(request)
-    with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(out)],
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            env=without_private_settings(os.environ) | {TAG_VARIABLE: tag},
-            start_new_session=True,
-        )
-    try:
-        code: int | None = process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        kill_tagged(tag)
-    return code, out.read_bytes() if out.exists() else b"", log_tail(folder / "log")
-
-
 def evaluate_in_process(request: EvaluationRequest) -> list[Evaluation]:
     """Evaluate models one after the other in this process.
 
@@ -215,18 +176,9 @@ def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) ->
         ),
         checkpoints.load(model.folder, model.checkpoint, model.base),
     )
-    _seed_all(model.seed)
+    seed_all(model.seed)
     losses = function(handle)
     return _evaluation(handle.reported(request.metric), losses)
-
-
-def _seed_all(seed: int) -> None:
-    import numpy
-
-    random.seed(seed)
-    numpy.random.seed(seed)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
 
 
 def _evaluation(metrics: Metrics, losses: Any) -> Evaluation:
@@ -234,17 +186,15 @@ def _evaluation(metrics: Metrics, losses: Any) -> Evaluation:
         return Evaluation(metrics, ())
     if hasattr(losses, "detach"):
         losses = losses.detach().cpu()
-    import numpy
-
-    found = numpy.asarray(losses, dtype=float).ravel()
-    if not numpy.isfinite(found).all():
+    found = np.asarray(losses, dtype=float).ravel()
+    if not np.isfinite(found).all():
         raise ObjectiveError(
             "The evaluation function returned losses per example that are not all finite. Clip them, or leave them out."
         )
-    kept = numpy.linspace(0, len(found) - 1, min(len(found), MAX_LOSSES)).round().astype(int)
+    kept = np.linspace(0, len(found) - 1, min(len(found), MAX_LOSSES)).round().astype(int)
     return Evaluation(
         metrics,
-        tuple(numpy.sort(found)[kept].tolist()),
+        tuple(np.sort(found)[kept].tolist()),
         in_order=tuple(found[kept].tolist()),
         examples=len(found),
         mean=float(found.mean()) if len(found) else 0.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -17,19 +16,16 @@ from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.space.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.curve import Curve
-from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
-from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
-from hpo_core.training.gang.agreement import agree_on_state, average_metrics
-from hpo_core.training.gang.rank_states import RANKS, state_for, unwrapped
-from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
-from hpo_core.training.partitions.partition_passes import Evaluate, PartitionPasses
-from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
-from hpo_core.training.reported_metrics import check_required, real_number
+from hpo_core.training.partition_data import Evaluate, PartitionPasses
+from hpo_core.training.rank_states import RANKS, agree_on_state, average_metrics, state_for, unwrapped
+from hpo_core.training.ranks import Ranks
+from hpo_core.training.reported_metrics import Curve, check_required, real_number
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
+from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
+from hpo_core.training.user_process import exit_if_forked_copy
 
 
 class _Phase(Enum):
@@ -72,7 +68,7 @@ class TrialHandle:
     parent: int | None
     """The trial whose checkpoint this one starts from; None for its own (only population based training has one)."""
     unrestored: tuple[str, ...]
-    """After ``steps()``, where ``parent`` is set: what was not restored from it, and why."""
+    """What was not restored from ``parent``, and why; known after ``steps()``."""
 
     def __init__(
         self,
@@ -93,7 +89,7 @@ class TrialHandle:
         self.unrestored = ()
         self._request = request
         self._state = state = state if state is None else state_for(state, self.rank)
-        self._progress = progress
+        self._progress = SharedProgress() if progress is None else progress
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
@@ -106,7 +102,7 @@ class TrialHandle:
         self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
-        """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
+        """What the loop changed that is not tracked, so that a resume begins it anew; known after the loop."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.save_error: StorageError | None = None
@@ -209,7 +205,7 @@ class TrialHandle:
         """Save these with the trial; where it resumes, load their state now.
 
         Where the trial starts from another one's checkpoint, what matches by name and shape is loaded, and
-        hyperparameters stay as they were built (see the README beside this file); optimizers and schedules then wait
+        hyperparameters stay as they were built (``docs/training-functions.md``); optimizers and schedules then wait
         for ``steps()``.
 
         Anything with ``state_dict``/``load_state_dict`` (models, optimizers, schedules, loaders), and
@@ -305,8 +301,7 @@ class TrialHandle:
 
     def alive(self) -> None:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
-        if self._progress is not None:
-            self._progress.step(self.resource)
+        self._progress.step(self.resource)
 
     def iteration(self) -> None:
         """Count one iteration (a minibatch) that has ended; ten of them are the profile of a job.
@@ -315,8 +310,7 @@ class TrialHandle:
         job whose demand is unknown is then measured after ten iterations; without it, after its first unit. Costs
         less than a microsecond.
         """
-        if self._progress is not None:
-            self._progress.figures.iteration()
+        self._progress.iteration()
 
     def warn(self, *lines: str) -> None:
         """Say what makes a resume inexact: in the attempt's log, its report, and the terminal of the study."""
@@ -370,8 +364,7 @@ class TrialHandle:
             )
 
     def _loop(self) -> Iterator[int]:
-        if self._progress is not None:
-            self._progress.figures.begin_units()
+        self._progress.begin_units()
         for index in range(self.resource, self.target):
             for _ in self._passes.of_epoch():
                 yield index
@@ -381,9 +374,8 @@ class TrialHandle:
             if self.ranks is not None:
                 self.ranks.keep_alike()
                 self.warn(*self.ranks.same_gradients(last=self.resource == self.target))
-            if self._progress is not None:
-                self._progress.step(self.resource)
-                self._progress.figures.end_unit()
+            self._progress.step(self.resource)
+            self._progress.end_unit()
         if self._passes.trains:
             self._save()
         else:
@@ -418,7 +410,7 @@ class TrialHandle:
         if ranks is not None:
             tree[RANKS] = ranks
         try:
-            with self._progress.storing(self.target) if self._progress is not None else contextlib.nullcontext():
+            with self._progress.storing(self.target):
                 self._saved = checkpoints.save(
                     self._request.folder,
                     self._request.checkpoint_path,

@@ -1,7 +1,7 @@
 """InheritedState: starts a trial from its parent's checkpoint (population based training).
 
 What fits is restored; hyperparameters stay the child's own. ``matching`` decides what fits and what is a
-hyperparameter, ``optimizers`` does so for optimizers and schedules. If both trials have the same parameters, everything
+hyperparameter. If both trials have the same parameters, everything
 that fits is the parent's, to the bit. Random streams continue where the parent's stopped, so a trial and its ancestors
 are one training with changing parameters. Source: Jaderberg et al. 2017, Population Based Training.
 """
@@ -14,21 +14,22 @@ from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import UNRESTORED_LINES, Params
-from hpo_core.training.matching import ABSENT, Matching, scalars_of
-from hpo_core.training.optimizers import (
+from hpo_core.training.matching import (
+    ABSENT,
+    Matching,
     Names,
     advance_schedule,
     clone_value,
     describe_optimizers,
     fit_groups,
     fit_moments,
-    is_module,
     is_optimizer,
     is_schedule,
     is_step_based,
     parameter_names,
+    scalars_of,
 )
-from hpo_core.training.random_state import put_state, state_of
+from hpo_core.training.saved_state import is_module, put_state, state_of
 
 
 def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Params) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class InheritedState:
 
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """At most ``UNRESTORED_LINES``; the last one then counts the rest."""
+    """The first ``UNRESTORED_LINES`` lines; the last one then counts the rest."""
     if len(lines) <= UNRESTORED_LINES:
         return tuple(lines)
     return (*lines[: UNRESTORED_LINES - 1], f"and {len(lines) - UNRESTORED_LINES + 1} more")

@@ -7,16 +7,27 @@ A state holds three kinds of values, which a start from another trial's checkpoi
 - *changes that training made to a hyperparameter*: continued, so the parent's value where both were built alike.
 
 The last two can only be distinguished by the values before the first step: :func:`scalars_of`.
+
+An optimizer's moments come from the parent, parameter by parameter; its settings are the child's. A schedule is the
+child's own, advanced to the step of the parent's, so that from there on every learning rate follows from the child's
+parameters. ``load_state_dict`` alone would leave the parent's learning rates in place.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import sys
+import warnings
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.training.saved_state import is_module, is_torch
+
+Names = list[tuple[str, tuple[int, ...]]]
 _MAX_STRUCTURE: Final = 1000
 """Dicts and lists with more items are data, not structure; :func:`scalars_of` leaves them out."""
 ABSENT: Final = object()
@@ -51,8 +62,7 @@ def plain(value: Any) -> Any:
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """Shape of a tensor or array; None for anything else."""
-    torch = sys.modules.get("torch")
-    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+    if isinstance(value, np.ndarray) or is_torch(value, "Tensor"):
         return tuple(value.shape)
     return None
 
@@ -105,7 +115,7 @@ class Matching:
         for key, item in child.items():
             if key not in parent:
                 self.unrestored.append(f"{path}.{key}: not in the checkpoint")
-            elif _is_lazy(item) or shape_of(item) == shape_of(parent[key]):
+            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
                 fitted[key] = parent[key]
             else:
                 self._note_shapes(f"{path}.{key}", parent[key], item)
@@ -164,6 +174,191 @@ def _described(value: Any) -> str:
     return type(value).__name__ if shape is None else str(shape)
 
 
-def _is_lazy(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.nn.parameter.is_lazy(value)
+def is_optimizer(item: Any) -> bool:
+    """Whether it is an optimizer of torch, or one that keeps its settings in ``param_groups`` like torch."""
+    return not is_module(item) and isinstance(getattr(item, "param_groups", None), list)
+
+
+def is_schedule(item: Any) -> bool:
+    """Whether it is a learning rate schedule of torch."""
+    return is_torch(item, "optim.lr_scheduler.LRScheduler")
+
+
+def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
+    """Name and shape of each tracked optimizer's parameters, in order.
+
+    Names come from the tracked modules; a parameter of none of them is named by group and index.
+    """
+    names = {
+        id(parameter): f"{name}.{path}"
+        for name, module in tracked.items()
+        if is_module(module)
+        for path, parameter in module.named_parameters(remove_duplicate=False)
+    }
+    return {
+        name: [
+            (names.get(id(parameter), f"group {g}, parameter {i}"), tuple(parameter.shape))
+            for g, group in enumerate(item.param_groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        for name, item in tracked.items()
+        if is_optimizer(item)
+    }
+
+
+def describe_optimizers(tracked: Mapping[str, Any]) -> dict[str, Any]:
+    """Class and parameters of each optimizer, which a checkpoint holds besides their states."""
+    return {
+        name: {"kind": type(tracked[name]).__qualname__, "parameters": names}
+        for name, names in parameter_names(tracked).items()
+    }
+
+
+def advance_schedule(schedule: Any, parent: dict[str, Any]) -> None:
+    """Advance a newly built schedule to the step of ``parent`` (another schedule's state); sets learning rates.
+
+    Raises:
+        ObjectiveError: the schedule ends before that step.
+    """
+    position = _position(parent)
+    steps = position - _position(schedule.state_dict())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "step() before optimizer.step()": those steps were the parent's
+            if is_torch(schedule, "optim.lr_scheduler.CosineAnnealingWarmRestarts"):
+                schedule.step(position + parent["T_cur"] % 1)  # it may have been stepped by fractions
+            else:
+                for _ in range(steps):
+                    schedule.step()
+    except ValueError as error:
+        raise ObjectiveError(
+            f"{type(schedule).__qualname__} cannot be brought to step {position}, where the parent's stands ({error}). "
+            "Build it for as many steps as a trial of the last generation will have behind it."
+        ) from error
+
+
+def _position(state: dict[str, Any]) -> int:
+    return int(state["last_epoch"] if "last_epoch" in state else _position(state["_schedulers"][0]))
+
+
+def is_step_based(schedule: Any) -> bool:
+    """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
+    return not is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau")
+
+
+def fit_groups(
+    item: Any,
+    parent: list[dict[str, Any]],
+    *,
+    initial: list[dict[str, Any]] | None,
+    schedules: Mapping[str, Any],
+    states: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The settings (``param_groups``) that the child's optimizer continues with; advances its schedules.
+
+    Args:
+        item: the child's optimizer, as built.
+        parent: the parent's groups in the checkpoint.
+        initial: the parent's groups before its first step; None where both trials have the same parameters.
+        schedules: tracked schedules of this optimizer that depend on steps alone.
+        states: the parent's states of these schedules.
+    """
+    own = item.state_dict()["param_groups"]
+    own = [{key: clone_value(value) for key, value in group.items()} for group in own]
+    for name, schedule in schedules.items():
+        advance_schedule(schedule, states[name])
+    groups = []
+    for i, (group, moved) in enumerate(zip(own, item.state_dict()["param_groups"], strict=True)):
+        now = parent[i] if i < len(parent) else {}
+        before = initial[i] if initial is not None and i < len(initial) else now
+        fitted = dict(group)
+        for key in group:
+            if key in ("params", "param_names"):
+                continue
+            if initial is None:
+                fitted[key] = now.get(key, group[key])
+            elif schedules and (key == "lr" or not _same(group[key], moved[key])):
+                fitted[key] = now[key] if key in now and _same(moved[key], now[key], 1e-9) else moved[key]
+            elif key in now:
+                fitted[key] = carry_change(group[key], before.get(key, now[key]), now[key], factor=key == "lr")
+        groups.append(fitted)
+    return groups
+
+
+def fit_moments(
+    name: str,
+    item: Any,
+    *,
+    names: Names,
+    groups: list[dict[str, Any]],
+    parent: dict[str, Any],
+    described: Any,
+    matching: Matching,
+) -> dict[int, Any]:
+    """State per parameter (momentum, second moments), for parameters that the parent had too.
+
+    Args:
+        name: of the tracked optimizer ``item``, for ``matching.unrestored``.
+        names: name and shape of its parameters, in order.
+        groups: its settings, as :func:`fit_groups` gives them.
+        parent: the parent's state of this optimizer.
+        described: the parent's class and parameters, as :func:`describe_optimizers` gives them.
+    """
+    if described["kind"] != type(item).__qualname__:
+        matching.unrestored.append(
+            f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here"
+        )
+        return {}
+    places = [index for group in parent["param_groups"] for index in group["params"]]
+    known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
+    state: dict[int, Any] = {}
+    remaining = iter(names)
+    absent = 0
+    for i, group in enumerate(groups):
+        required = _required_keys(item, group, parent["param_groups"][i]) if i < len(parent["param_groups"]) else set()
+        for index, key in zip(group["params"], remaining, strict=False):
+            moments = parent["state"].get(known.get(key))
+            if key not in known or (moments is not None and not required <= set(moments)):
+                absent += 1
+            elif moments is not None:
+                state[index] = moments
+    if absent:
+        matching.unrestored.append(f"{name}: state of {absent} of {len(names)} parameters")
+    return state
+
+
+def _required_keys(item: Any, group: dict[str, Any], parent: dict[str, Any]) -> set[Any]:
+    """Keys that each parameter's state must have.
+
+    Needed where the child switched a setting on (amsgrad, momentum): the parent's state may then lack what the first
+    step creates. Found by one step of a new optimizer on a dummy parameter.
+    """
+    if not any(is_scalar(v) and plain(v) and key in parent and not plain(parent[key]) for key, v in group.items()):
+        return set()
+    torch = sys.modules["torch"]
+    dummy = torch.nn.Parameter(torch.zeros(1))
+    dummy.grad = torch.zeros(1)
+    try:
+        probe = type(item)([{**{k: v for k, v in group.items() if k != "param_names"}, "params": [dummy]}])
+        probe.step()
+        return set(probe.state[dummy])
+    except Exception:  # one that needs more than this to make a step is trusted with what it gets
+        return set()
+
+
+def clone_value(value: Any) -> Any:
+    """A copy of a setting: learning rates may be tensors, which are changed in place."""
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    if isinstance(one, list | tuple):
+        return (
+            isinstance(other, list | tuple)
+            and len(one) == len(other)
+            and all(_same(a, b, tolerance) for a, b in zip(one, other, strict=True))
+        )
+    one, other = plain(one), plain(other)
+    if type(one) is float and type(other) is float:
+        return math.isclose(one, other, rel_tol=tolerance)
+    return bool(one == other)

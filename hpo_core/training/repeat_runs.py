@@ -6,7 +6,6 @@ trial's checkpoint. So its result is that of a separate study with that seed, to
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,13 +13,18 @@ import msgspec
 
 from hpo_core.checkpoints.repeat_parts import merge_parts
 from hpo_core.checkpoints.storage import remove
+from hpo_core.model.devices.usage import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, seed_of_repeat
-from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Outcome, Report
+from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.exactness.untracked_state import merged_warnings
 from hpo_core.training.request import JobRequest
-from hpo_core.training.resources.merging import usage_of_repeats
+from hpo_core.training.untracked_state import merged_warnings
+
+_UNUSED_SEED = (
+    "All {repeats} repeats of a job reported the same values: the objective does not use its seed, and repeats cost "
+    "time for nothing. Draw from trial.seed or from the global generators (they are seeded), or drop repeats."
+)
 
 
 def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Report:
@@ -34,69 +38,78 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
     if request.repeats == 1:
         return run(request)
     reports: list[Report] = []
+
+    def run_next(**changes: object) -> Report:
+        spent = request.elapsed + sum(one.seconds for one in reports)
+        return run(msgspec.structs.replace(request, elapsed=spent, **changes))
+
     for repeat in range(request.repeats):
-        report = run(
-            msgspec.structs.replace(
-                request,
-                repeat=repeat,
-                seed=seed_of_repeat(request.seed, repeat),
-                elapsed=request.elapsed + sum(one.seconds for one in reports),
-            )
-        )
+        report = run_next(repeat=repeat, seed=seed_of_repeat(request.seed, repeat))
         reports.append(report)
         if report.outcome is not Outcome.COMPLETED:
-            return _ended_early(reports, request)
+            message = f"{report.message} (repeat {repeat} of {request.repeats}, counted from 0)".lstrip()
+            return _with_totals(msgspec.structs.replace(report, message=message, checkpoint=None), reports)
     metrics = [report.metrics for report in reports]
-    sign = -1 if request.modes[0] == "max" else 1
-    best = best_repeat(metrics, (request.metric, sign), request.constraints)
-    parts = [report.checkpoint for report in reports if report.checkpoint is not None]
+    parts = tuple(report.checkpoint for report in reports if report.checkpoint is not None)
     checkpoint = request.job.checkpoint  # the job asked for what was reached before
     if len(parts) < len(reports):
         checkpoint = None
     elif any(part != checkpoint for part in parts):
-        spent = request.elapsed + sum(one.seconds for one in reports)
-        merged = run(msgspec.structs.replace(request, parts=tuple(parts), best=best, elapsed=spent))
+        sign = -1 if request.modes[0] == "max" else 1
+        merged = run_next(parts=parts, best=best_repeat(metrics, (request.metric, sign), request.constraints))
         if merged.outcome is not Outcome.COMPLETED:
-            return msgspec.structs.replace(merged, started=reports[0].started, usage=usage_of_repeats(reports))
+            return _with_totals(merged, reports)
         checkpoint = merged.checkpoint
     warnings = merged_warnings(report.warnings or () for report in reports)
     if all((report.metrics, report.curve) == (reports[0].metrics, reports[0].curve) for report in reports):
         warnings += (_UNUSED_SEED.format(repeats=request.repeats),)
-    unrestored = tuple(dict.fromkeys(line for report in reports for line in report.unrestored))
-    return msgspec.structs.replace(
+    whole = msgspec.structs.replace(
         reports[-1],
         metrics=mean_metrics(metrics),
         curve=mean_curve([report.curve for report in reports]),
         checkpoint=checkpoint,
-        started=reports[0].started,
-        unrestored=unrestored[:UNRESTORED_LINES],
+        unrestored=tuple(dict.fromkeys(line for one in reports for line in one.unrestored))[:UNRESTORED_LINES],
         warnings=warnings or msgspec.UNSET,
         repeats=tuple(metrics),
-        usage=usage_of_repeats(reports),
     )
+    return _with_totals(whole, reports)
 
 
-_UNUSED_SEED = (
-    "All {repeats} repeats of a job reported the same values: the objective does not use its seed, and repeats cost "
-    "time for nothing. Draw from trial.seed or from the global generators (they are seeded), or drop repeats."
-)
+def _with_totals(report: Report, reports: Sequence[Report]) -> Report:
+    """The report with the start and the usage of all repeats that ran."""
+    return msgspec.structs.replace(report, started=reports[0].started, usage=usage_of_repeats(reports))
 
 
-def _ended_early(reports: Sequence[Report], request: JobRequest) -> Report:
-    """The last report, which is no completed one, with the number of its repeat; the parts written so far go."""
-    last = reports[-1]
-    message = f"{last.message} (repeat {len(reports) - 1} of {request.repeats}, counted from 0)".lstrip()
+def usage_of_repeats(reports: Sequence[Report]) -> UsageField:
+    """Peaks are the largest of all repeats; means are over all of their time. Not set where none was measured.
+
+    Start-up, and the seconds of a unit, are sums: so they add up to the time that the job takes.
+    """
+    known = [(one.usage, max(one.ended - one.started, 1e-6)) for one in reports if isinstance(one.usage, Usage)]
+    if not known:
+        return msgspec.UNSET
+
+    def mean(weighted: Sequence[tuple[float, float]]) -> float | None:
+        weight = sum(seconds for _, seconds in weighted)
+        return sum(value * seconds for value, seconds in weighted) / weight if weight else None
+
+    usages = [usage for usage, _ in known]
     return msgspec.structs.replace(
-        last, message=message, checkpoint=None, started=reports[0].started, usage=usage_of_repeats(reports)
+        usages[-1],
+        memory=max(one.memory for one in usages),
+        cores=round(mean([(one.cores, seconds) for one, seconds in known]) or 0.0, 3),
+        startup_seconds=sum(one.startup_seconds for one in usages),
+        unit_seconds=sum(one.unit_seconds for one in usages),
+        device_memory=max((one.device_memory for one in usages if one.device_memory is not None), default=None),
+        compute=mean([(one.compute, seconds) for one, seconds in known if one.compute is not None]),
     )
 
 
-def merge_attempt(request: JobRequest, progress: SharedProgress | None = None) -> Report:
-    """The last request of a job with repeats: their checkpoints become one, and are removed."""
+def merge_attempt(request: JobRequest, progress: SharedProgress) -> Report:
+    """Train nothing: make the checkpoints of all repeats of a job one, and remove them."""
     job, started = request.job, time.time()
-    message, checkpoint = "", None
     try:
-        with progress.storing(job.target) if progress is not None else contextlib.nullcontext():
+        with progress.storing(job.target):
             checkpoint = merge_parts(
                 request.folder,
                 request.checkpoint_path,
@@ -105,21 +118,9 @@ def merge_attempt(request: JobRequest, progress: SharedProgress | None = None) -
                 base=request.checkpoint_base,
                 parent=job.checkpoint.uri if job.checkpoint else None,
             )
-            _remove(request, request.parts)
+            for part in request.parts:
+                if part != job.checkpoint:
+                    remove(request.folder, part.uri, request.checkpoint_base)
     except (StorageError, CheckpointError) as error:  # a part that is damaged was written a moment ago
-        message = str(error)
-    return Report(
-        trial=job.trial,
-        attempt=job.attempt,
-        outcome=Outcome.COMPLETED if checkpoint is not None else Outcome.STORAGE,
-        message=message,
-        checkpoint=checkpoint,
-        started=started,
-        ended=time.time(),
-    )
-
-
-def _remove(request: JobRequest, parts: Sequence[Checkpoint]) -> None:
-    for part in parts:
-        if part != request.job.checkpoint:
-            remove(request.folder, part.uri, request.checkpoint_base)
+        return request.report(Outcome.STORAGE, str(error), started=started)
+    return request.report(Outcome.COMPLETED, checkpoint=checkpoint, started=started)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.checkpoints import paths
-from hpo_core.model.devices.share import Share
+from hpo_core.checkpoints import storage as paths
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.partition_file import Signature
-from hpo_core.model.trial import Checkpoint, Job, Report
-from hpo_core.training.gang.rank_place import RankPlace
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+
+
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of a gang."""
+
+    rank: int
+    size: int
+    """Ranks of the gang."""
+    local_rank: int
+    """Number among the ranks on its computer, from 0."""
+    local_size: int
+    """Ranks on its computer."""
+    store: str
+    """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks are on one computer, so that nothing need be heard outside of it."""
+        return self.local_size == self.size
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +50,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Checkpoint, ...] = ()
     """Checkpoints of all repeats: nothing is trained, they become one."""
     best: int = 0
-    """With ``parts``: number of the best repeat."""
+    """Number of the best repeat, where ``parts`` are given."""
     elapsed: float = 0.0
     """Seconds that earlier repeats of the job took; ``timeout`` counts them."""
     folder: str
@@ -47,32 +66,32 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     """Names of the study's constraints; must be reported at the target as well."""
     required: Literal["all", "any", "none"] = "all"
-    """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
+    """Which of several objectives must be reported (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     space: dict[str, dict[str, Any]] = {}
-    """For an Optuna objective: the study's space as plain data, which its suggestions must agree with."""
+    """The study's space as plain data, which an Optuna objective's suggestions must agree with."""
     timeout: float | None = None
     stall_timeout: float | None = None
     storage_timeout: float | None = 3600.0
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
     partition_folder: str = ""
-    """Where partitions of the data lie, unless the worker's environment says otherwise; empty: models do not hop."""
+    """Folder of the data's partitions, unless the worker's environment names another; empty: models do not hop."""
     partitions: tuple[str, ...] = ()
     """Names of those that the attempt trains on in each epoch: the one of its unit, or all of them."""
     validation: tuple[str, ...] = ()
     """Names of those that it evaluates the model on."""
     weights: tuple[float, ...] = ()
-    """Of those of validation: numbers of examples, or ones."""
+    """Weights of the partitions of validation: numbers of examples, or ones."""
     signature: Signature | None = None
-    """Of the partition of its unit: the file that the worker looked at; None: nothing is known that it must be."""
+    """Signature of its unit's partition when the worker looked at it; None: any file will do."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
     """Which rank of a gang this is; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
-    share: Share | None = None
+    portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False
     """Whether the worker is to share a GPU among jobs through MPS, where it can."""
@@ -91,6 +110,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
                 f"{start} units its checkpoint holds; targets are absolute."
             )
 
+    def report(self, outcome: Outcome, message: str = "", **facts: Any) -> Report:
+        """A report of this attempt; it began and ended now, unless ``facts``, fields of a report, say otherwise."""
+        now = time.time()
+        job = self.job
+        own: dict[str, Any] = {"trial": job.trial, "attempt": job.attempt, "outcome": outcome, "message": message}
+        return Report(**own | {"started": now, "ended": now} | facts)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """All objectives."""
@@ -103,17 +129,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_path(self) -> str:
-        """Where the attempt's output goes, relative to ``folder``."""
+        """File for the attempt's output, relative to ``folder``."""
         return paths.log_path(self.job.trial, self.job.attempt, self.rank)
 
     @property
     def rank(self) -> int:
-        """Of its gang; 0 without one."""
+        """Number of the rank in its gang; 0 without one."""
         return 0 if self.gang is None else self.gang.rank
 
     @property
     def checkpoint_path(self) -> str:
-        """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
+        """File for the attempt's checkpoint, relative to ``folder``, or a URL."""
         if self.job.unit is not None and self.job.unit.state:
             return self.job.unit.state
         whole = paths.checkpoint_path(self.job, self.checkpoint_base)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hpo_core.placement.control_group import control_groups
 from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
-from hpo_core.training.resources.proc_files import kilobytes, pages, read_text, times
+from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
 MISSES = 3
@@ -28,11 +30,11 @@ CPU = "CPU"
 _COST = 0.05
 """Share of the time that may go into asking what a process shares with others: about 1 ms for 100 MB."""
 _parts: dict[int, tuple[float, float]] = {}
-"""By process: when to ask again, and what of its memory is its own."""
+"""When to ask again, and what part of its memory is its own, by process id."""
 _DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device: the fields of a :class:`~hpo_core.model.devices.seen_device.SeenDevice`, as plain values."""
+"""Fields of a ``SeenDevice`` as plain values, by name of the device."""
 Own = Mapping[str, Collection[int]]
 """Process ids of the attempts that run here, by folder of their study."""
 
@@ -49,10 +51,11 @@ class DeviceWatch:
         self._kind = kind
         self._own = own
         self._idle: dict[str, int] = {}
-        """By GPU: bytes in use when last none of our attempts ran."""
+        """Bytes in use when last none of our attempts ran, by GPU."""
         self._missed: dict[str, int] = {}
-        """By device that was there: looks in a row at which it did not answer."""
-        self._seen: Facts = {}
+        """Number of looks in a row at which a device that was there did not answer."""
+        self.seen: Facts = {}
+        """What was seen last."""
         self._had_gpu = False
         self._ended = threading.Event()
         self.problem = ""
@@ -66,10 +69,6 @@ class DeviceWatch:
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
-
-    def facts(self) -> Facts:
-        """What was seen last."""
-        return self._seen
 
     def _go_on(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -85,7 +84,7 @@ class DeviceWatch:
             if said != self.problem:
                 logging.getLogger(__name__).warning("%s", said)
             self.problem = said
-        self._seen = self._with_missed(found)
+        self.seen = self._with_missed(found)
 
     def _found(self) -> tuple[Facts, str]:
         """What is there, and why no GPU can be seen."""
@@ -103,16 +102,16 @@ class DeviceWatch:
         return found, problem
 
     def _offers_processors(self) -> bool:
-        """Not where there is a GPU that does not answer now: jobs that need it would fail on processors."""
+        """Whether processors are offered: not where a GPU does not answer now, for jobs that need it would fail."""
         if self._kind != "auto":
             return self._kind == "cpu"
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
-        """With the devices that were there before and do not answer now, for a while."""
-        self._missed = {name: self._missed.get(name, 0) + 1 for name in self._seen.keys() - found.keys()}
-        kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
+        """The devices found, and for a while those that were there before and do not answer now."""
+        self._missed = {name: self._missed.get(name, 0) + 1 for name in self.seen.keys() - found.keys()}
+        kept = {name: self.seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
 
     def _gpus(self, own: Own) -> Facts:
@@ -179,8 +178,7 @@ def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
     for ended in _parts.keys() - set().union(*own.values()):
         _parts.pop(ended, None)
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    total, available = psutil.virtual_memory()[:2]
     for group in control_groups():
         limit = _number(group / "memory.max")
         if limit is not None:
@@ -223,12 +221,11 @@ def _reclaimable(path: Path) -> int:
 
 
 def _own_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process; of a page that n processes share, 1/n."""
+    """Anonymous and shared memory of a process in bytes; of a page that n processes share, 1/n."""
     try:
-        status = read_text(f"/proc/{pid}/status")  # bytes: a process may have any name
+        held = resident(pid, swap=False)
     except OSError:
         return 0
-    held = sum(kilobytes(status, name) or 0 for name in (b"RssAnon", b"RssShmem"))
     due, part = _parts.get(pid, (0.0, 1.0))
     now, began = time.monotonic(), time.thread_time()
     if now >= due:
@@ -243,32 +240,11 @@ def _own_bytes(pid: int) -> int:
 
 def _with_descendants(own: Own) -> dict[str, set[int]]:
     """These processes and all below them."""
-    if not own:
-        return {}
-    below: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                parent = times(int(path.name)).parent
-            except (OSError, IndexError, ValueError):  # it ended meanwhile
-                continue
-            below.setdefault(parent, []).append(int(path.name))
-    return {folder: _reached(pids, below) for folder, pids in own.items()}
-
-
-def _reached(pids: Collection[int], below: Mapping[int, list[int]]) -> set[int]:
-    found: set[int] = set()
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += below.get(pid, [])
-    return found
+    return {folder: {*pids, *(below for pid in pids for below in descendants(pid))} for folder, pids in own.items()}
 
 
 _watches: dict[str, DeviceWatch] = {}
-"""By kind: studies with different ``packing.devices`` may share a worker."""
+"""Watches by kind: studies with different ``packing.devices`` may share a worker."""
 _starting = threading.Lock()
 
 
@@ -283,4 +259,4 @@ def watch_devices(kind: str, own: Callable[[], Own]) -> str:
 
 def seen_devices() -> dict[str, Facts]:
     """What :func:`watch_devices` saw last, by kind; empty before."""
-    return {kind: watch.facts() for kind, watch in list(_watches.items())}
+    return {kind: watch.seen for kind, watch in list(_watches.items())}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 UNKNOWN = "?"
 """A duration that nobody knows yet."""
@@ -41,6 +42,20 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def parameter_value(item: object) -> str:
+    """A parameter's value, floats with six digits."""
+    return f"{item:.6g}" if isinstance(item, float) else str(item)
+
+
+def percent(share: float) -> str:
+    """A share as a whole number of percent.
+
+    >>> percent(0.254)
+    '25%'
+    """
+    return f"{100 * share:.0f}%"
+
+
 def listed(names: Sequence[object], most: int) -> str:
     """The first of some names, and how many more there are.
 
@@ -71,3 +86,54 @@ def byte_count(amount: float) -> str:
             return f"{amount:.3g} {unit}"
         amount /= 1000
     return f"{amount:,.3g} PB" if amount < 999.5 else f"{amount:,.0f} PB"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one figure over the runs that have it."""
+
+    median: float
+    low: float
+    high: float
+    """Quartiles."""
+    least: float
+    most: float
+    count: int
+    """Runs that have it."""
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """None where no run has the figure.
+
+        >>> Spread.of([3.0, None, 1.0, 2.0])
+        Spread(median=2.0, low=1.5, high=2.5, least=1.0, most=3.0, count=3)
+        """
+        found = sorted(value for value in values if value is not None)
+        if not found:
+            return None
+        return cls(
+            median=quantile(found, 0.5),
+            low=quantile(found, 0.25),
+            high=quantile(found, 0.75),
+            least=found[0],
+            most=found[-1],
+            count=len(found),
+        )
+
+
+def spans_decades(low: float, high: float, *, maximize: bool) -> bool:
+    """Whether a metric between ``low`` and ``high`` belongs on a logarithmic axis.
+
+    >>> spans_decades(0.01, 30.0, maximize=False), spans_decades(0.001, 0.9, maximize=True)
+    (True, False)
+    """
+    share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
+    return low > 0 and high / low > 100 and not share
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """By linear interpolation between the two nearest values of an ascending sequence."""
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -188,16 +188,6 @@ def read_lineage(entries: Iterable[Entry]) -> Lineage:
     return lineage
 
 
-def ancestry(entries: Iterable[Entry], trial: int) -> list[int]:
-    """See :meth:`Lineage.ancestry`."""
-    return read_lineage(entries).ancestry(trial)
-
-
-def schedule_of(entries: Iterable[Entry], trial: int, resource: int | None = None) -> Schedule:
-    """See :meth:`Lineage.schedule`."""
-    return read_lineage(entries).schedule(trial, resource)
-
-
 def _differences(before: Params, after: Params) -> tuple[str, ...]:
     missing = object()
     return tuple(n for n in {**before, **after} if before.get(n, missing) != after.get(n, missing))

@@ -6,11 +6,75 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.stage import FURTHER
 from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
+from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.rung_names import RungNames
+from hpo_core.views.formatting import listed
+
+Place = tuple[int | None, int]
+"""A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
+
+
+class RungNames:
+    """The place and the name of each rung of a study; the bracket is named only where there are several.
+
+    Where brackets share their rungs, a job of bracket ``b`` and rung ``k`` stands at rung ``b + k`` of the one
+    ladder, for bracket ``b`` enters it there.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        outline = spec.search.outline()
+        self.shared = outline.shared_rungs
+        self.several = outline.several_brackets
+
+    def place(self, bracket: int, rung: int) -> Place:
+        """(bracket, or None where rungs are shared; place in its ladder)."""
+        return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
+
+    def label(self, bracket: int, rung: int) -> str:
+        """``rung 2``, or ``rung 2 of bracket 1``, or ``trained further`` beyond the search."""
+        if rung == FURTHER:
+            return "trained further"
+        own, place = self.place(bracket, rung)
+        named = own is not None and (self.several or own > 0)  # an extended study may get its second bracket late
+        return f"rung {place} of bracket {own}" if named else f"rung {place}"
+
+    def stop_line(self, event: TrialStopped) -> str:
+        """``stopped at rung 1 (place 5 of 12)``."""
+        return f"stopped at {self.label(event.bracket, event.rung)} (place {event.rank} of {event.results})"
+
+    def ceiling_line(self, event: CeilingRaised) -> str:
+        """Which rung opened, and what was not stable."""
+        rung, near = event.rung, event.tolerance
+        equal = f"losses no more than {near:.3g} apart count as equal" if near else "no two losses counted as equal"
+        return (
+            f"rung {rung} (trained to {event.level:,}) opened, for more training had changed the order: of the trials "
+            f"at rung {rung - 1}, trial {event.trial} came to place {event.place}, where rung {rung - 2} had "
+            f"{_trials(event.expected)} ({equal})"
+        )
+
+
+def halt_words(spec: StudySpec, halted: StudyHalted) -> str:
+    """Why a study halted, and what a resume does; the reason alone where no rule of the study did it."""
+    if not halted.rule:
+        return halted.reason
+    stop = spec.stop
+    after = {
+        "total_resource": f"grants {stop.total_resource:,} more" if stop.total_resource else "",
+        "seconds": f"drives it for {stop.seconds:g} seconds more" if stop.seconds else "",
+        "target": "goes on for a better one",
+    }[halted.rule]
+    return f"stop rule met: {halted.reason}; a resume {after}"
+
+
+def _trials(numbers: tuple[int, ...], most: int = 6) -> str:
+    if len(numbers) == 1:
+        return f"trial {numbers[0]}"
+    return f"one of the trials {listed(numbers, most)}"
+
 
 FEW = 6
 """At most this many brackets are shown one by one."""
@@ -217,3 +281,77 @@ def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str 
             rows.append(row)
     idle = [name for name in ("running", "ready") if not any(row.get(name) for row in rows)]
     return [{name: value for name, value in row.items() if name not in idle} for row in rows]
+
+
+Kind = Literal["top", "ceiling", "closed", "middle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One rung as drawn: of one bracket, of several of one shape, or shared by all."""
+
+    ladder: int
+    rung: RungView
+    kind: Kind
+    """``top``: nothing lies above; ``ceiling``: what lies above is closed; ``closed``: so is this one."""
+
+
+class Bands:
+    """All rungs of a study from the bottom up, ladder after ladder.
+
+    A bracket is a ladder. Where there are many, those that begin at the same level share one: rounds of synchronous
+    halving or Hyperband repeat each other.
+    """
+
+    def __init__(self, study: Study) -> None:
+        views = bracket_views(study, details=True)
+        self.ladders: list[BracketView] = views if len(views) <= FEW else by_shape(views)
+        self.names = RungNames(study.spec)
+        self.entry_levels = entry_levels(study.spec)
+        self.unlimited = is_unlimited(study.spec)
+        self.all: list[Band] = []
+        self._first: list[int] = []
+        self._ladder_of: dict[int | None, int] = {}
+        top = getattr(study.spec.search, "max_resource", None)
+        for i, ladder in enumerate(self.ladders):
+            self._first.append(len(self.all))
+            for number in ladder.numbers or (None,):
+                self._ladder_of[number] = i
+            for k, rung in enumerate(ladder.rungs):
+                self.all.append(Band(i, rung, _kind(ladder, k, top is None)))
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several ladders to tell apart."""
+        return len(self.ladders) > 1
+
+    def of(self, bracket: int, rung: int) -> int:
+        """Index of the band where a job of a bracket and rung stands."""
+        own, place = self.names.place(bracket, rung)
+        return self._first[self._ladder_of[own]] + place
+
+    def base(self, bracket: int) -> int:
+        """Index of the lowest band of a bracket's ladder."""
+        return self._first[self._ladder_of[self.names.place(bracket, 0)[0]]]
+
+    def at(self, trial: TrialRecord, resource: int) -> int:
+        """Index of the band that a trial stands in with so much training: the highest not above it."""
+        base = self.base(trial.bracket)
+        ladder = self.ladders[self.all[base].ladder]
+        below = [k for k, rung in enumerate(ladder.rungs) if rung.level <= resource]
+        return base + (below[-1] if below else 0)
+
+    def heading(self, ladder: int) -> str:
+        """``Bracket 1: trials start at 4``."""
+        view = self.ladders[ladder]
+        word = "Brackets" if len(view.numbers) > 1 else "Bracket"
+        begun = ", not begun yet" if view.state == "to come" else ""
+        return f"{word} {view.name}: trials start at {view.start:,}{begun}"
+
+
+def _kind(ladder: BracketView, k: int, endless: bool) -> Kind:
+    if not ladder.rungs[k].is_open:
+        return "closed"
+    if k == len(ladder.rungs) - 1:
+        return "middle" if endless else "top"
+    return "middle" if ladder.rungs[k + 1].is_open else "ceiling"

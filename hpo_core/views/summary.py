@@ -2,20 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.events import JobGranted, JobPlaced
+from hpo_core.model.events import JobCompleted, JobGranted, JobPlaced
+from hpo_core.model.seed_repeats import spread
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec, notices
-from hpo_core.state import Incumbent
+from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import number
-from hpo_core.views.front import FrontMember, front_members
-from hpo_core.views.repeat_spread import RepeatSpread, spread_of
-from hpo_core.views.rung_names import RungNames
+from hpo_core.views.rungs import RungNames
+
+
+class FrontMember(msgspec.Struct, frozen=True):
+    """A result that no other one dominates."""
+
+    trial: int
+    resource: int
+    values: dict[str, float]
+    """By metric, in the order of the spec."""
+    params: Params
+
+
+def values_of(spec: StudySpec, member: Incumbent) -> dict[str, float]:
+    """Its objectives as the user's metrics (``mode: max`` flipped back), in the spec's order."""
+    losses = member.losses or (member.loss,)
+    return {metric.name: loss * metric.sign for metric, loss in zip(spec.objectives, losses, strict=True)}
+
+
+def front_members(spec: StudySpec, state: StudyState) -> tuple[FrontMember, ...]:
+    """Members of the front, the best in the first metric first."""
+    return tuple(
+        FrontMember(
+            trial=member.trial,
+            resource=member.resource,
+            values=values_of(spec, member),
+            params=state.trials[member.trial].params,
+        )
+        for member in state.front
+    )
+
+
+def front_rows(front: Sequence[FrontMember], most: int | None = None) -> list[dict[str, Any]]:
+    """The first ``most`` members as table rows of one shape; None where a trial does not use a parameter."""
+    names = dict.fromkeys(name for member in front for name in member.params)
+    rows = []
+    for member in front[:most]:
+        row: dict[str, Any] = {"trial": member.trial, "trained to": member.resource, **member.values}
+        for name in names:
+            row[name if name not in row else f"parameter {name}"] = member.params.get(name)
+        rows.append(row)
+    return rows
+
+
+class RepeatSpread(msgspec.Struct, frozen=True):
+    """One metric over the seed repeats of one result."""
+
+    values: tuple[float, ...]
+    """By number of the repeat."""
+    std: float | None
+    """Sample standard deviation; None where a value is not finite."""
+
+    @property
+    def short(self) -> str:
+        """``± 0.013 over 3 repeats``."""
+        around = "" if self.std is None else f"± {number(self.std, 3)} "
+        return f"{around}over {len(self.values)} repeats"
+
+    @property
+    def words(self) -> str:
+        """``± 0.013 over 3 repeats (0.31, 0.3, 0.284)``."""
+        return f"{self.short} ({', '.join(number(value, 5) for value in self.values)})"
+
+
+def repeat_spread(result: JobCompleted, metric: str) -> RepeatSpread | None:
+    """Of one metric of a result; None without seed repeats, or where a repeat has no such value."""
+    if result.repeats is msgspec.UNSET or not all(metric in one for one in result.repeats):
+        return None
+    return RepeatSpread(tuple(one[metric] for one in result.repeats), spread(result.repeats, metric))
+
+
+def spread_of(state: StudyState, member: Incumbent | None) -> RepeatSpread | None:
+    """Of the first metric of the incumbent or a member of the front."""
+    if member is None or state.spec is None:
+        return None
+    for result in state.trials[member.trial].all_results:
+        if result.resource == member.resource:
+            return repeat_spread(result, state.spec.metric.name)
+    return None
 
 
 class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -197,3 +275,36 @@ def _shown(study: Study, best: Incumbent | None) -> BestResult | None:
     value = study.metric_value(best.loss)
     params = study.state.trials[best.trial].params
     return BestResult(best.trial, value, best.resource, params, spread_of(study.state, best))
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """A trial, its target, and how it ended."""
+
+    trial: int
+    to: int
+    reached: bool
+    value: float | None
+    """The metric there; None where it was not reached or is not finite."""
+    words: str
+    """The same as a sentence."""
+
+
+def extension_of(study: Study, number_of_trial: int, to: int) -> Extension:
+    """Whether a trial was trained to ``to`` units, and what came of it."""
+    trial = study.state.trials[number_of_trial]
+    result = next((r for r in reversed(trial.further) if r.resource >= to), None)
+    value = None if result is None or result.loss is None else study.metric_value(result.loss)
+    if result is not None:
+        shown = "not finite" if value is None else number(value, 5)
+        words = f"trial {trial.number} trained further, to {result.resource}: {study.spec.metric.name} = {shown}"
+    elif trial.number in study.state.extended:
+        halted = study.state.halted
+        why = f" ({halted.reason})" if halted is not None and study.state.further_held else ""
+        words = (
+            f"Study {study.name!r}, trial {trial.number} is not trained to {to} yet{why}. Mend that, then "
+            f"`hpo extend {study.name} --trial {trial.number} --to {to}` goes on."
+        )
+    else:
+        why = trial.given_up[-1].reason if trial.given_up else trial.status
+        words = f"Study {study.name!r}, trial {trial.number} was not trained to {to}: {why}"
+    return Extension(trial.number, to, result is not None, value, words)

@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.usage import Usage, UsageField
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.formatting import plural
-from hpo_core.views.repeat_spread import repeat_spread
-from hpo_core.views.rung_names import RungNames
-from hpo_core.views.trial_state import trial_state
-from hpo_core.views.usage_words import usage_words
+from hpo_core.views.formatting import duration, plural
+from hpo_core.views.rungs import RungNames
+from hpo_core.views.summary import repeat_spread
+
+
+def trial_state(study: Study, trial: TrialRecord) -> str:
+    """``winner``, ``best so far``, ``completed``, ``not promoted``, ``diverged``, or the status of the trial.
+
+    The winner is the best trial of a study that has ended or was halted. A trial without a finite loss at its end has
+    diverged. ``paused`` means that it may still go on: nothing is paused once the study is finished.
+    """
+    best, status = study.best, trial.status
+    if best is not None and best.trial == trial.number and status != "running":
+        return "best so far" if study.status == "open" else "winner"
+    if status in ("paused", "stopped") and trial.loss is None:
+        return "diverged"
+    if status == "paused" and study.status == "finished":
+        outline = study.spec.search.outline()
+        short = outline.max_resource is not None and trial.searched < outline.max_resource
+        return "not promoted" if short and not outline.members else "completed"
+    return status
+
+
+def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
+    """None where nothing was measured."""
+    return event.usage if isinstance(event.usage, Usage) else None
+
+
+def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
+    """All that is known; empty where nothing is.
+
+    Args:
+        hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
+
+    >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
+    '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
+    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), hops=True)
+    '212 MB, 0.3 s an epoch'
+    >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
+    '1 GB; of GPU-5d (A100) 6 GB, 28 % of its compute'
+    >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
+    '100 MB; given 25 %, 200 MB, 0.5 cores of cpu:node-1 (CPU)'
+    """
+    if not isinstance(usage, Usage):
+        return ""
+    parts = [
+        memory_words(usage.memory) if usage.memory else "",
+        f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
+        f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
+        f"{duration(usage.unit_seconds)} {'an epoch' if hops else 'a unit'}" if usage.unit_seconds else "",
+    ]
+    of_device = [
+        memory_words(usage.device_memory) if usage.device_memory is not None else "",
+        f"{usage.compute:.0%} of its compute".replace("%", " %") if usage.compute is not None else "",
+    ]
+    name = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device or "its GPU"
+    groups = [", ".join(filter(None, parts)), ", ".join(filter(None, of_device)), ""]
+    if groups[1]:
+        groups[1] = f"of {name} {groups[1]}"
+    if usage.share is not None:
+        compute, memory, cores = usage.share
+        groups[2] = f"given {compute / 10:.3g} %, {memory_words(memory)}, {cores / 1000:.3g} cores of {name}"
+    return "; ".join(filter(None, groups))
 
 
 def violated(spec: StudySpec, result: JobCompleted) -> str:
@@ -88,27 +147,18 @@ def trial_story(study: Study, number: int) -> list[str]:
     return lines
 
 
-def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """What the trial's attempts could not restore from another trial's checkpoint."""
-    for entry in entries:
-        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
-            report = entry.stimulus.report
-            yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
-
-
-def gang_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """How many ranks the trial's attempts had, where these were gangs; with ``gang: auto`` they differ."""
+def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
+    """What the journal tells of the trial's attempts besides: their ranks, what was not restored, warnings."""
     ranks: dict[int, int] = {}
+    unrestored: list[str] = []
+    warned: list[str] = []
     for entry in entries:
         for event in entry.events:
             if isinstance(event, JobGranted) and event.trial == trial and event.demand.slots > 1:
                 ranks[event.attempt] = event.demand.slots
-    yield from (f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items()))
-
-
-def warning_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """What the trial's attempts were warned of: state that a resume would begin anew."""
-    for entry in entries:
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
-            yield from (f"attempt {report.attempt} warned: {line}" for line in report.warnings or ())
+            unrestored += [f"attempt {report.attempt} left as built: {line}" for line in report.unrestored]
+            warned += [f"attempt {report.attempt} warned: {line}" for line in report.warnings or ()]
+    gangs = [f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items())]
+    return [*gangs, *unrestored, *warned]

@@ -11,13 +11,12 @@ import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job
 from tests.conftest import completed, failed, make_spec
@@ -39,12 +38,6 @@ class Here:
     def inventory(self) -> Inventory:
         return Inventory.of(3)
 
-    def usages(self) -> dict[tuple[int, int], Usage]:
-        return {}
-
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        raise AssertionError("nothing shares a device here")
-
     poll_seconds = 1.0
 
     def now(self) -> float:
@@ -53,9 +46,6 @@ class Here:
     def wait(self, inbox: Inbox, until: float) -> bool:
         inbox.wait(until - time.monotonic())
         return True
-
-    def cancel_all(self) -> None:
-        """Nothing runs when this is called."""
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         raise AssertionError(f"{attempts} were cancelled although the study wants them")

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError
-from hpo_core.training.random_state import capture_all, put_state, restore_all, seed_all, state_of
+from hpo_core.training.saved_state import capture_all, put_state, restore_all, seed_all, state_of
 
 
 def through_file(folder, tree):

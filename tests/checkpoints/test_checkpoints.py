@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.checkpoints.budget import promotion_chance
 from hpo_core.checkpoints.retention import Hold, LiveCheckpoints
-from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyCreated, StudyHalted, TrialCreated
+from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
 from hpo_core.model.stage import FURTHER, Rung
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.search.halving.promotion_chance import first_passage, hypergeometric_tail
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
 from hpo_core.views.trial_story import trial_story
@@ -119,28 +119,6 @@ def test_an_extended_study_has_every_checkpoint_it_needs(name: str) -> None:
     assert all(grant.checkpoint is not None for grant in again)
 
 
-def test_each_method_names_the_results_that_decide_a_promotion() -> None:
-    def told(search: dict[str, Any], results: int, rung: int = 0) -> tuple[Any, ...] | None:
-        study = fresh(make_spec(search=search, stop={"total_resource": 999}))
-        jobs = study.set_capacity(1)
-        for number in range(results):
-            (job,) = jobs
-            jobs = study.tell_report(good(job, float(number)))
-        found = study.method.contest(0, rung)
-        return None if found is None else (found.rung.size, found.expected, found.promotions, found.sure)
-
-    assert told(NINE, 3) == (3, 9, 3, 1) and told(NINE, 4, rung=1) == (1, 3, 1, 0) and told(NINE, 4, rung=2) is None
-    assert told(NINE | {"configs": None}, 3) == (3, None, 0, 1), "no end in sight"
-    assert told(NINE | {"method": "pasha"}, 4, rung=1) == (1, 3, 1, 0), "as if the ceiling were raised"
-    assert told(NINE | {"variant": "stopping"}, 3) is None
-    assert told(NINE | {"method": "sha"}, 3) == (3, 9, 3, 0), "nobody is sure before the barrier"
-    assert told(NINE | {"method": "sha"}, 9) is None and told(NINE | {"method": "sha"}, 10, rung=1) == (1, 3, 1, 0)
-    assert told(NINE | {"method": "sha", "configs": 4, "max_resource": 3}, 5, rung=1) is None, "complete"
-    shared = NINE | {"brackets": [0, 1], "rung_system": "shared", "assignment": "loop", "configs": 14}
-    assert told(shared, 0, rung=1) == (0, 8, 2, 0), "3 of 9 from below, 5 that enter there"
-    assert told({"method": "random", "configs": 3}, 1) is None
-
-
 def test_the_checkpoint_of_a_beaten_incumbent_is_removed_at_once() -> None:
     study = fresh(make_spec(search={"method": "random", "configs": 4, "max_resource": 5}))
     live = study.checkpoints
@@ -221,27 +199,12 @@ def test_older_checkpoints_of_a_trial_are_removed_first() -> None:
 
 
 def test_the_checkpoint_of_the_least_promising_trial_is_removed_first() -> None:
-    assert chances_of_removed("expected_loss") == [first_passage(4, 4, 30, 3), first_passage(5, 5, 30, 3)]
-
-
-def test_recorded_studies_keep_the_removal_rule_final_place() -> None:
-    assert chances_of_removed("final_place") == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
-    old = make_spec(checkpoints={"max_count": 4}).plain()
-    del old["checkpoints"]["removal"]  # as an earlier version recorded it
-    study = fresh(make_spec())
-    study.state.apply(StudyCreated(old))
-    assert study.state.spec is not None and study.state.spec.checkpoints.removal == "final_place"
-    assert make_spec().checkpoints.removal == "expected_loss"
-
-
-def chances_of_removed(removal: str) -> list[float]:
-    limits = {"max_count": 4, "removal": removal}
-    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints=limits))
+    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints={"max_count": 4}))
     in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
     gone = removals(study)
     assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 4 of 4, then place 5 of 5"
     events = facts(study.journal.entries("world"), CheckpointRemoved)
-    return [event.chance for event in events if event.trial in (1, 4)]
+    assert [e.chance for e in events if e.trial in (1, 4)] == [promotion_chance(4, 4, 3), promotion_chance(5, 5, 3)]
 
 
 def test_between_rungs_the_expected_retraining_decides() -> None:
@@ -249,26 +212,23 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
-    budget = study._budget
+    budget = study.parts.budget
     assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     against = 0
     while (removal := budget.removal(0)) is not None:
-        kept = {
-            trial: study.method.contest(study.state.trials[trial].bracket, study.state.trials[trial].results[-1].rung)
-            for trial, checkpoint in study.checkpoints.resting.items()
-            if study.checkpoints.why(checkpoint.uri) is Hold.RESTING
-        }
-        if removal.trial in kept and removal.resource == study.checkpoints.resting[removal.trial].resource:
-            losses = {
-                trial: (contest.chance(contest.rung.rank(trial)) if contest is not None else 1.0)
-                * study.checkpoints.resting[trial].resource
-                for trial, contest in kept.items()
-            }
+        live, trials = study.checkpoints, study.state.trials
+        kept = {n: c.resource for n, c in live.resting.items() if live.why(c.uri) is Hold.RESTING}
+        if removal.trial in kept and removal.resource == kept[removal.trial]:
+            losses = {}
+            for trial, resource in kept.items():
+                here = [r for t in trials for r in t.results if r.rung == trials[trial].rung]
+                ranked = sorted((r.loss is None, r.loss, r.trial) for r in here)
+                place = 1 + [number for *_, number in ranked].index(trial)
+                losses[trial] = promotion_chance(place, len(ranked), 3) * resource
             assert losses[removal.trial] == min(losses.values()) == removal.chance * removal.resource
             against += any(
-                loss > losses[removal.trial] and loss / study.checkpoints.resting[trial].resource < removal.chance
-                for trial, loss in losses.items()
+                loss > losses[removal.trial] and loss / kept[trial] < removal.chance for trial, loss in losses.items()
             )
         study._apply(removal)
     assert against, "the order was that of the chances alone"
@@ -278,7 +238,7 @@ def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> No
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
-    budget, live = study._budget, study.checkpoints
+    budget, live = study.parts.budget, study.checkpoints
     assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     order = []
@@ -399,7 +359,7 @@ def test_a_study_without_end_stays_within_its_limit() -> None:
 def test_without_limits_there_is_no_budget() -> None:
     study = fresh(make_spec())
     study.set_capacity(2)
-    assert study._budget is None and study._checkpoints is None
+    assert study.parts.budget is None and study.parts._checkpoints is None
 
 
 @pytest.mark.parametrize("limits", [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}])

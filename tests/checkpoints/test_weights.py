@@ -11,11 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hpo_core.checkpoints.files import save
-from hpo_core.checkpoints.weights import write_weights
+from hpo_core.checkpoints.files import save, write_weights
 from hpo_core.model.errors import CheckpointError
 from hpo_core.model.trial import Checkpoint
-from hpo_core.tracking.models.model_folder import Trained, write_plain
+from hpo_core.tracking.run_artifacts import Trained, write_plain
 
 
 def saved(folder: Path, **tracked: Any) -> Path:

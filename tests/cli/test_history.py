@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
-from hpo_core.journal.measurement_files import read_file, written
-from hpo_core.journal.measurements import measurements_of
+from hpo_core.journal.measurements import measurements_of, read_file, written
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_flows.command import app
@@ -217,9 +216,9 @@ def test_a_foreign_table_is_refused_as_a_whole(tmp_path: Path, content: bytes, s
 def test_files_beyond_the_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "in.json"
     file.write_text(json.dumps([GOOD] * 3))
-    monkeypatch.setattr("hpo_core.journal.measurement_files.MOST_MEASUREMENTS", 2)
+    monkeypatch.setattr("hpo_core.journal.measurements.MOST_MEASUREMENTS", 2)
     assert "at most 2 are read at once" in refused(tmp_path, "import", str(file))
-    monkeypatch.setattr("hpo_core.journal.measurement_files.MOST_BYTES", 100)
+    monkeypatch.setattr("hpo_core.journal.measurements.MOST_BYTES", 100)
     assert "more than 100 bytes" in refused(tmp_path, "import", str(file))
 
 

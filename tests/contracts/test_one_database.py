@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hpo_core import Study
 from hpo_core.home import Home
 from hpo_core.replay.audit import audit
-from hpo_core.tracking.catch_up import project_study
+from hpo_core.tracking.follower import project_study
 from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import World, fresh, make_spec
 

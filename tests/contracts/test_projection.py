@@ -14,7 +14,7 @@ from hpo_core.testing.fake_training import STUDY
 from hpo_core.testing.projection_contract import ProjectionContract
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.optuna.optuna_projection import OptunaProjection
+from hpo_core.tracking.optuna_projection import OptunaProjection
 from hpo_core.tracking.projection import Projection
 
 

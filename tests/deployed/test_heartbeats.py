@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from hpo_flows.liveness.heartbeat_files import (
+from hpo_flows.deployed.flow_run_heartbeats import (
     BEAT_SECONDS,
+    GRACE_SECONDS,
     LIMIT_SECONDS,
     LONGEST_LOOK,
     HeartbeatMonitor,
@@ -16,7 +17,6 @@ from hpo_flows.liveness.heartbeat_files import (
     forget,
     heartbeat_file,
 )
-from hpo_flows.liveness.parent_watch import GRACE_SECONDS
 
 
 class Clock:

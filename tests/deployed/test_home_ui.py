@@ -21,11 +21,10 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
-from hpo_core.tracking.run_location import ProjectionPlace
-from hpo_flows.home_ui.report_index import KEPT, ReportIndex
-from hpo_flows.home_ui.running_ui import mlflow_page, ui_lock
-from hpo_flows.liveness.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS
+from hpo_core.tracking.tracker_links import ProjectionPlace
 from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS
+from hpo_flows.serve_home import KEPT, ReportIndex, mlflow_page, ui_lock
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask

@@ -15,10 +15,9 @@ from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.states import Completed, Crashed, Running, State
 
 from hpo_core.model.errors import StorageError
-from hpo_core.security.lock_file import LockFile
-from hpo_flows.liveness.heartbeat_files import attempt_of, beat, begin_heartbeats, heartbeat_file
-from hpo_flows.liveness.heartbeat_monitor import report_silent_run
-from hpo_flows.liveness.shown_runs import KILLED, ShownRun, report_killed_runs
+from hpo_core.security.private_files import LockFile
+from hpo_flows.deployed.flow_run_heartbeats import attempt_of, beat, begin_heartbeats, heartbeat_file, report_silent_run
+from hpo_flows.prefect_pages.shown_runs import KILLED, ShownRun, report_killed_runs
 
 HERE = "of this home"
 

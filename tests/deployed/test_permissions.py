@@ -33,7 +33,7 @@ from hpo_core.spec import (
 )
 from hpo_core.study import Study
 from hpo_flows.compare import compare
-from hpo_flows.deployed.flows import rerun, resume, tune_file
+from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
     SHOWN,
@@ -47,14 +47,12 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_folds import empty_tab
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, empty_tab
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
 from hpo_flows.retraining.challengers import check_function
-from hpo_flows.tune import tune
 from tests.conftest import World, fresh, make_spec
 
 STUDY = """
@@ -333,10 +331,10 @@ def test_the_function_that_builds_the_model_needs_the_same_permission(permission
 
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions).training == TrainingSpec()
-    given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
+    given = {"max_lost": 5, "stall_timeout": None, "worker_timeout": 90.0, "fail_fast": 2}
     training = made(permissions, training=given).training
     assert {name: getattr(training, name) for name in given} == given
-    assert made(permissions, training={"max_lost": 0, "log_limit": 0}).training.max_lost is None, "0 says none"
+    assert made(permissions, training={"max_lost": 0}).training.max_lost is None, "0 says none"
     assert made(permissions, training={"retries": "{error: 2}"}).training.allowed(Outcome.ERROR) == 2
     with pytest.raises(SpecError, match="max_lost"):
         made(permissions, training={"max_lost": -1})
@@ -627,7 +625,7 @@ def test_every_setting_is_on_the_form_once() -> None:
     schema = parameter_schema(tune).model_dump()
     drawn = list(schema["properties"]) + list(schema["definitions"]["Advanced"]["properties"])
     assert sorted({*FilledIn.model_fields, "name", "cluster", "advanced"}) == sorted(drawn)
-    for title, model in {"Number": Number, "Choice": Choice, "LocalWorkers": LocalWorkers}.items():
+    for title, model in {"Number": Number, "Choice": Choice}.items():
         fields = schema["definitions"][title]["properties"]
         fold = fields.pop("advanced")["anyOf"][1]["properties"]
         assert sorted([*fields, *fold]) == sorted(model.model_fields)
@@ -645,7 +643,7 @@ FLAT: dict[str, Any] = {
     "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "step": 1e-4, "only_if": "kind = sgd"}],
     "choices": [{"name": "kind", "values": ["sgd", "16"], "ordered": False, "fixed": True}],
     "method": {"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3, "min_resource": 1},
-    "cluster": {"workers": 4, "worker_timeout": 90.0, "dashboard": True},
+    "cluster": {"workers": 4},
     "seed": 7,
     "limits": {"seconds": 500},
     "packing": {"policy": "worst_fit", "job_memory": "2GB"},
@@ -674,7 +672,7 @@ def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_stu
     assert drawn.keys() <= set(SHOWN) and drawn["advanced"]["limits"] == {"seconds": 500}
     assert drawn["numbers"][0]["advanced"] == {"step": 1e-4, "only_if": "kind = sgd"}
     assert drawn["method"]["advanced"] == {"reduction_factor": 3, "min_resource": 1}
-    assert drawn["cluster"] == {"workers": 4, "advanced": {"worker_timeout": 90.0, "dashboard": True}}
+    assert drawn["cluster"] == {"workers": 4}
     assert "training" not in drawn["advanced"], "null, which the form does not take"
     assert of_a_run(permissions, drawn).plain() == said.plain()
     assert as_drawn(drawn) == drawn
@@ -682,12 +680,12 @@ def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_stu
 
 def test_a_deployment_without_what_the_form_needs_is_registered_with_it(permissions: Permissions) -> None:
     entries = [
-        {"name": "own", "entrypoint": "hpo_flows.tune:tune", "parameters": FLAT},
+        {"name": "own", "entrypoint": "hpo_flows.deployed.flows:tune", "parameters": FLAT},
         {"name": "x", "entrypoint": "a:b"},
     ]
     own, other = begun_as_drawn(entries)
     assert other == entries[1] and own["parameters"]["metric"] == {"name": "val_loss", "mode": "min"}
-    bare = begun_as_drawn([{"entrypoint": "hpo_flows.tune:tune"}])[0]["parameters"]
+    bare = begun_as_drawn([{"entrypoint": "hpo_flows.deployed.flows:tune"}])[0]["parameters"]
     assert bare == {"metric": {"name": "val_loss", "mode": "min"}, "numbers": [], "choices": []}
     assert of_a_run(permissions, own["parameters"]).metric.name == "val_loss"
 
@@ -763,7 +761,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         if kind in ("file", "ordinal"):
             given["space"] = {"x": x, "data": named}
         elif kind == "recorded":
-            search = {"method": "recorded", "source": "a", "max_resource": 1, "grants": []}
+            search = {"method": "recorded", "source": "a", "grants": []}
             given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
         elif kind == "group":
             given["space"] = {"x": x, "data": {"path": named}}
@@ -785,15 +783,15 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         checked(permissions, str(data / "may.npz"))
 
 
-def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
+def test_a_form_says_where_a_study_runs() -> None:
     permissions = Permissions(("models:fit",), clusters=("tls://a:1",))
     spec = make_spec(objective="models:fit")
-    local = LocalWorkers(workers=3, worker_timeout=30, dashboard=True)
+    local = LocalWorkers(workers=3)
     made = with_changes(spec, "one", permissions, seed=None, cluster=local)
-    assert made.cluster == LocalClusterSpec(workers=3, worker_timeout=30, dashboard=True)
-    at = DaskScheduler(address="tls://a:1", worker_timeout=90)
+    assert made.cluster == LocalClusterSpec(workers=3)
+    at = DaskScheduler(address="tls://a:1")
     made = with_changes(spec, "two", permissions, seed=None, cluster=at)
-    assert made.cluster == AddressClusterSpec(address="tls://a:1", worker_timeout=90)
+    assert made.cluster == AddressClusterSpec(address="tls://a:1")
 
 
 MOST = "{weight: 2, priority: 1, slots: 8}"
@@ -810,8 +808,8 @@ def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
         ({"weight": 2.5}, True, MOST, "share.weight = 2.5 is more than 2, which is not allowed here"),
         ({"priority": 2}, True, MOST, "share.priority = 2 is more than 1"),
         ({"pool": "cpu", "weight": 3}, False, MOST, "share.weight = 3 is more than 2"),
-        ({"preempt": True, "wait": 3600}, True, MOST, "share.preempt = true ends attempts of other studies"),
-        ({"preempt": True}, True, "{preempt: true, wait: 300}", "share.wait = 60 is less than 300"),
+        ({"preempt": 3600}, True, MOST, "share.preempt = 3600 ends attempts of other studies"),
+        ({"preempt": 60}, True, "{preempt: 300}", "share.preempt = 60 is less than 300"),
         (None, True, MOST, "share is absent, so the study would take every slot"),
         ({"pool": "mine"}, True, MOST, "share.pool = 'mine' leaves nothing to the other studies"),
         ({"pool": "mine"}, True, "{pool: gpu}", "the pool is 'gpu'"),

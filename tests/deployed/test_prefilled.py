@@ -75,7 +75,7 @@ def test_a_study_that_packs_is_on_the_form(packing: Any) -> None:
 
 
 def test_a_study_that_shares_slots_is_on_the_form() -> None:
-    share = {"pool": "cpu", "weight": 2.5, "priority": 1, "preempt": True, "wait": 30, "slots": 4}
+    share = {"pool": "cpu", "weight": 2.5, "priority": 1, "preempt": 30, "slots": 4}
     spec = StudySpec.from_plain(STUDY | {"share": share, "sampler": {"name": "TPESampler"}})
     form = form_of(spec, "study.yaml")
     seed = form.pop("seed")

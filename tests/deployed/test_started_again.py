@@ -19,8 +19,7 @@ from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model.errors import StudyBusyError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed.run_marker import RunMarker, read_marker, write_marker
-from hpo_flows.deployed.study_runs import resumed, train_further
+from hpo_flows.deployed.study_runs import RunMarker, read_marker, resumed, train_further, write_marker
 from tests.deployed.deployment_server import TOY
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS
+from hpo_flows.deployed.flow_run_heartbeats import LIMIT_SECONDS
 from tests.deployed.deployment_server import FINAL, Deployed
 from tests.deployed.test_worker_ends import alone, worker_of
 from tests.flows.conftest import LIMIT

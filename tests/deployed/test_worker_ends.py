@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT, OLD_AUTOMATION
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, OLD_AUTOMATION
 from tests.deployed.deployment_server import Deployed, gone
 from tests.flows.conftest import LIMIT
 

@@ -19,7 +19,7 @@ import yaml
 
 import hpo_core
 from hpo_core import Study, load_spec
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner, prefect_api

@@ -24,7 +24,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.pool_member import Grant, Member
 from hpo_core.pool.store import Change, pools_of
 from hpo_core.study import Study
-from hpo_core.tracking.provenance.upload import DIGEST_TAG
+from hpo_core.tracking.provenance_files import DIGEST_TAG
 from hpo_flows.command import app
 from tests.conftest import make_spec
 from tests.docs.samples import Sample, is_printed, samples_in

@@ -10,7 +10,6 @@ import signal
 import sys
 from pathlib import Path
 
-from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_flows.study_run.session import Session
@@ -28,7 +27,7 @@ def main(home_folder: str, study_file: str) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as `hpo` does
     session = Session(home, spec.study, spec=None if spec.study in names else spec)
     try:
-        _, summary = session.run(lambda _study, executor: DirectDispatcher(executor))
+        _, summary = session.run()
         print(summary.status, flush=True)
     finally:
         session.close()

@@ -83,7 +83,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def make_real(function: str = "slow", *, workers: int = 2, timeout: float = 5, **changes: Any) -> Real:
-        changes.setdefault("cluster", {"kind": "local", "workers": workers, "worker_timeout": timeout})
+        changes.setdefault("cluster", {"kind": "local", "workers": workers})
+        changes["training"] = {"worker_timeout": timeout} | changes.get("training", {})
         real = Real(tmp_path, function, **changes)
         start = real.start
 
@@ -184,7 +185,7 @@ def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Rea
     """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
     real = make(
         search=RANDOM,
-        training={"timeout": 20, "stall_timeout": 20, "storage_timeout": 20},
+        training={"timeout": 20, "stall_timeout": 20},
         stop={"seconds": 3600},
     )
     process = real.start()
@@ -294,7 +295,7 @@ def test_a_scheduler_that_does_not_answer_ends_the_study(
     make: Callable[..., Real], cluster: Cluster, told: str
 ) -> None:
     timeout = 60 if told == "sigterm" else 5
-    real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address, "worker_timeout": timeout})
+    real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address}, timeout=timeout)
     process = real.start()
     real.wait_for_entries(3, process)
     eventually(cluster.trains, process, real)
@@ -314,7 +315,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     """It is the user's: it is not killed, and what it trained meanwhile is ended when it comes back."""
     real = make(
         search={"method": "random", "configs": 24, "max_resource": 40},
-        cluster={"kind": "address", "address": cluster.address, "worker_timeout": 5},
+        cluster={"kind": "address", "address": cluster.address},
     )
     process = real.start()
     eventually(cluster.trains, process, real)

@@ -112,7 +112,7 @@ class Runner:
     def _shows_a_study(self, process: psutil.Process) -> bool:
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
-            return "hpo_flows.study_run.prefect_follower" in words and process.environ().get("HPO_HOME") == str(
+            return "hpo_flows.prefect_pages.prefect_follower" in words and process.environ().get("HPO_HOME") == str(
                 self.home
             )
         return False

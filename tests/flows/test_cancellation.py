@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpo_flows.dask.cancellation import Cancellation
+from hpo_flows.dask.rank_tasks import Cancellation
 
 WORKER = "tcp://worker:1"
 

@@ -8,7 +8,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import Capacity
 from hpo_core.model.devices.seen_device import SeenDevice
-from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
+from hpo_flows.dask.cluster_room import DeviceNames, shared_inventory, workers_of
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ from hpo_core import Study
 from hpo_core.home import Home
 from hpo_core.model.events import Reproduced
 from hpo_core.replay.audit import audit
-from hpo_core.search.population.fitness import by_dominance, by_priority
+from hpo_core.search.evolution import by_dominance, by_priority
 from tests.flows.conftest import Runner
 from tests.methods import facts
 

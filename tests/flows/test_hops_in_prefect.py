@@ -11,7 +11,7 @@ import pytest
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.views.hop_views import PartitionNames
-from hpo_flows.study_run.tasks import EPOCHS_LISTED, visit_lines
+from hpo_flows.prefect_pages.task_runs import EPOCHS_LISTED, visit_lines
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.test_tune import api, task_runs
 from tests.hopping.hopping_objectives import write_partitions
@@ -30,13 +30,13 @@ def test_a_line_for_each_epoch() -> None:
         Visit(4, 2, "w1", 4.0, 4.5, 900),
         Visit(5, 0, "w1", 5.0, 6.0, 900),
     ]
-    lines = visit_lines(job(*visits), NAMES)
+    lines = list(visit_lines(job(*visits), NAMES))
     assert lines[0].startswith("epoch 4: part-1 on 10.0.0.1:4000 (2.5 s), part-0 on w")
     assert lines[0].endswith("b (1 s); validation val-0 on w1 (0.5 s); 4 s")
     assert lines[1] == "epoch 5: part-0 on w1 (1 s); 1 s"
     assert "\x1b" not in "".join(lines), "a worker's name cannot command a terminal"
-    assert visit_lines(job(), NAMES) == visit_lines(job(*visits), None) == []
-    many = visit_lines(job(*(Visit(epoch, 0, "w1", 0.0, 1.0, 0) for epoch in range(EPOCHS_LISTED + 7))), NAMES)
+    assert not [*visit_lines(job(), NAMES), *visit_lines(job(*visits), None)]
+    many = list(visit_lines(job(*(Visit(epoch, 0, "w1", 0.0, 1.0, 0) for epoch in range(EPOCHS_LISTED + 7))), NAMES))
     assert len(many) == EPOCHS_LISTED + 1 and many[-1] == "and 7 epochs more"
 
 

@@ -31,7 +31,7 @@ def follower_of(controller: int) -> psutil.Process:
     while time.monotonic() < deadline:
         for child in psutil.Process(controller).children():
             with contextlib.suppress(psutil.Error):  # one that has ended
-                if "hpo_flows.study_run.prefect_follower" in child.cmdline():
+                if "hpo_flows.prefect_pages.prefect_follower" in child.cmdline():
                     return child
         time.sleep(0.2)
     raise AssertionError("no process shows the study")

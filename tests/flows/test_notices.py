@@ -69,9 +69,8 @@ def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, bracke
     assert load_spec(alone.study(search=everything)).search == made.search
 
 
-def test_the_form_offers_presets_and_hides_what_only_old_journals_have() -> None:
+def test_the_form_offers_presets() -> None:
     schema = FilledIn.model_json_schema()
     drawn = schema["$defs"]["AshaSearch"]["properties"]
     fields = drawn["advanced"]["anyOf"][1]["properties"]
-    assert "budget_by" not in fields | drawn
     assert fields["preset"]["enum"] == ["aggressive", "standard", "conservative"] and "default" not in fields["preset"]

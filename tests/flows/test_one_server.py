@@ -36,7 +36,7 @@ def servers(home: Path) -> list[psutil.Process]:
         try:
             words = " ".join(process.cmdline())
             if "prefect" not in words or not any(
-                word in words for word in ("server_process", "uvicorn", "server start")
+                word in words for word in ("guarded_server", "uvicorn", "server start")
             ):
                 continue
             if str(home) in words or any(str(home) in value for value in process.environ().values()):

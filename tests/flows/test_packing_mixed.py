@@ -18,8 +18,8 @@ import pytest
 from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, ControllerStarted, Entry, JobCompleted, JobPlaced
 from hpo_core.model.trial import Outcome
-from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.views.jobs.device_words import running_lines
+from hpo_core.samplers.sampler import RecordedSampler
+from hpo_core.views.device_use import running_lines
 from tests.flows.packed_runs import LIMIT, MB, ROOT, Judge, Packed, check_shares, most_at_once, resident, until, usage
 from tests.nvml_stub.cards import GIB, Cards
 
@@ -102,7 +102,7 @@ def cluster(tmp_path: Path, library: Path, cards: Cards) -> Iterator[Cluster]:
 
 def study_in(folder: Path, cluster: Cluster, search: str, **packing: Any) -> Packed:
     folder.mkdir()
-    where = {"kind": "address", "address": cluster.address, "worker_timeout": 60}
+    where = {"kind": "address", "address": cluster.address}
     given = STUDY | {"search": SEARCHES[search], "packing": PACKING | packing, "cluster": where}
     return Packed(folder, **given)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -16,17 +20,18 @@ from hpo_core.journal.protocol import StudyInfo
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import JobGranted, JobPlaced
-from hpo_core.model.trial import Job, Outcome
-from hpo_core.security.lock_file import LockFile
+from hpo_core.model.trial import Outcome
+from hpo_core.security.private_files import LockFile
 from hpo_core.spec import SlurmClusterSpec, StudySpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import call
-from hpo_flows.study_run.followed_jobs import FollowedJobs
-from hpo_flows.study_run.prefect_follower import Controller, StudyFollower, _final_state
-from hpo_flows.study_run.prefect_process import Ending
-from hpo_flows.study_run.tasks import End
+from hpo_flows.prefect_pages import task_runs
+from hpo_flows.prefect_pages.prefect_follower import Controller, _final_state
+from hpo_flows.prefect_pages.prefect_process import Ending
+from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.prefect_pages.task_runs import TaskRuns
 from tests.conftest import failed, make_spec
 
 
@@ -38,6 +43,16 @@ def test_what_it_says_holds_no_password(monkeypatch: pytest.MonkeyPatch, capfd: 
     assert said.startswith("no answer") and "s3cretpassword" not in said
 
 
+def final_state_of(study: Study | None, ending: Ending | None = Ending()) -> Any:  # noqa: B008
+    return _final_state(study, ending, None, datetime.now(UTC))
+
+
+def test_a_command_that_ended_before_its_study_was_begun_has_a_final_state() -> None:
+    assert final_state_of(None, Ending(error="no workers came")).message == "no workers came"
+    assert final_state_of(None, Ending(interrupted=True)).is_cancelled()
+    assert final_state_of(None, None).is_crashed()
+
+
 def test_a_study_without_any_result_is_failed() -> None:
     spec = make_spec(search={"method": "random", "configs": 1, "max_resource": 1}, training={"retries": {"error": 0}})
     study = Study.create(spec)
@@ -45,7 +60,7 @@ def test_a_study_without_any_result_is_failed() -> None:
     assert job is not None
     study.tell_report(failed(job, Outcome.ERROR))
     assert study.state.abandoned_trials == 1 and not study.state.completed_jobs
-    state = _final_state(study, Ending())
+    state = final_state_of(study)
     assert state.is_failed() and "no trial has a finite value of loss: of 1 trial, 1 failed" in str(state.message)
 
 
@@ -54,7 +69,7 @@ def test_a_study_of_which_every_trial_diverged_is_failed() -> None:
     job = study.ask()
     assert job is not None
     study.tell(job, {"loss": float("nan")})
-    state = _final_state(study, Ending())
+    state = final_state_of(study)
     assert study.status == "finished" and state.is_failed() and "hpo try STUDY.yaml" in str(state.message)
 
 
@@ -67,16 +82,26 @@ class AwayJournal(MemoryJournal):
         return super().info(study)
 
 
-def test_a_journal_that_is_away_is_not_one_without_news() -> None:
+def test_a_journal_that_is_away_is_not_one_without_news(shown: list[Sent]) -> None:
     journal = AwayJournal()
     study = Study.create(make_spec(), journal)
-    follower = StudyFollower(study.name, journal, study.seq)
-    assert follower.news() == []
+    pages = pages_of(study, journal, study.seq)
+    client: Any = Client()
+    assert pages._show_news(client, to_end=True) and not shown
     journal.away = True
-    assert follower.news() is None
-    journal.away = False
     study.ask()
-    assert [entry.seq for entry in follower.news() or ()] == [study.seq - 1]
+    assert not pages._show_news(client, to_end=True) and not shown
+    journal.away = False
+    assert pages._show_news(client, to_end=True) and [one.state for one in shown] == ["Running"]
+
+
+def test_a_study_that_is_not_in_the_journal_yet_is_waited_for(shown: list[Sent]) -> None:
+    journal, client = MemoryJournal(), cast(Any, Client())
+    study = Study.create(make_spec())
+    pages = pages_of(study, journal, 1)
+    assert not pages._show_news(client, to_end=False) and pages._show_news(client, to_end=True)
+    Study.create(make_spec(), journal).ask()
+    assert pages._show_news(client, to_end=False) and [one.state for one in shown] == ["Running"]
 
 
 @pytest.fixture
@@ -101,40 +126,66 @@ def test_a_command_that_cannot_be_started_is_no_end_of_the_watch(tmp_path: Path)
         call([str(command)])
 
 
-class Shown:
-    """Task runs that are noted: name of the job, device, begin, end."""
+class Sent(NamedTuple):
+    """A state of a task run as it was sent to Prefect."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.begun: list[tuple[int, str, float]] = []
-        self.ended: list[tuple[int, Outcome, float]] = []
-
-    @property
-    def task_runs(self) -> int:
-        return len(self.begun)
-
-    def begin(self, job: Job, device: str = "") -> End:
-        self.begun.append((job.trial, device, self.clock()))
-        return lambda report: self.ended.append((job.trial, report.outcome, self.clock()))
-
-    def close(self, seconds: float = 0.0) -> None: ...
+    name: str
+    device: str
+    state: str
+    began: float
+    time: float
 
 
-def follow(spec: StudySpec, play: Callable[[Study, list[float]], None]) -> Shown:
-    """What is shown of a study that ``play`` drives; it moves the time."""
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
+    """What is sent to Prefect."""
+    sent: list[Sent] = []
+
+    def emit(event: str, *, occurred: datetime, payload: dict[str, Any], **_: Any) -> None:
+        run = payload["task_run"]
+        device = "".join(tag for tag in run["tags"] if tag.startswith("device-"))
+        began = datetime.fromisoformat(run["start_time"]).timestamp()
+        state = event.removeprefix("prefect.task-run.")
+        sent.append(Sent(run["name"].partition("/")[0], device, state, began, occurred.timestamp()))
+
+    monkeypatch.setattr(task_runs, "emit_event", emit)
+    return sent
+
+
+class Client:
+    """Prefect's client, for what these tests do not look at."""
+
+    def create_artifact(self, artifact: Any) -> Any:
+        return SimpleNamespace(id=uuid4())
+
+    def update_artifact(self, *_: Any) -> None: ...
+
+    def create_logs(self, lines: Any) -> None: ...
+
+
+def pages_of(study: Study, journal: MemoryJournal, start: int) -> StudyPages:
+    return StudyPages(
+        study.name, lambda: journal, flow_run=uuid4(), start=start, began=0.0, ended=Event(), say=lambda line: None
+    )
+
+
+def follow(spec: StudySpec, play: Callable[[Study, list[float]], None]) -> None:
+    """Show a study that ``play`` drives; it moves the time."""
     now, journal = [100.0], MemoryJournal()
     study = Study.create(spec, journal, clock=lambda: now[0])
     play(study, now)
-    follower = StudyFollower(study.name, journal, 1)
-    jobs = FollowedJobs(follower.study, Shown)
-    for entry in follower.news() or ():
-        follower.study.replay(entry)
-        jobs.show(entry)
-    assert isinstance(jobs.tasks, Shown)
-    return jobs.tasks
+    assert pages_of(study, journal, 1)._show_news(cast(Any, Client()), to_end=True)
 
 
-def test_a_job_that_shares_a_device_has_a_task_run_once_it_is_known_which() -> None:
+def begun(shown: list[Sent]) -> list[tuple[str, str, float]]:
+    return [(one.name, one.device, one.began) for one in shown if one.state == "Running"]
+
+
+def ended(shown: list[Sent]) -> list[tuple[str, str]]:
+    return [(one.name, one.state) for one in shown if one.state != "Running"]
+
+
+def test_a_job_that_shares_a_device_has_a_task_run_once_it_is_known_which(shown: list[Sent]) -> None:
     def play(study: Study, now: list[float]) -> None:
         first, second, third, *_ = study.set_capacity(4)
         now[0] = 101.0
@@ -147,14 +198,18 @@ def test_a_job_that_shares_a_device_has_a_task_run_once_it_is_known_which() -> N
         study.tell_report(failed(third, Outcome.PREEMPTED))
 
     search = {"method": "random", "configs": 4, "max_resource": 1}
-    shown = follow(make_spec(search=search, packing={}, training={"retries": {"error": 0}}), play)
-    assert shown.begun == [(0, "GPU-a", 100.5), (1, "cpu:vm", 103.0), (2, "", 105.0)], "the fourth one waits"
-    assert [(trial, time) for trial, _, time in shown.ended] == [(0, 105.0), (1, 105.0), (2, 105.0)]
-    shown = follow(make_spec(search=search), lambda study, now: study.tell(study.set_capacity(2)[0], {"loss": 1.0}))
-    assert [trial for trial, _, _ in shown.begun] == [0, 1, 2] and [one[0] for one in shown.ended] == [0]
+    follow(make_spec(search=search, packing={}, training={"retries": {"error": 0}}), play)
+    first, second, third = (f"trial-0000{number}" for number in range(3))
+    wanted = [(first, "device-GPU-a", 100.5), (second, "device-cpu-vm", 103.0), (third, "", 105.0)]
+    assert begun(shown) == wanted, "the fourth one waits"
+    assert ended(shown) == [(first, "Completed"), (second, "Failed"), (third, "Crashed")]
+    assert all(one.time == pytest.approx(105.0, abs=1e-3) for one in shown if one.state != "Running")
+    shown.clear()
+    follow(make_spec(search=search), lambda study, now: study.tell(study.set_capacity(2)[0], {"loss": 1.0}))
+    assert [name for name, *_ in begun(shown)] == [first, second, third] and ended(shown) == [(first, "Completed")]
 
 
-def test_jobs_that_are_stopped_end_and_are_not_begun_again() -> None:
+def test_jobs_that_are_stopped_end_and_are_not_begun_again(shown: list[Sent]) -> None:
     def play(study: Study, now: list[float]) -> None:
         first, _ = study.set_capacity(2)
         study.note_placements([JobPlaced(first.trial, 0, "GPU-a", "A100", share=(1, 1, 1), began=100.0)])
@@ -162,12 +217,14 @@ def test_jobs_that_are_stopped_end_and_are_not_begun_again() -> None:
         again = study.set_capacity(2)
         study.note_placements([JobPlaced(job.trial, job.attempt, "GPU-b", "A100", (1, 1, 1), 100.0) for job in again])
 
-    shown = follow(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}, packing={}), play)
-    assert [(trial, device) for trial, device, _ in shown.begun] == [(0, "GPU-a"), (0, "GPU-b"), (1, "GPU-b")]
-    assert [(trial, outcome) for trial, outcome, _ in shown.ended] == [(0, Outcome.PREEMPTED)]
+    follow(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}, packing={}), play)
+    assert [(name, device) for name, device, _ in begun(shown)] == [
+        ("trial-00000", "device-GPU-a"), ("trial-00000", "device-GPU-b"), ("trial-00001", "device-GPU-b"),
+    ]  # fmt: skip
+    assert ended(shown) == [("trial-00000", "Crashed")]
 
 
-def test_a_shown_entry_costs_the_same_however_many_jobs_run() -> None:
+def test_a_shown_entry_costs_the_same_however_many_jobs_run(shown: list[Sent]) -> None:
     looked = 0
 
     class Running(dict[int, JobGranted]):
@@ -180,12 +237,11 @@ def test_a_shown_entry_costs_the_same_however_many_jobs_run() -> None:
     study = Study.create(make_spec(search={"method": "random", "configs": 90, "max_resource": 1}), journal)
     for job in study.set_capacity(30):
         study.tell(job, {"loss": 1.0})
-    follower = StudyFollower(study.name, journal, 1)
-    follower.study.state.running = Running()
-    jobs = FollowedJobs(follower.study, Shown)
-    for entry in follower.news() or ():
-        follower.study.replay(entry)
-        jobs.show(entry)
-    assert isinstance(jobs.tasks, Shown)
-    assert (len(jobs.tasks.begun), len(jobs.tasks.ended)) == (60, 30)
+    copy = Study.open(study.name, journal, at=0)
+    copy.state.running = Running()
+    runs = TaskRuns(copy, uuid4(), lambda *_: None)
+    for entry in journal.entries(study.name, 1):
+        copy.replay(entry)
+        runs.show(entry)
+    assert (len(begun(shown)), len(ended(shown))) == (60, 30)
     assert looked == 0

@@ -14,9 +14,9 @@ from rich.console import Console
 from hpo_core import Outcome, Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
-from hpo_flows.study_run import live_progress
-from hpo_flows.study_run.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
-from hpo_flows.study_run.session import expected_jobs, grain
+from hpo_flows import progress
+from hpo_flows.prefect_pages.task_runs import expected_jobs, grain
+from hpo_flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import ALL, SEARCHES, spec_of
 from tests.views.test_rungs_view import HUNDRED
@@ -167,7 +167,7 @@ def test_after_a_halt_only_what_runs_is_left() -> None:
 
 def test_the_eta_is_that_of_the_first_rule_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock(1000.0)
-    monkeypatch.setattr(live_progress, "time", SimpleNamespace(time=clock, monotonic=clock))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(time=clock, monotonic=clock))
     study = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"seconds": 100}), clock=clock)
     world = World(1, workers=1)
     assert Pace(study).eta() == 100.0, "known from the first moment"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.cli.trial_page import print_trial
+from hpo_core.cli.studies import print_trial
 from hpo_core.home import Home
 from hpo_core.model.trial import Checkpoint, Outcome, Report
-from hpo_flows.study_run.live_progress import PlainLines
+from hpo_flows.progress import PlainLines
 
 LEFT = ("model.2.weight: (4, 8) in the checkpoint, (5, 8) here", "model.2.bias: (4,) in the checkpoint, (5,) here")
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hpo_core.model.devices.usage import Usage
-from hpo_flows.dask import lost_workers as monitor
-from hpo_flows.dask.lost_workers import DEVICES, METRIC, USAGES, ClusterWatch, WorkerFacts
+from hpo_core.model.stopwatch import Stopwatch
+from hpo_flows.dask import lost_workers
+from hpo_flows.dask.lost_workers import ClusterWatch
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, Asked, WorkerFacts, usages_in
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -31,9 +33,13 @@ class Cluster:
         return function(*arguments, dask_scheduler=types.SimpleNamespace(workers={"tcp://1": worker}))
 
 
-def watch(metrics: dict[str, Any], kind: str, on_new: Callable[[str], Awaitable[None]] | None = None) -> Any:
+async def greeted(_address: str) -> None:
+    """What a worker is asked does not matter here."""
+
+
+def watch(metrics: dict[str, Any], kind: str | None, on_new: Callable[[str], Awaitable[None]] = greeted) -> Any:
     return ClusterWatch(
-        Cluster(metrics), prefix="s/", folder="/a", timeout=60.0, limit=None, kind=kind, on_new=on_new,
+        Cluster(metrics), prefix="s/", asked=Asked("/a", devices=kind), timeout=60.0, limit=None, on_new=on_new,
         on_out=lambda *_: None, on_overdue=lambda *_: None, on_back=lambda _: asyncio.sleep(0),
     )  # fmt: skip
 
@@ -44,7 +50,7 @@ def looked(metrics: dict[str, Any], kind: str) -> Any:
 
     async def once() -> None:
         looking = asyncio.ensure_future(found._watch())
-        while not found.asked.is_set() and not looking.done():
+        while not found.well() and not looking.done():
             await asyncio.sleep(0)
         while not looking.done():  # Python 3.11 may lose a cancellation
             looking.cancel()
@@ -55,12 +61,16 @@ def looked(metrics: dict[str, Any], kind: str) -> Any:
     return found
 
 
+def devices(found: Any) -> dict[str, Any]:
+    return {address: facts.devices or {} for address, facts in found.well().items()}
+
+
 def test_a_study_reads_the_devices_of_its_kind() -> None:
     sent = {DEVICES: {"gpu": {"GPU-a": GPU, "cpu:n": CPU}, "cpu": {"cpu:n": CPU}, "auto": {"GPU-b": GPU}}}
-    assert list(looked(sent, "gpu").devices()["tcp://1"]) == ["GPU-a"]
-    assert list(looked(sent, "cpu").devices()["tcp://1"]) == ["cpu:n"]
-    assert list(looked(sent, "auto").devices()["tcp://1"]) == ["GPU-b"]
-    assert looked({}, "auto").devices() == {"tcp://1": {}}
+    assert list(devices(looked(sent, "gpu"))["tcp://1"]) == ["GPU-a"]
+    assert list(devices(looked(sent, "cpu"))["tcp://1"]) == ["cpu:n"]
+    assert list(devices(looked(sent, "auto"))["tcp://1"]) == ["GPU-b"]
+    assert devices(looked({}, "auto")) == {"tcp://1": {}}
 
 
 def test_what_does_not_fit_is_left_out() -> None:
@@ -87,16 +97,16 @@ def test_what_does_not_fit_is_left_out() -> None:
         METRIC: {"/a/trial-3/attempt-0": 4, 5: 6, "/a/trial-3/attempt-1": "often"},
     }
     found = looked(sent, "auto")
-    assert list(found.devices()["tcp://1"]) == ["GPU-a"]
-    assert found.usages() == {(3, 0): Usage(memory=5)}
+    assert list(devices(found)["tcp://1"]) == ["GPU-a"]
+    assert usages_in(found.well(), "/a") == {(3, 0): Usage(memory=5)}
     for rubbish in (5, "word", [1], None):
         found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish}, "auto")
-        assert (found.devices(), found.usages()) == ({"tcp://1": {}}, {})
-        assert looked({DEVICES: {"auto": rubbish}}, "auto").devices() == {"tcp://1": {}}
+        assert (devices(found), usages_in(found.well(), "/a")) == ({"tcp://1": {}}, {})
+        assert devices(looked({DEVICES: {"auto": rubbish}}, "auto")) == {"tcp://1": {}}
 
 
 def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(lost_workers, "ASK_SECONDS", 0.0)
     sent: dict[str, Any] = {}
     greeted: list[str] = []
     cured = asyncio.Event()
@@ -131,12 +141,10 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        monitor.ClusterWatch, "_stopwatch", lambda watch: monitor.Stopwatch(watch._longest, lambda: 0.0)
-    )
+    monkeypatch.setattr(lost_workers.ClusterWatch, "_stopwatch", lambda watch: Stopwatch(watch._longest, lambda: 0.0))
 
     def out_after(seconds: float, workers: int) -> bool:
-        found = watch({}, "auto")
+        found = watch({}, None)
         seen = {f"tcp://{n}": WorkerFacts(1, 0.0, [], [], {}, {}, {}) for n in range(workers)}
         found._take(seen, count=False)
         for worker in found._workers.values():

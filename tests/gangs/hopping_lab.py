@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hpo_core.training.random_state import seed_all
+from hpo_core.training.saved_state import seed_all
 from tests.gangs.lab import plain_net
 
 BATCH = 16

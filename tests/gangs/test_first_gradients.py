@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpo_core.training.gang.first_gradients import PASSES, FirstGradients
+from hpo_core.training.ranks import PASSES, FirstGradients
 
 
 def rank_of(*gradients: torch.Tensor) -> FirstGradients:

@@ -10,9 +10,8 @@ import pytest
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Checkpoint, Outcome, Report
-from hpo_core.training.child.process_state import AT_DISK, COMPUTED, STOPPED, WAITED, process_state
-from hpo_core.training.gang.process_group import is_lost_peer
-from hpo_core.training.gang.rank_reports import LOST_PEER, gang_report
+from hpo_core.training.child.processes import AT_DISK, COMPUTED, STOPPED, WAITED, process_state
+from hpo_core.training.process_group import LOST_PEER, gang_report, is_lost_peer
 
 PEER = f"It {LOST_PEER} (RuntimeError: Connection closed by peer)"
 

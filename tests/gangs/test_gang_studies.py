@@ -17,12 +17,12 @@ from hpo_core.model.events import JobGranted
 from hpo_core.model.stage import Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.report.study.job_timeline import jobs_over_time
-from hpo_core.report.study.series import read_series
+from hpo_core.report.series import read_series
+from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation import Simulation
 from hpo_core.study import job_grants
 from hpo_core.study.gang_sizes import gang_size
-from hpo_core.views.jobs.device_words import granted_words
+from hpo_core.views.device_use import granted_words
 from hpo_core.views.summary import summarize
 from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, fresh, make_spec

@@ -19,11 +19,10 @@ from hpo_core.checkpoints import files
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
-from hpo_core.training.gang.batches import apportioned, parts_of_batches
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import gang_report
-from hpo_core.training.request import JobRequest
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.process_group import gang_report
+from hpo_core.training.ranks import parts_of_batches
+from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.training.worker import TrainerPool
 from tests.gangs import hopping_lab
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +32,10 @@ SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any)
 @given(SIZES)
 def test_batches_take_from_all_partitions_evenly(sizes: list[int]) -> None:
     merged = hopping_lab.merged([range(size) for size in sizes])
+    one_by_one = list(parts_of_batches(sizes, 1))
     for count in range(len(merged) + 1):
         judged = [sum(rank == each for each, _ in merged[:count]) for rank in range(len(sizes))]
-        assert apportioned(count, sizes) == judged
+        assert [sum(parts[rank] for parts in one_by_one[:count]) for rank in range(len(sizes))] == judged
 
 
 @given(SIZES, st.integers(1, 20))

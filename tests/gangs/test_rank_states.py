@@ -11,14 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of  # noqa: E402
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of  # noqa: E402
 from hpo_core.model.errors import CheckpointError  # noqa: E402
 from hpo_core.model.trial import Point  # noqa: E402
-from hpo_core.training.gang import agreement  # noqa: E402
-from hpo_core.training.gang.rank_place import RankPlace  # noqa: E402
-from hpo_core.training.gang.rank_states import RANKS, common_digests, differing, own_state, state_for, unwrapped  # noqa: E402
-from hpo_core.training.gang.ranks import Ranks  # noqa: E402
-from hpo_core.training.random_state import state_of  # noqa: E402
+from hpo_core.training import rank_states as agreement  # noqa: E402
+from hpo_core.training.rank_states import RANKS, common_digests, differing, own_state, state_for, unwrapped  # noqa: E402
+from hpo_core.training.ranks import Ranks  # noqa: E402
+from hpo_core.training.request import RankPlace  # noqa: E402
+from hpo_core.training.saved_state import state_of  # noqa: E402
 
 
 def test_trees_come_back_from_bytes() -> None:

@@ -18,10 +18,9 @@ from examples.gangs import train as in_gangs
 from hpo_core.checkpoints import files
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import gang_report
-from hpo_core.training.request import JobRequest
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.process_group import gang_report
+from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.training.worker import TrainerPool
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow

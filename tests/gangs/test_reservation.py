@@ -92,9 +92,9 @@ def test_every_decision_is_what_an_independent_judge_reads_from_the_rule(
     slots = Slots(lambda job: None if seconds[job.trial] == math.inf else seconds[job.trial])
     slots.update(Inventory.of(capacity, "a"))
     before = [job_of(number, size) for number, (size, _) in enumerate(running)]
-    held = [(seconds[job.trial], job.demand.slots) for job in before if slots.place([job], now=0.0)]
+    held = [(seconds[job.trial], job.demand.slots) for job in before if slots.place([job], now=0.0).begun]
     jobs = [job_of(len(before) + number, size) for number, (size, _) in enumerate(waiting)]
-    placed = slots.place(jobs, now=0.5)
+    placed = slots.place(jobs, now=0.5).begun
     begun = [job.trial for job, _ in placed]
     queue = [(job.trial, job.demand.slots, seconds[job.trial]) for job in jobs]
     if any(job.demand.slots > 1 for job in jobs):
@@ -135,7 +135,7 @@ class Mix:
         while coming or waiting or len(self.slots):
             while coming and self.arrives[coming[0].trial] <= self.clock.now:
                 waiting.append(coming.pop(0))
-            for job, slot in self.slots.place(waiting, now=self.clock.now):
+            for job, slot in self.slots.place(waiting, now=self.clock.now).begun:
                 assert len(slot.ranks) == job.demand.slots
                 self.began[job.trial] = self.clock.now
                 self.order.append(job.trial)
@@ -186,32 +186,32 @@ def test_without_durations_gaps_stay_empty_and_nobody_is_overtaken() -> None:
 def test_a_gang_gets_one_node_where_one_has_room_and_else_as_few_as_can_be() -> None:
     slots = Slots()
     slots.update(Inventory((Device("a", 2), Device("b", 4), Device("c", 3))))
-    (_, first), (_, second) = slots.place([job_of(0, 3), job_of(1, 4)])
+    (_, first), (_, second) = slots.place([job_of(0, 3), job_of(1, 4)]).begun
     assert [slot.name for slot in first.ranks] == ["c"] * 3 and [slot.name for slot in second.ranks] == ["b"] * 4
     slots.release((1, 0))
-    (_, third), (_, fourth) = slots.place([job_of(2, 2), job_of(3, 4)])
+    (_, third), (_, fourth) = slots.place([job_of(2, 2), job_of(3, 4)]).begun
     assert {slot.name for slot in third.ranks} == {"a"} and {slot.name for slot in fourth.ranks} == {"b"}
     slots.release((0, 0))
     slots.release((2, 0))
-    ((_, both),) = slots.place([job_of(4, 5)])
+    ((_, both),) = slots.place([job_of(4, 5)]).begun
     assert [slot.name for slot in both.ranks] == ["c"] * 3 + ["a"] * 2
 
 
 def test_a_gang_larger_than_all_devices_waits_and_delays_nobody() -> None:
     slots = Slots()
     slots.update(Inventory.of(3, "a"))
-    assert [job.trial for job, _ in slots.place([job_of(0, 4), job_of(1, 1), job_of(2, 2)])] == [1, 2]
+    assert [job.trial for job, _ in slots.place([job_of(0, 4), job_of(1, 1), job_of(2, 2)]).begun] == [1, 2]
     slots.update(Inventory((Device("a", 3), Device("b", 1))))
-    assert not slots.place([job_of(0, 4), job_of(3, 1)]), "it fits by now, so it reserves"
+    assert not slots.place([job_of(0, 4), job_of(3, 1)]).begun, "it fits by now, so it reserves"
     slots.release((1, 0))
     slots.release((2, 0))
-    assert [job.trial for job, _ in slots.place([job_of(0, 4), job_of(3, 1)])] == [0]
+    assert [job.trial for job, _ in slots.place([job_of(0, 4), job_of(3, 1)]).begun] == [0]
 
 
 def test_slots_of_a_device_that_left_do_not_come_back_with_a_gang() -> None:
     slots = Slots()
     slots.update(Inventory((Device("a", 2), Device("b", 2))))
-    assert len(slots.place([job_of(0, 4)])) == 1
+    assert len(slots.place([job_of(0, 4)]).begun) == 1
     slots.update(Inventory((Device("a", 1),)))
     assert slots.free(4) == [] and len(slots) == 4
     slots.release((0, 0))

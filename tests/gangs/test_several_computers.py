@@ -73,7 +73,8 @@ def _by_kernel(address: str) -> str:
 
 
 def there(runs: RunsThere, **changes: Any) -> dict[str, Any]:
-    return {"cluster": {"kind": "address", "address": runs.address, "worker_timeout": 10}} | changes
+    training = {"worker_timeout": 10} | changes.pop("training", {})
+    return {"cluster": {"kind": "address", "address": runs.address}, "training": training} | changes
 
 
 def test_ranks_on_two_computers_train_what_one_process_trains(runs: RunsThere) -> None:

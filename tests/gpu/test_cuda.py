@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
@@ -50,7 +50,7 @@ class Bench:
             pythonpath=(HERE,),
             timeout=120.0,
             grace=5.0,
-            share=share,
+            portion=share,
         )
         return self.trainer.run(request)
 
@@ -249,7 +249,7 @@ def test_out_of_memory_is_named_and_the_worker_goes_on(bench, used):
 
 def test_an_attempt_tells_what_it_used_of_its_gpu_and_stays_within_its_share(bench):
     properties = torch.cuda.get_device_properties(0)
-    share = Share(
+    share = Portion(
         device=f"GPU-{properties.uuid}", architecture="any", compute=500, memory=2048 * MIB, cores=1000,
         capacity=properties.total_memory, gpu=True,
     )  # fmt: skip

@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.placement.mps import CONTROL, MpsDaemons, NoMpsError
-from hpo_core.training.resources.share_limits import gpu_environment
+from hpo_core.training.child.child_process import gpu_environment
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +42,7 @@ def test_compute_and_memory_are_limited_by_the_driver(tmp_path_factory):
         pytest.skip(f"needs an NVIDIA GPU with MPS: {error}")
     with contextlib.ExitStack() as stack:
         stack.callback(daemons.end, gpu)
-        share = Share(
+        share = Portion(
             device=gpu, architecture="any", compute=250, memory=1024 * MIB, cores=1000,
             capacity=properties.total_memory, gpu=True, mps=pipes,
         )  # fmt: skip

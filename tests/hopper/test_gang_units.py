@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.hopper.board import Unit
+from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
 from hpo_core.hopper.registry import POLICIES
@@ -54,7 +54,7 @@ class Driven:
         self.seen: dict[int, dict[int, list[tuple[int, ...]]]] = {c: {} for c in self.epochs}
         for configuration, to in self.epochs.items():
             self.schedule.add(configuration, to=to, orders=self.orders.get(configuration))
-        self.running: dict[int, Unit] = {}
+        self.running: dict[int, PlannedUnit] = {}
         self.there = set(self.holds)
         self.run(faults)
 
@@ -90,7 +90,7 @@ class Driven:
                     assert list(end.order) == flat[: self.trained_on]
         assert not self.running and not self.schedule.configurations(), "a configuration never comes to its end"
 
-    def _began(self, unit: Unit) -> None:
+    def _began(self, unit: PlannedUnit) -> None:
         workers = [worker for _, worker in unit.seats]
         recorded = unit.epoch in self.orders.get(unit.configuration, {})
         assert recorded or len(set(workers)) == len(workers), "each rank has a worker of its own"
@@ -116,7 +116,7 @@ class Driven:
         busy = {worker for unit in self.running.values() for _, worker in unit.seats}
         flying = {unit.configuration for unit in self.running.values()}
         for configuration in set(self.schedule.configurations()) - flying:
-            epoch = self.schedule.epoch(configuration)
+            epoch = self.schedule.board.configurations[configuration].epoch
             seen = {each for group in self.seen[configuration].get(epoch, []) for each in group}
             trained = set(range(self.trained_on))
             left = trained - seen or set(range(self.count)) - seen

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.hopping.hopped_job import Progress, Training
+from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress
 from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
@@ -191,9 +191,15 @@ def test_what_a_controller_left_and_what_it_measured_keep_units_apart() -> None:
     files = [{"name": f"part-{place}"} for place in range(2)]
     spec = hopping().study.spec.model_copy(update={"data": DataSpec.model_validate({"partitions": files})})
     for together, expected in ((UNSET, 4.0), ((2, 1, 1), 4.0), ((2, 2), None)):
-        training = Training(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
-        left = Progress(
-            origin=None, params={}, epoch=2, state=state, visits=visits, together=together or (), points=(), elapsed=8.0
+        training = HoppedJob(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
+        left = JobProgress(
+            origin=None,
+            params={},
+            epoch=2,
+            state=state,
+            visits=list(visits),
+            together=list(together or [1] * 4),
+            elapsed=8.0,
         )
         training.go_on_from(left)
         assert training.together == together == training.failed(Outcome.PREEMPTED, "").together

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 LIMIT = 600
 BUSY = 300
-"""``cluster.worker_timeout`` of a computer that does much else."""
+"""``training.worker_timeout`` of a computer that does much else."""
 
 
 class Cluster:
@@ -114,9 +114,8 @@ class Hopping:
                 "folder": str(folder / "data"),
                 "load": "tests.hopping.hopping_objectives:load",
             },
-            "cluster": {"kind": "local", "workers": 2, "worker_timeout": BUSY}
-            if address is None
-            else {"kind": "address", "address": address, "worker_timeout": BUSY},
+            "cluster": {"kind": "local", "workers": 2} if address is None else {"kind": "address", "address": address},
+            "training": {"worker_timeout": BUSY},
             "tracking": {"mlflow": "off"},
         }
         self.file = folder / f"{name}.json"
@@ -268,13 +267,14 @@ def test_a_study_that_was_halted_goes_on_where_its_trials_were(tmp_path: Path) -
 
 
 def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_path: Path) -> None:
-    """SIGSTOP for longer than ``cluster.worker_timeout``: its unit is repeated, and what it says later is not heard."""
+    """SIGSTOP for longer than ``worker_timeout``: its unit is repeated, and what it says later is not heard."""
     for name in ("a", "b"):
         cluster.worker(name, [0, 1, 2, 3], validation=2)
     hopping = Hopping(
         tmp_path,
         address=cluster.address,
-        cluster={"kind": "address", "address": cluster.address, "worker_timeout": 5},
+        cluster={"kind": "address", "address": cluster.address},
+        training={"worker_timeout": 5},
         search={"method": "random", "max_resource": 6, "configs": 6},
     )
     process = hopping.start()
@@ -302,9 +302,7 @@ def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path)
     judge(first)
     for workers in (1, 3):
         name = f"again-{workers}"
-        spec = rerun_spec(first.entries(), name).plain() | {
-            "cluster": {"kind": "local", "workers": workers, "worker_timeout": BUSY}
-        }
+        spec = rerun_spec(first.entries(), name).plain() | {"cluster": {"kind": "local", "workers": workers}}
         again = Hopping(tmp_path, name=name, **spec)
         again.run()
         judge(again)

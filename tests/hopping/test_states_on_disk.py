@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from hpo_core.checkpoints.files import load, save
-from hpo_core.checkpoints.paths import files_of_attempt
-from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles, Training
+from hpo_core.checkpoints.storage import files_of_attempt
+from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
@@ -24,7 +24,7 @@ from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.training import Trainer
-from hpo_core.training.partitions.loaded_partitions import partition_data
+from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
@@ -60,7 +60,7 @@ def resumable(folder: Path) -> list[int]:
     """Trials whose progress is there; each of them names a state that is there."""
     found = []
     for path in folder.glob("hops/*/progress.msgpack"):
-        progress = msgspec.msgpack.decode(path.read_bytes(), type=Progress)
+        progress = msgspec.msgpack.decode(path.read_bytes(), type=JobProgress)
         assert (folder / progress.state.uri).is_file(), "it could not be gone on from"
         found.append(int(path.parent.name.removeprefix("trial-")))
     return found
@@ -85,7 +85,7 @@ def test_a_full_disk_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     world = on_disk(tmp_path)
     original = ProgressFiles.save
 
-    def full(self: ProgressFiles, trial: int, progress: Progress) -> None:
+    def full(self: ProgressFiles, trial: int, progress: JobProgress) -> None:
         if progress.epoch >= 2:
             raise StorageError("the disk is full")
         original(self, trial, progress)
@@ -163,9 +163,9 @@ def test_a_loader_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
 
 def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -> None:
     """A job that goes on from its eighth epoch has not been measured in the first eight."""
-    training = Training(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
+    training = HoppedJob(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
     state = Checkpoint("hops/trial-00000/attempt-0-unit-000007.safetensors", "", 8, 5)
-    training.go_on_from(Progress(origin=None, params={}, epoch=8, state=state, visits=(), points=(), elapsed=80.0))
+    training.go_on_from(JobProgress(origin=None, params={}, epoch=8, state=state, points=(), elapsed=80.0))
     job = training.unit_job([0], 0, 0, base="checkpoints", cached=1)
     usage = Usage(memory=1, cores=1.0, startup_seconds=0.1, unit_seconds=10.0)
     training.take(job, Report(trial=0, attempt=1, outcome=Outcome.COMPLETED, checkpoint=state, usage=usage))
@@ -179,7 +179,7 @@ def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -
 def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
     """One that was lost may still write when it is repeated, whatever the job is for."""
     job = Job(7, 3, stage, 1, {})
-    training = Training(job, lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
+    training = HoppedJob(job, lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
     first, again = (training.unit_job([0], 0, number, base=base, cached=1).unit for number in (0, 1))
     assert first is not None and again is not None and first.state != again.state
     for unit in (first, again):
@@ -198,7 +198,7 @@ def test_links_in_the_folder_of_hops_are_not_followed(tmp_path: Path) -> None:
     job = Job(0, 1, Rung(0, 0), 9, {})
     state = Checkpoint("hops/trial-00000/state.safetensors", "", 8, 5)
     (study / state.uri).write_bytes(b"state")
-    progress = Progress(origin=None, params={}, epoch=8, state=state, visits=(), points=(), elapsed=80.0)
+    progress = JobProgress(origin=None, params={}, epoch=8, state=state, points=(), elapsed=80.0)
 
     partial = own / "progress.msgpack.part"
     partial.symlink_to(precious)

@@ -16,7 +16,6 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
 from hpo_core.simulation import Simulation, VirtualClock
 from tests.conftest import completed, failed, make_spec
@@ -44,12 +43,6 @@ class InProcess:
     def inventory(self) -> Inventory:
         return Inventory.of(3)
 
-    def usages(self) -> dict[tuple[int, int], Usage]:
-        return {}
-
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        raise AssertionError("nothing shares a device here")
-
     poll_seconds = 1.0
 
     def now(self) -> float:
@@ -67,9 +60,6 @@ class InProcess:
             on_report(job, failed(job, Outcome.PREEMPTED) if was_cancelled else completed(job, loss(job)))
 
         threading.Thread(target=train, daemon=True).start()
-
-    def cancel_all(self) -> None:
-        self.cancel(list(self._cancelled))
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         for attempt in attempts:

@@ -13,7 +13,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
-from hpo_core.search.halving.rungs import Rung, rung_levels
+from hpo_core.search.rungs import LossRung, rung_levels
 from hpo_core.testing.fake_training import snapshot
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import judge
@@ -131,7 +131,7 @@ def test_recovery_at_any_entry_is_lawful(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=80), st.integers(2, 5), st.data())
 def test_rung_agrees_with_a_plain_sort(losses: list[float | None], eta: int, data: st.DataObject) -> None:
-    rung = Rung(1, eta)
+    rung = LossRung(1, eta)
     for trial, loss in enumerate(losses):
         rung.add(trial, loss)
         rung.check()

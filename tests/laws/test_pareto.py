@@ -15,10 +15,10 @@ from hpo_core.model.arithmetic import float_sum
 from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.stage import Rung as Stage
 from hpo_core.replay.audit import audit
-from hpo_core.search.halving.pareto_rungs import ParetoRung
-from hpo_core.search.halving.rungs import Rung, make_rung
+from hpo_core.search.pareto_rungs import ParetoRung
+from hpo_core.search.rungs import LossRung, make_rung
 from hpo_core.state import Incumbent, StudyState
-from hpo_core.state.pareto_front import add_to_front, dominates
+from hpo_core.state.best_results import add_to_front, dominates
 from tests.conftest import World, fresh, make_spec
 from tests.laws.test_laws import snapshot
 
@@ -156,7 +156,7 @@ def test_the_order_in_which_results_come_does_not_matter(given: list[Losses | No
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=60), st.integers(2, 5), st.data())
 def test_with_one_objective_it_is_the_common_rung(given: list[float | None], eta: int, data: st.DataObject) -> None:
-    plain, pareto = Rung(1, eta), ParetoRung(1, eta)
+    plain, pareto = LossRung(1, eta), ParetoRung(1, eta)
     seen: set[float] = set()
     for trial, loss in enumerate(given):
         loss = None if loss in seen else loss  # between equal losses a promoted trial stays first here

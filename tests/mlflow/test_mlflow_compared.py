@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.tracking.comparison_run import Logged, Tracked, log_comparison
 from hpo_core.tracking.follower import project_study
 from hpo_core.tracking.mlflow_client import open_client

@@ -16,11 +16,9 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.tracking import compare_url, run_url, shown_uri
-from hpo_core.tracking.catch_up import TrackerError
-from hpo_core.tracking.follower import FINISH, Follower, project_study
+from hpo_core.tracking.follower import FINISH, Follower, TrackerError, project_study
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.mlflow_links import reason_of
-from hpo_core.tracking.run_location import read_place
+from hpo_core.tracking.tracker_links import read_place, reason_of
 from tests.mlflow.test_mlflow import NAME, Tracker, play, start
 
 QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -13,8 +13,7 @@ from hpo_core import Study
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.trial import Job, Report
-from hpo_core.tracking.catch_up import project_study
-from hpo_core.tracking.follower import Follower
+from hpo_core.tracking.follower import Follower, project_study
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, good, play, start, tracker  # noqa: F401 - a fixture
 
 CONTROL = "control"

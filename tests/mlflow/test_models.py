@@ -17,11 +17,10 @@ from hpo_core.checkpoints.files import save
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Report
-from hpo_core.retraining.model_card import ModelCard, Repeat
-from hpo_core.retraining.model_registry import ModelRegistry
+from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.models.build_process import BuildRequest, build_model
+from hpo_core.tracking.model_build import BuildRequest, build_model
 from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 CODE = """

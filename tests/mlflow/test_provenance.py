@@ -22,9 +22,9 @@ from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.provenance import journal_copy, run_files
-from hpo_core.tracking.provenance.restore import Restored, restore_study
-from hpo_core.tracking.provenance.versions_file import note_version, read_versions
+from hpo_core.tracking import provenance_files, restore
+from hpo_core.tracking.provenance_files import note_version, read_versions
+from hpo_core.tracking.restore import Restored, restore_study
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, Train, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 
@@ -118,7 +118,7 @@ def test_an_upload_that_was_cut_off_before_its_tags(uploaded: Uploaded) -> None:
     """The file is ahead of the digest then; what is vouched for is imported."""
     ahead = uploaded.study.seq
     uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_entries", "5")
-    half = journal_copy.JournalCopy()
+    half = provenance_files.JournalCopy()
     for entry in entries_of(uploaded.study)[:5]:
         half.add(entry)
     uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_digest", half.digest)
@@ -149,7 +149,7 @@ def _bomb(lines: list[bytes]) -> bytes:
 def test_a_journal_that_was_tampered_with_is_refused(
     uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, damage: Callable[[list[bytes]], bytes]
 ) -> None:
-    monkeypatch.setattr(journal_copy, "MAX_LINE_BYTES", 1_000_000)
+    monkeypatch.setattr(provenance_files, "MAX_LINE_BYTES", 1_000_000)
     uploaded.replace("provenance/journal.jsonl.gz", damage(uploaded.lines()))
     with pytest.raises(JournalError):
         uploaded.restore()
@@ -158,7 +158,7 @@ def test_a_journal_that_was_tampered_with_is_refused(
 
 def test_a_digest_that_fits_a_journal_that_does_not_replay(uploaded: Uploaded) -> None:
     entries = entries_of(uploaded.study)
-    forged = journal_copy.JournalCopy()
+    forged = provenance_files.JournalCopy()
     for seq, entry in enumerate([*entries[:4], *entries[8:]]):
         forged.add(msgspec.structs.replace(entry, seq=seq))
     uploaded.replace("provenance/journal.jsonl.gz", forged.packed())
@@ -170,12 +170,11 @@ def test_a_digest_that_fits_a_journal_that_does_not_replay(uploaded: Uploaded) -
 
 
 def test_a_file_that_is_larger_than_it_may_be(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpo_core.tracking.provenance import restore
 
     monkeypatch.setattr(restore, "MAX_BYTES", 100 - 1024)
     with pytest.raises(HpoError, match="at most 100 are fetched"):
         uploaded.restore()
-    monkeypatch.setattr(run_files.RunFiles, "sizes", lambda self, folder: {f"{folder}/journal.jsonl.gz": 1})
+    monkeypatch.setattr(restore.RunFiles, "sizes", lambda self, folder: {f"{folder}/journal.jsonl.gz": 1})
     with pytest.raises(HpoError, match="cannot be fetched|cannot be reached"):  # it said 1 byte, and sent more
         uploaded.restore()
 

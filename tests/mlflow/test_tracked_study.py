@@ -9,9 +9,8 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobGranted
+from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_run_status, trial_tags
 from hpo_core.tracking.run_artifacts import lineage_table
-from hpo_core.tracking.run_contents import study_params, trial_run_status
-from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, facts, spec_of

@@ -12,7 +12,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.trial import Job, Point, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.trial_table import trial_table
+from hpo_core.tracking.mlflow_runs import trial_table
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 

@@ -19,9 +19,8 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
-from hpo_core.tracking.catch_up import TrackerError, project_all, project_study
-from hpo_core.tracking.follower import Follower
-from hpo_core.tracking.optuna.optuna_projection import OptunaProjection
+from hpo_core.tracking.follower import Follower, TrackerError, project_all, project_study
+from hpo_core.tracking.optuna_projection import OptunaProjection
 from hpo_core.tracking.projection import ProjectionBusyError
 from tests.conftest import make_spec
 from tests.methods import SEARCHES
@@ -284,7 +283,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_locked_database_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpo_core.tracking.optuna.optuna_storage._SECONDS", 0.1)
+    monkeypatch.setattr("hpo_core.tracking.optuna_projection._SECONDS", 0.1)
     study, clock = start(MemoryJournal(), configs=4)
     play(study, clock, jobs=2)
     copied(study, tmp_path, finish=False)

@@ -20,7 +20,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.optuna.study_import import import_study
+from hpo_core.tracking.optuna_import import import_study
 from tests.conftest import make_spec
 from tests.mlflow.test_mlflow import NAME, play, start
 
@@ -144,7 +144,7 @@ def test_ranges_that_move_and_kinds_that_do(url: str, home: Home) -> None:
     memory.add_trial(
         create_trial(value=1.0, params={"x": 1}, distributions={"x": optuna.distributions.IntDistribution(0, 1)})
     )
-    from hpo_core.tracking.optuna.study_import import _space
+    from hpo_core.tracking.optuna_import import _space
 
     with pytest.raises(SpecError, match="'x' has two kinds of values"):
         _space([*study.trials, *memory.trials])

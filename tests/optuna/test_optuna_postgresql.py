@@ -11,10 +11,9 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.study import Study
-from hpo_core.tracking.catch_up import project_all
-from hpo_core.tracking.follower import Follower
-from hpo_core.tracking.optuna.optuna_projection import OptunaProjection
-from hpo_core.tracking.optuna.study_import import import_study
+from hpo_core.tracking.follower import Follower, project_all
+from hpo_core.tracking.optuna_import import import_study
+from hpo_core.tracking.optuna_projection import OptunaProjection
 from tests.mlflow.test_mlflow import NAME, play, start
 from tests.postgresql import PostgreSQL
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.packed_placing import learn_from_journal
-from hpo_core.journal.measurement_files import read_file, written
+from hpo_core.journal.measurements import read_file, written
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.devices.usage import Usage
@@ -31,7 +31,7 @@ from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
-from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_in, kept_apart_lines
+from hpo_core.views.measured_needs import found_apart, kept_apart_in, kept_apart_lines
 from tests.placement.problems import ARCHITECTURES, assigned, check, cluster, waiting
 from tests.placement.test_packing_laws import POLICIES
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
@@ -280,7 +280,7 @@ def played(
     waiting, usages = list(jobs), []
     running: dict[int, tuple[Job, float, float]] = {}
     while waiting or running:
-        placed = placer.place(waiting[:8], now=now)
+        placed = placer.place(waiting[:8], now=now).begun
         waiting = [one for one in waiting if one.key not in {begun.key for begun, _ in placed}]
         running |= {one.trial: (one, now, 10.0) for one, _ in placed}
         rates = {}
@@ -329,13 +329,13 @@ def test_a_later_study_keeps_apart_what_an_earlier_one_measured() -> None:
     first, _, _ = mixed_pairs(learn=True)
     history = first.estimates.new_measurements()
     again = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
-    (one,) = again.place([job(0, width=1)])
-    assert again.place([job(1, width=2)]) == [] and len(again.place([job(2, width=1)])) == 1
+    (one,) = again.place([job(0, width=1)]).begun
+    assert again.place([job(1, width=2)]).begun == [] and len(again.place([job(2, width=1)]).begun) == 1
     assert one
     off = devices_for(gpu(), packing={"most": 2, "learn_pairs": False}, stated=dict(STATED), past=history)
-    assert len(off.place([job(0, width=1), job(1, width=2)])) == 2
+    assert len(off.place([job(0, width=1), job(1, width=2)]).begun) == 2
     other = devices_for(gpu(kind="H100"), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
-    assert len(other.place([job(0, width=1), job(1, width=2)])) == 2, "of this architecture nothing is known"
+    assert len(other.place([job(0, width=1), job(1, width=2)]).begun) == 2, "of this architecture nothing is known"
 
 
 def test_one_of_each_kind_is_measured_alone_where_that_is_asked_for() -> None:
@@ -345,7 +345,7 @@ def test_one_of_each_kind_is_measured_alone_where_that_is_asked_for() -> None:
     assert not any(usage.alone == 1000 for usage in played(never, jobs, SPEEDS)[:-1])
     assert never.estimates.pairs.kept_apart() == []
     placer = devices_for(
-        gpu(), packing={"most": 2, "learn_pairs": True, "measure_alone": True, "patience": 4}, stated=dict(STATED)
+        gpu(), packing={"most": 2, "learn_pairs": True, "measure_alone": True}, patience=4, stated=dict(STATED)
     )
     usages = played(placer, jobs, SPEEDS)
     whole = [usage for usage in usages if usage.share and usage.share[0] == 1000]
@@ -362,7 +362,7 @@ def test_one_that_began_before_a_pair_was_known_keeps_others_away_too() -> None:
         beside = [(msgspec.json.decode(key), round(1000 * number)) for key, number in one.beside]
         placer.estimates.learn(one.params, used, at=one.measured_at, architecture="A100", beside=beside)
     placer.update(Inventory((gpu(),)))
-    assert placer.place([job(1, width=2)]) == []
+    assert placer.place([job(1, width=2)]).begun == []
 
 
 def test_a_resumed_study_knows_from_its_journal_what_it_had_learned() -> None:

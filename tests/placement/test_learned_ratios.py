@@ -24,7 +24,7 @@ from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.jobs.measured_ratios import measured_ratio_lines, measured_ratios
+from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
 
 Law = Callable[[float], float]
@@ -57,7 +57,7 @@ def play(
     begin = now
     while waiting or running:
         placer.update(placer.inventory)
-        for one, slot in placer.place(waiting[:16], now=now):
+        for one, slot in placer.place(waiting[:16], now=now).begun:
             waiting.remove(one)
             running[one.key] = one, slot.name, now, kinds[one.params["width"]][1]
         loads: dict[str, float] = {}
@@ -125,7 +125,7 @@ def test_memory_is_never_oversubscribed() -> None:
     placer = devices_for(gpu(memory=4), packing={"look_ahead": 16}, stated={"memory": "1GB", "compute": 30, "cores": 0})
     placer.estimates.ratios.ratios = lambda: {"A100": 3.0}  # type: ignore[method-assign]
     placer.update(placer.inventory)
-    assert len(placer.place(jobs_of(20))) == 4, "compute has room for ten"
+    assert len(placer.place(jobs_of(20)).begun) == 4, "compute has room for ten"
 
 
 def test_where_memory_is_what_is_short_no_ratio_is_tried() -> None:

@@ -14,7 +14,7 @@ from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.demands import Estimates, StatedDemand
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.placer import Placement
@@ -36,6 +36,20 @@ def job(trial: int, attempt: int = 0, **params: Any) -> Job:
     return Job(trial, attempt, Rung(0, 0), 3, params)
 
 
+class PlayedMeter:
+    """Workers that say what a test says, and note what they are told."""
+
+    def __init__(self) -> None:
+        self.seen: dict[JobKey, Usage] = {}
+        self.limits: list[tuple[JobKey, int]] = []
+
+    def usages(self) -> dict[JobKey, Usage]:
+        return self.seen
+
+    def limit(self, attempt: JobKey, memory: int) -> None:
+        self.limits.append((attempt, memory))
+
+
 def devices_for(
     *devices: Device,
     packing: dict[str, Any] | None = None,
@@ -50,8 +64,6 @@ def devices_for(
         study="s",
         by=("width",),
         stated=StatedDemand.read(stated or {}),
-        quantile=spec.safety,
-        profiles=spec.profiles,
         past=past,
     )
     placer = SharedDevices(spec, POLICIES[spec.policy](), estimates, **more)
@@ -78,28 +90,28 @@ def ended(
 
 def test_a_quarter_of_a_device_until_it_is_measured_then_what_it_needs() -> None:
     placer = devices_for(gpu())
-    placed = placer.place([job(trial, width=8) for trial in range(9)])
+    placed = placer.place([job(trial, width=8) for trial in range(9)]).begun
     assert len(placed) == 4, "packing.profiles jobs of unknown need on one device"
-    share = placed[0][1].share
+    share = placed[0][1].portion
     assert share is not None and (share.memory, share.compute, share.capacity) == (10 * GB, 250, 40 * GB)
     placer.judge(ended(placed[0], Outcome.COMPLETED, memory=2 * GB))
     placer.release(placed[0][0].key)
-    later = placer.place([job(trial, width=8) for trial in range(10, 30)])
-    assert all(slot.share is not None and slot.share.memory < 3 * GB for _, slot in later)
+    later = placer.place([job(trial, width=8) for trial in range(10, 30)]).begun
+    assert all(slot.portion is not None and slot.portion.memory < 3 * GB for _, slot in later)
     assert len({slot.number for _, slot in [*placed[1:], *later]}) == len(placed) - 1 + len(later), "each its own place"
 
 
 def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     placer = devices_for(gpu(), gpu("GPU-b"), packing={"look_ahead": 3})
     assert placer.capacity().slots == 3
-    placed = placer.place([job(trial, width=8) for trial in range(3)])
+    placed = placer.place([job(trial, width=8) for trial in range(3)]).begun
     assert placer.capacity().slots == 6
     placer.release(placed[0][0].key)
     assert placer.capacity().slots == 6, "not after each job: each change is an entry of the journal"
     placer.update(placer.inventory)
     assert placer.capacity().slots == 5
     placer.update(Inventory())
-    assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]) == []
+    assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]).begun == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,7 @@ def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
 def test_amounts_have_the_digits_that_tell_them_apart(memory: int, free: int, words: str) -> None:
     capacity = Capacity(node="n1", architecture="A100", memory=40 * GB, free=free, cores=16_000, gpu=True)
     placer = devices_for(Device("GPU-a", 16, capacity), stated={"memory": memory})
-    assert placer.place([job(0, width=1)]) == []
+    assert placer.place([job(0, width=1)]).begun == []
     told = [news for _ in range(40) if (placer.update(placer.inventory), news := placer.news())[1]]
     assert words in told[0]
 
@@ -124,46 +136,48 @@ def test_amounts_have_the_digits_that_tell_them_apart(memory: int, free: int, wo
 def test_most_jobs_on_a_device(most: int, ratio: float) -> None:
     packing = {"most": most, "oversubscribe": ratio}
     placer = devices_for(gpu(), packing=packing, stated={"memory": "1MB", "compute": 0, "cores": 0})
-    assert len(placer.place([job(trial, width=8) for trial in range(40)])) == most
+    assert len(placer.place([job(trial, width=8) for trial in range(40)]).begun) == most
 
 
 def test_oversubscription_scales_compute_alone() -> None:
     stated = {"memory": "1GB", "compute": 50, "cores": 1}
     jobs = [job(trial, width=8) for trial in range(30)]
-    assert len(devices_for(gpu(), stated=stated).place(jobs)) == 2
-    assert len(devices_for(gpu(), stated=stated, packing={"oversubscribe": {"A100": 3}}).place(jobs)) == 6
-    assert len(devices_for(gpu(memory=4), stated=stated, packing={"oversubscribe": {"default": 3}}).place(jobs)) == 4
+    assert len(devices_for(gpu(), stated=stated).place(jobs).begun) == 2
+    assert len(devices_for(gpu(), stated=stated, packing={"oversubscribe": {"A100": 3}}).place(jobs).begun) == 6
+    assert (
+        len(devices_for(gpu(memory=4), stated=stated, packing={"oversubscribe": {"default": 3}}).place(jobs).begun) == 4
+    )
 
 
 def test_what_others_use_is_left_alone_and_a_limit_holds() -> None:
     stated = {"memory": "10GB", "compute": 1, "cores": 0}
     jobs = [job(trial, width=8) for trial in range(9)]
-    assert len(devices_for(gpu(free=25), stated=stated).place(jobs)) == 2
-    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"A100": "30GB"}}).place(jobs)) == 3
-    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"default": "12GB"}}).place(jobs)) == 1
+    assert len(devices_for(gpu(free=25), stated=stated).place(jobs).begun) == 2
+    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"A100": "30GB"}}).place(jobs).begun) == 3
+    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"default": "12GB"}}).place(jobs).begun) == 1
 
 
 def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     placer = devices_for(gpu())
-    placed = placer.place([job(trial, width=8) for trial in range(2)])
+    placed = placer.place([job(trial, width=8) for trial in range(2)]).begun
     told = placer.judge(ended(placed[0], Outcome.OUT_OF_MEMORY, memory=11 * GB))
     placer.release(placed[0][0].key)
     assert told.outcome is Outcome.OUT_OF_MEMORY
-    assert placer.place([job(0, 1, width=8)]) == [], "the other one still runs there"
+    assert placer.place([job(0, 1, width=8)]).begun == [], "the other one still runs there"
     placer.judge(ended(placed[1], Outcome.COMPLETED, memory=GB, at=200.0))
     placer.release(placed[1][0].key)
-    again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]])
+    again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]]).begun
     assert [placed.trial for placed, _ in again] == [0]
-    share = again[0][1].share
+    share = again[0][1].portion
     assert share is not None and share.alone and share.memory >= 20 * GB
     placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
     placer.release(again[0][0].key)
-    assert len(placer.place([job(trial, width=9) for trial in range(5, 9)])) == 4
+    assert len(placer.place([job(trial, width=9) for trial in range(5, 9)]).begun) == 4
 
 
 def test_neighbours_that_die_in_the_same_second_are_not_to_blame() -> None:
     placer = devices_for(gpu())
-    one, two, three, other = placer.place([job(trial, width=trial) for trial in range(4)])
+    one, two, three, other = placer.place([job(trial, width=trial) for trial in range(4)]).begun
     assert placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB)).outcome is Outcome.OUT_OF_MEMORY
     told = placer.judge(ended(two, Outcome.OUT_OF_MEMORY, memory=GB, at=100.4, message="CUDA out of memory"))
     assert told.outcome is Outcome.PREEMPTED and "CUDA out of memory" in told.message and "GPU-a" in told.message
@@ -173,7 +187,7 @@ def test_neighbours_that_die_in_the_same_second_are_not_to_blame() -> None:
     assert told.outcome is Outcome.ERROR, "its own mistake"
     for placement in (one, two, three, other):
         placer.release(placement[0].key)
-    (late,) = placer.place([job(7, width=7)])
+    (late,) = placer.place([job(7, width=7)]).begun
     told = placer.judge(ended(late, Outcome.CRASHED, memory=GB, at=105.0))
     assert told.outcome is Outcome.CRASHED, "seconds later"
 
@@ -183,7 +197,7 @@ def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
     outcomes = []
     for attempt in range(5):
         at = 100.0 * attempt
-        placed = placer.place([job(100 + attempt, width=10 + attempt), job(1, attempt, width=2)])
+        placed = placer.place([job(100 + attempt, width=10 + attempt), job(1, attempt, width=2)]).begun
         victim, guilty = sorted(placed, key=lambda placement: placement[0].trial)
         placer.judge(ended(guilty, Outcome.OUT_OF_MEMORY, memory=39 * GB, at=at))
         outcomes.append(placer.judge(ended(victim, Outcome.CRASHED, memory=GB, at=at)).outcome)
@@ -197,7 +211,7 @@ def test_attempts_that_ran_one_after_another_do_not_excuse_each_other() -> None:
     placer = devices_for(gpu(), packing={"most": 1})
     outcomes = []
     for number in range(3):
-        (placed,) = placer.place([job(number, width=number)])
+        (placed,) = placer.place([job(number, width=number)]).begun
         at = 100 + 0.3 * number
         report = ended(placed, Outcome.OUT_OF_MEMORY, memory=GB, at=at, message="out of memory")
         outcomes.append(placer.judge(msgspec.structs.replace(report, started=at - 0.25)).outcome)
@@ -207,12 +221,12 @@ def test_attempts_that_ran_one_after_another_do_not_excuse_each_other() -> None:
 
 def test_one_that_began_after_the_memory_ran_out_is_not_excused_by_that() -> None:
     placer = devices_for(gpu())
-    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
     late = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=100.1)
     assert placer.judge(late).outcome is Outcome.CRASHED
     placer = devices_for(gpu())
-    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
     unknown = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=0.0)
     assert placer.judge(unknown).outcome is Outcome.PREEMPTED, "nobody knows when it began"
@@ -222,115 +236,123 @@ def test_one_that_began_after_the_memory_ran_out_is_not_excused_by_that() -> Non
 def test_a_job_that_needs_the_whole_device_begins_by_every_policy(policy: str) -> None:
     packing = {"policy": policy, "memory": "400MB"}
     placer = devices_for(gpu(), packing=packing, stated={"memory": "400MB", "compute": 100})
-    assert names(placer.place([job(0, width=8)])) == [(0, "GPU-a")]
+    assert names(placer.place([job(0, width=8)]).begun) == [(0, "GPU-a")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_retry_alone_gets_the_whole_device_by_every_policy(policy: str) -> None:
     placer = devices_for(gpu(), packing={"policy": policy, "memory": "400MB"})
-    (placed,) = placer.place([job(0, width=8)])
+    (placed,) = placer.place([job(0, width=8)]).begun
     placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=350_000_000))
     placer.release(placed[0].key)
-    again = placer.place([job(0, 1, width=8)])
-    assert [slot.share.allowed for _, slot in again if slot.share is not None] == [400_000_000]
+    again = placer.place([job(0, 1, width=8)]).begun
+    assert [slot.portion.allowed for _, slot in again if slot.portion is not None] == [400_000_000]
 
 
 def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() -> None:
     placer = devices_for(gpu(), gpu("GPU-b", memory=80, kind="H100"), stated={"memory": "1GB * width", "compute": 10})
     jobs = [job(0, width=100), job(1, width=50), job(2, width=3)]
-    (report,) = placer.refused(jobs)
+    placed = placer.place(jobs)
+    (report,) = placed.refused
     assert (report.trial, report.outcome) == (0, Outcome.OUT_OF_MEMORY)
     assert "memory 100 GB of 40 GB" in report.message and "of 80 GB" in report.message
     assert "packing.demand" in report.message
-    assert sorted(names(placer.place(jobs[1:]))) == [(1, "GPU-b"), (2, "GPU-a")]
-    assert devices_for(stated={"memory": "1GB * width"}).refused(jobs) == [], "no device yet: it waits"
+    assert sorted(names(placed.begun)) == [(1, "GPU-b"), (2, "GPU-a")]
+    assert devices_for(stated={"memory": "1GB * width"}).place(jobs) == ([], []), "no device yet: it waits"
     used = devices_for(gpu(free=1), stated={"memory": "5GB"})
-    assert used.refused(jobs) == [] and used.place(jobs) == [], "it will fit when others have gone"
+    assert used.place(jobs) == ([], []), "it will fit when others have gone"
 
 
 def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
-    placer = devices_for(gpu(), packing={"most": 64})
-    placed = placer.place([job(trial, width=8) for trial in range(20)])
-    assert len(placed) == 4
+    meter = PlayedMeter()
+    placer = devices_for(gpu(), packing={"most": 64}, meter=meter)
+    placed = placer.place([job(trial, width=8) for trial in range(20)], now=5.0).begun
+    assert len(placed) == 4 == len(placer.new_placements())
     seen = Usage(device_memory=GB, compute=0.05, cores=0.1, unit_seconds=1.0)
-    placer.update(placer.inventory, {placed[0][0].key: seen})
-    placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]))
+    meter.seen = {placed[0][0].key: seen}
+    placer.update(placer.inventory)
+    placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]).begun)
     assert len(later) == 4, "three of 250 permille and one of 50 leave 200"
-    ((key, memory),) = placer.lowered()
-    assert key == placed[0][0].key and GB <= memory < 2 * GB and placer.lowered() == []
+    placer.update(placer.inventory)
+    ((key, memory),) = meter.limits
+    assert key == placed[0][0].key and GB <= memory < 2 * GB
+    lowered, *others = placer.new_placements()
+    assert (lowered.trial, lowered.share[1], lowered.began, len(others)) == (0, memory, 5.0, 4)
+    assert placer.usages() == meter.seen
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
-    placer.update(placer.inventory, {placed[0][0].key: grown})
-    assert placer.place([job(50, width=8)]) == [], "it holds what it was seen to use"
+    meter.seen = {placed[0][0].key: grown}
+    placer.update(placer.inventory)
+    assert placer.place([job(50, width=8)]).begun == [], "it holds what it was seen to use"
 
 
 def test_a_device_that_leaves_takes_its_room_along() -> None:
     placer = devices_for(gpu(), gpu("GPU-b"), stated={"memory": "30GB", "compute": 50})
-    placed = placer.place([job(0, width=8), job(1, width=8)])
+    placed = placer.place([job(0, width=8), job(1, width=8)]).begun
     assert {slot.name for _, slot in placed} == {"GPU-a", "GPU-b"}
     placer.update(Inventory((gpu("GPU-b"),)))
-    assert placer.place([job(2, width=8)]) == []
+    assert placer.place([job(2, width=8)]).begun == []
     for placement in placed:
         placer.judge(ended(placement, Outcome.LOST))
         placer.release(placement[0].key)
-    assert names(placer.place([job(3, width=8), job(4, width=8)])) == [(3, "GPU-b")]
+    assert names(placer.place([job(3, width=8), job(4, width=8)]).begun) == [(3, "GPU-b")]
     placer.update(Inventory((gpu("GPU-b"), gpu("GPU-c"))))
-    assert names(placer.place([job(4, width=8)])) == [(4, "GPU-c")]
+    assert names(placer.place([job(4, width=8)]).begun) == [(4, "GPU-c")]
 
 
 def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_given_up_for_it() -> None:
     placer = devices_for(gpu(free=3))
     jobs = [job(0, width=1), job(1, width=2)]
-    (placed,) = placer.place(jobs)
-    share = placed[1].share
+    (placed,) = placer.place(jobs).begun
+    share = placed[1].portion
     assert share is not None and share.memory == share.capacity == 3 * GB, "all that is left, for one"
     told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=3 * GB))
     placer.release(placed[0].key)
     assert told.outcome is Outcome.PREEMPTED and "Others used 37 GB of GPU-a" in told.message
     width = placed[0].params["width"]
-    assert placer.place([job(placed[0].trial, 1, width=width)]) == [], "it failed with as much"
+    assert placer.place([job(placed[0].trial, 1, width=width)]).begun == [], "it failed with as much"
     placer.update(Inventory((gpu(free=39),)))
-    ((_, slot),) = placer.place([job(placed[0].trial, 1, width=width)])
-    assert slot.share is not None and 6 * GB <= slot.share.memory <= 39 * GB
+    ((_, slot),) = placer.place([job(placed[0].trial, 1, width=width)]).begun
+    assert slot.portion is not None and 6 * GB <= slot.portion.memory <= 39 * GB
 
 
 def test_a_retry_alone_on_what_others_leave_is_no_failure_and_one_on_nearly_all_is() -> None:
     placer = devices_for(gpu(free=20), alone=[0])
-    (placed,) = placer.place([job(0, width=1)])
-    assert placed[1].share is not None and placed[1].share.alone
+    (placed,) = placer.place([job(0, width=1)]).begun
+    assert placed[1].portion is not None and placed[1].portion.alone
     assert placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=20 * GB)).outcome is Outcome.PREEMPTED
     placer.release(placed[0].key)
     placer.update(Inventory((gpu(free=37),)))
-    (placed,) = placer.place([job(0, 1, width=1)])
+    (placed,) = placer.place([job(0, 1, width=1)]).begun
     told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=37 * GB))
     assert told.outcome is Outcome.OUT_OF_MEMORY, "else it would wait for ever for the last gigabytes"
 
 
 def test_that_all_jobs_wait_is_told_once_with_the_reason() -> None:
     placer = devices_for(gpu(free=5), stated={"memory": "30GB"})
-    assert placer.place([job(0, width=1), job(1, width=1)]) == []
+    assert placer.place([job(0, width=1), job(1, width=1)]).begun == []
     told = [news for _ in range(100) if (placer.update(placer.inventory), news := placer.news())[1]]
     assert len(told) == 1 and "2 jobs wait" in told[0] and "it needs 30 GB, 5 GB of 40 GB are free" in told[0]
 
 
 def test_what_was_measured_above_the_limit_ran_there_and_may_do_so_again() -> None:
     placer = devices_for(gpu(), packing={"memory": {"A100": "8GB"}})
-    (placed,) = placer.place([job(0, width=1)])
+    (placed,) = placer.place([job(0, width=1)]).begun
     placer.judge(ended(placed, Outcome.COMPLETED, memory=8_500_000_000))
     placer.release(placed[0].key)
     again = job(0, 1, width=1)
-    assert placer.refused([again]) == [] and names(placer.place([again])) == [(0, "GPU-a")]
+    assert names(placer.place([again]).begun) == [(0, "GPU-a")]
 
 
 def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -> None:
-    placer = devices_for(gpu(), packing={"patience": 2}, stated={"memory": "1GB * width", "compute": 10})
-    running = placer.place([job(1, width=18), job(2, width=18)])
+    placer = devices_for(gpu(), patience=2, stated={"memory": "1GB * width", "compute": 10})
+    running = placer.place([job(1, width=18), job(2, width=18)]).begun
     waiting, number = [job(0, width=36)], 3
     for _ in range(12):
         waiting += [job(number, width=18), job(number + 1, width=18)]
         number += 2
         placer.judge(ended(running[0], Outcome.COMPLETED, memory=GB))
         placer.release(running.pop(0)[0].key)
-        placed = placer.place(waiting)
+        placed = placer.place(waiting).begun
         running += placed
         waiting = [one for one in waiting if one.key not in {begun.key for begun, _ in placed}]
         if (0, 0) in {begun.key for begun, _ in placed}:
@@ -339,15 +361,15 @@ def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -
 
 
 def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
-    placer = devices_for(gpu(memory=80), packing={"patience": 1}, stated={"memory": "1GB * width", "compute": 10})
-    running = placer.place([job(1, width=40)])
+    placer = devices_for(gpu(memory=80), patience=1, stated={"memory": "1GB * width", "compute": 10})
+    running = placer.place([job(1, width=40)]).begun
     placer.place([job(0, width=60), job(2, width=30)])
     placer.place([job(0, width=60), job(3, width=30)])
     for key in [(1, 0), (2, 0), (3, 0)]:
         placer.release(key)
     assert running
     placer.update(Inventory((gpu(memory=80, free=45),)))
-    assert names(placer.place([job(0, width=60), job(4, width=6), job(5, width=7)])) in (
+    assert names(placer.place([job(0, width=60), job(4, width=6), job(5, width=7)]).begun) in (
         [(4, "GPU-a"), (5, "GPU-a")],
         [(5, "GPU-a"), (4, "GPU-a")],
     )
@@ -355,15 +377,15 @@ def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
 
 def test_who_may_have_died_of_a_neighbour_is_judged_a_moment_later() -> None:
     placer = devices_for(gpu())
-    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     crash = ended(one, Outcome.ERROR, memory=GB, message="CUDA error: unspecified launch failure")
-    assert placer.is_doubtful(crash)
-    assert not placer.is_doubtful(ended(one, Outcome.ERROR, memory=GB, message="ValueError: x"))
-    assert not placer.is_doubtful(ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB)), "it took more than its share"
-    placer.judge(ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB))
+    assert placer.judge(crash, waited=False) is None
+    assert placer.judge(ended(one, Outcome.ERROR, memory=GB, message="ValueError: x"), waited=False) is not None
+    out_of_memory = ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB)
+    assert placer.judge(out_of_memory, waited=False) is not None, "it took more than its share"
     assert placer.judge(crash).outcome is Outcome.PREEMPTED
     placer.release(two[0].key)
-    assert not placer.is_doubtful(crash), "nobody is beside it"
+    assert placer.judge(crash, waited=False) is not None, "nobody is beside it"
 
 
 steps = st.lists(
@@ -397,7 +419,7 @@ def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[An
         elif step[0] == "devices":
             there = dict(step[1])
             placer.update(Inventory(tuple(gpu(name, memory=40, free=free) for name, free in there.items())))
-        placements = placer.place(waiting)
+        placements = placer.place(waiting).begun
         begun = {placed.key for placed, _ in placements}
         assert len(begun) == len(placements)
         waiting = [one for one in waiting if one.key not in begun]
@@ -406,7 +428,7 @@ def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[An
             running[placed.key] = placed, slot
         for name, free in there.items():
             new = {slot.name for _, slot in placements}
-            shares = [slot.share for _, slot in running.values() if slot.name == name and slot.share is not None]
+            shares = [slot.portion for _, slot in running.values() if slot.name == name and slot.portion is not None]
             if name in new:
                 assert sum(share.memory for share in shares) <= free * GB
                 assert sum(share.compute for share in shares) <= 1000 and len(shares) <= 6
@@ -423,9 +445,9 @@ def processors(cores: int = 2000) -> Device:
 def test_of_processors_oversubscription_scales_the_cores() -> None:
     stated = {"memory": "1GB", "cores": 1}
     jobs = [job(trial, width=8) for trial in range(30)]
-    assert len(devices_for(processors(), stated=stated).place(jobs)) == 2
+    assert len(devices_for(processors(), stated=stated).place(jobs).begun) == 2
     placer = devices_for(processors(), stated=stated, packing={"oversubscribe": 2.5})
-    assert len(placer.place(jobs)) == 5
+    assert len(placer.place(jobs).begun) == 5
     assert placer.lacking(jobs[-1]) == {"CPU": "compute 50 % of 0 %, cores 1 of 0"}
 
 
@@ -440,7 +462,7 @@ def test_what_jobs_get_while_they_wait_for_each_other_is_not_what_they_need() ->
     counts = []
     for turn in range(4):
         jobs = [job(10 * turn + number, width=8) for number in range(64)]
-        placed = placer.place(jobs)
+        placed = placer.place(jobs).begun
         counts.append(len(placed))
         for at, (one, _) in enumerate(placed):  # two cores, shared by all
             report = Report(

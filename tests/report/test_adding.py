@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpo_core import MemoryJournal
-from hpo_core.report.study.series import read_series
-from hpo_core.tracking.run_tags import TRIAL_TAGS, trial_tags
+from hpo_core.report.series import read_series
+from hpo_core.tracking.mlflow_runs import TRIAL_TAGS, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh
 from tests.methods import spec_of

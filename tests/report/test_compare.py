@@ -13,8 +13,8 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
-from hpo_core.report.median_band import band
+from hpo_core.report.bands import band
+from hpo_core.report.comparison import Comparison, write_comparison
 from tests.conftest import World, fresh, make_spec
 
 

@@ -8,12 +8,11 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.report.jobs.device_lanes import device_table, uses_of
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import key_numbers
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import figures, key_numbers, render
+from hpo_core.report.timelines import device_table, uses_of
 from tests.report.packed_study import packed_study
-from tests.report.test_report import World
+from tests.report.test_report import World, html
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def test_table_counts_what_the_journal_holds(series: Series) -> None:
     uses = uses_of(series)
     assert sum(use.jobs for use in uses) == sum(isinstance(e, JobCompleted | AttemptFailed) for e in events)
     assert sum(use.failed for use in uses) == sum(isinstance(e, AttemptFailed) for e in events) > 0
-    assert device_table(series).count("<tr>") == 1 + len(uses)
+    assert html(device_table(series)).count("<tr>") == 1 + len(uses)
     page = render(series)
     assert 'data-csv="packed-gpus-devices.csv"' in page and "packing fill, compute oversubscribed 1.5 (A100)" in page
     assert "utilization" not in [label for label, _, _ in key_numbers(series)], "slots are jobs to choose from here"
@@ -54,9 +53,9 @@ def test_many_devices_and_one_that_runs(series: Series) -> None:
     many = read_series(packed_study({"method": "random", "configs": 60, "max_resource": 1}, devices=("A100",) * 14))
     found = {figure.key: figure for figure in figures(many)}
     assert "Of 14 devices the 12 with most jobs are drawn" in found["device-load"].caption
-    assert device_table(many).count("<tr>") == 15
+    assert html(device_table(many)).count("<tr>") == 15
     none = read_series(packed_study({"method": "random", "configs": 9, "max_resource": 1}, reports=0))
-    assert uses_of(none) == [] and device_table(none) == ""
+    assert uses_of(none) == [] and html(device_table(none)) == ""
 
 
 def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None:
@@ -71,7 +70,7 @@ def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None
     found = {figure.key: figure for figure in figures(begun)}
     (shown,) = [trace for trace in found["devices"].data if trace["name"] == "running"]
     assert len(shown["x"]) == 11 and all("running after" in line and "share: 25%" in line for line in shown["text"])
-    assert "<th>running</th>" in device_table(begun)
+    assert "<th>running</th>" in html(device_table(begun))
     jobs = [trace for trace in found["jobs"].data if trace["name"] == "running"]
     assert [len(trace["x"]) for trace in jobs] == [11], "one that waits trains nowhere"
     assert ("jobs done", "2", "0 failed attempts, 11 running, 3 waiting for a device") in key_numbers(begun)
@@ -80,4 +79,4 @@ def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None
 
 def test_studies_that_do_not_pack_have_none_of_it() -> None:
     shown = read_series(World().play().entries())
-    assert device_table(shown) == "" and "devices" not in [figure.key for figure in figures(shown)]
+    assert html(device_table(shown)) == "" and "devices" not in [figure.key for figure in figures(shown)]

@@ -7,12 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hpo_core.model.events import JobCompleted, JobGranted
-from hpo_core.report.jobs.grid_cells import GridCells
-from hpo_core.report.jobs.grid_map import grid_figures
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import render
+from hpo_core.report.grid_map import GridCells, grid_figures
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.views.jobs.grid_states import grid_points
+from hpo_core.views.grid_states import grid_points
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 

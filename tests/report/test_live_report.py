@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import StudyNotFoundError
-from hpo_core.report import live_report
-from hpo_core.report.live_report import LiveReport
+from hpo_core.report import live
+from hpo_core.report.live import LiveReport
 from hpo_flows.command import app
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
@@ -35,7 +35,7 @@ def version(report: LiveReport) -> dict[str, object]:
 
 
 def test_the_page_follows_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_report, "_REST", 0.0)
+    monkeypatch.setattr(live, "_REST", 0.0)
     world = World(failing=False)
     report = LiveReport(world.journal, "digits-mlp", tmp_path)
     first = report.answer("")
@@ -55,7 +55,7 @@ def test_the_page_follows_the_journal(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_page_that_takes_long_is_not_written_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_report, "_REST", 1e9)
+    monkeypatch.setattr(live, "_REST", 1e9)
     world = World(failing=False)
     report = LiveReport(world.journal, "digits-mlp", tmp_path)
     before = version(report)

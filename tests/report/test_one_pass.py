@@ -14,7 +14,7 @@ from hpo_core.home import Home
 from hpo_core.journal import sql
 from hpo_core.model.events import Entry
 from hpo_core.report import write_report
-from hpo_core.report.compare.comparison_page import Comparison
+from hpo_core.report.comparison import Comparison
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh
 from tests.methods import spec_of

@@ -20,14 +20,13 @@ from hpo_core.model.errors import JournalError, StorageError
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Point
 from hpo_core.report import write_report
-from hpo_core.report.scale import log_ticks, round_ticks, scale
-from hpo_core.report.study.importance import importances
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import failure_rows, key_numbers
-from hpo_core.report.study.trials_by_rung import rung_table
-from hpo_core.report.style import Figure
-from hpo_core.views.next_command import next_command
+from hpo_core.report.html_page import Section, card
+from hpo_core.report.ladder import rung_table
+from hpo_core.report.parameters import importances
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import failure_rows, figures, key_numbers, render
+from hpo_core.report.style import Figure, log_ticks, round_ticks, scale
+from hpo_core.views.failure_reasons import next_command
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"type": "float", "low": 1e-5, "high": 1.0, "log": True},
@@ -123,6 +122,11 @@ class World:
             begin(self.study.tell_report(done))
         self.study.check()
         return self
+
+
+def html(*parts: Section | None) -> str:
+    """Sections as the page shows them."""
+    return "".join(card(part) for part in parts if part is not None)
 
 
 def written(world: World, path: Path) -> str:

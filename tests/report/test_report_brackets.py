@@ -10,13 +10,11 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobCompleted
-from hpo_core.report.study.bracket_tables import brackets, course
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import render
-from hpo_core.report.study.tables import failure_rows, head, key_numbers, top_trials
-from hpo_core.report.study.trials_by_rung import rung_table
+from hpo_core.report.ladder import rung_table
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
 from tests.methods import SEARCHES, spec_of
-from tests.report.test_report import SPACE, World, events, told, written
+from tests.report.test_report import SPACE, World, events, html, told, written
 from tests.views.test_rungs_view import HUNDRED
 
 LADDER: dict[str, Any] = {"configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -79,15 +77,15 @@ def test_trials_climb_in_the_panel_of_their_bracket() -> None:
 def test_the_table_of_brackets_says_what_each_took_and_brought() -> None:
     world = World(search=OWN).play()
     series, _ = told(world)
-    unlabelled = re.sub(' data-label="[^"]*"', "", brackets(series))
+    unlabelled = re.sub(' data-label="[^"]*"', "", html(brackets(series)))
     for bracket in range(3):
         trials = [trial for trial in series.trials if trial.bracket == bracket]
         units, results = sum(t.resource for t in trials), sum(len(t.results) for t in trials)
         cells = [bracket, 3**bracket, len(trials), results, units]
         assert "<tr>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) in unlabelled
-    assert "<th>bracket</th>" in top_trials(series)
+    assert "<th>bracket</th>" in html(top_trials(series))
     one, _ = told(World().play())
-    assert brackets(one) == "" and "<th>bracket</th>" not in top_trials(one)
+    assert html(brackets(one)) == "" and "<th>bracket</th>" not in html(top_trials(one))
 
 
 def test_shared_rungs_say_who_began_where() -> None:
@@ -100,7 +98,7 @@ def test_shared_rungs_say_who_began_where() -> None:
         assert f"; {began} began here" in words[bracket]
     assert "began" not in words[3]
     assert "share these rungs" in drawn["rungs"].caption
-    assert "All brackets share their rungs" in brackets(series)
+    assert "All brackets share their rungs" in html(brackets(series))
     assert [sum(row) for row in rung_table(series)] == [rung.results for rung in world.study.method.rungs()]
 
 
@@ -111,7 +109,7 @@ def test_a_hundred_brackets_are_drawn_by_shape(tmp_path: Path) -> None:
     assert drawn["rungs"].layout["height"] < 900 and drawn["ladder"].layout["height"] < 1800
     done = world.study.method.rungs()
     assert sum(map(sum, rung_table(series))) == sum(rung.results for rung in done)
-    assert brackets(series).count("<tr>") == 1 + 5
+    assert html(brackets(series)).count("<tr>") == 1 + 5
     written(world, tmp_path)
 
 
@@ -132,7 +130,7 @@ def test_closed_rungs_and_openings_are_drawn() -> None:
     shapes = drawn["ladder"].layout["shapes"]
     assert len(shapes) == len(world.study.method.rungs()) - len(closed), "no band where nothing is open"
     assert [shape["x0"] for shape in shapes if shape["xref"] == "x"] == [note["x"] for note in notes]
-    table = course(series)
+    table = html(course(series))
     for event in raised:
         assert f"trial {event.trial} came to place {event.place}, where rung {event.rung - 2} had" in table
 
@@ -177,14 +175,14 @@ def test_a_stop_rule_is_told_in_words() -> None:
     world.study.recover("again:2")
     world.play(60)
     series, _ = told(world)
-    assert course(series).count("halted") >= 1 and "resumed" in course(series)
+    assert html(course(series)).count("halted") >= 1 and "resumed" in html(course(series))
 
 
 def test_an_extension_is_part_of_the_course() -> None:
     world = World(failing=False).play()
-    assert course(read_series(world.entries())) == ""
+    assert html(course(read_series(world.entries()))) == ""
     world.study.extend(7)
-    assert "7 more configurations were asked for" in course(read_series(world.entries()))
+    assert "7 more configurations were asked for" in html(course(read_series(world.entries())))
 
 
 def test_failures_name_the_bracket_where_there_are_several() -> None:

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from hpo_core.journal.codec import decode_entry
-from hpo_core.report import live_report
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
-from hpo_core.report.live_report import LiveReport
-from hpo_core.report.local_server import LocalServer
-from hpo_core.report.study.study_page import write_report
+from hpo_core.report import live
+from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.live import LiveReport, LocalServer
+from hpo_core.report.study_page import write_report
 from tests.deployed.test_browser import PATIENCE, page
 from tests.golden.make import FOLDER as GOLDEN
 from tests.report.packed_study import packed_study
@@ -53,8 +52,8 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     """The study as ``hpo report --live`` serves it."""
-    monkeypatch.setattr(live_report, "ASK_SECONDS", 0.2)
-    monkeypatch.setattr(live_report, "_REST", 0.0)
+    monkeypatch.setattr(live, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(live, "_REST", 0.0)
     made = LocalServer(LiveReport(world.journal, NAME, tmp_path).answer)
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
@@ -165,7 +164,7 @@ def test_what_attempts_used_is_in_their_section_and_in_the_table(
     page.wait_for_selector("#trial-curve .main-svg")
     assert "used" not in page.locator("#trial th").all_inner_texts(), "nothing was measured"
 
-    lines = (GOLDEN / "used-format-3.jsonl").read_text().splitlines()
+    lines = (GOLDEN / "used-format-1.jsonl").read_text().splitlines()
     write_report([decode_entry(line) for line in lines], tmp_path / "used.html")
     page.goto((tmp_path / "used.html").as_uri() + "#trial-4")
     page.wait_for_selector("#trial-curve .main-svg")

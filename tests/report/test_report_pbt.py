@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from hpo_core.report.population.family_tree import lineage_tree
-from hpo_core.report.population.population_fitness import population_fitness
-from hpo_core.report.population.schedule_figure import schedules
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures
-from hpo_core.report.study.tables import key_numbers
+from hpo_core.report.population import lineage_tree, population_fitness, schedules
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import figures, key_numbers
 from hpo_core.report.style import Figure
+from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.lineage import read_lineage
-from hpo_core.views.next_command import next_command
 from tests.report.test_report import SPACE, World, written
 
 PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}

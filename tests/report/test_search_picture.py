@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from hpo_core.report.search_picture import search_picture
+from hpo_core.report.pictures import search_picture
 from hpo_core.study import Study
-from hpo_flows.study_run.prefect_artifacts import study_markdown
+from hpo_flows.prefect_pages.artifacts import study_markdown
 from tests.conftest import make_spec
 
 

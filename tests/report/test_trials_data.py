@@ -6,21 +6,19 @@ import json
 import math
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 
+from hpo_core.report import trials_table as embedded
 from hpo_core.report import write_report
-from hpo_core.report.study.contour_figure import contour
-from hpo_core.report.study.distribution_figure import distribution
-from hpo_core.report.study.importance import importances
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import figures
-from hpo_core.report.trials import embedded_trials as embedded
-from hpo_core.report.trials.log_tails import TAIL, log_tail
+from hpo_core.report.curves import distribution
+from hpo_core.report.parameters import contour, importances
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import figures
+from hpo_core.report.trials_table import TAIL, log_tail
 from tests.report.test_report import ASHA, SPACE, World, quadratic
 
 
@@ -139,29 +137,11 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     first, second = list(found.shares)[:2]
     assert first in figure.layout["xaxis"]["title"]["text"] and second in figure.layout["yaxis"]["title"]["text"]
     surface, dots = figure.data[:2]
-    assert any(value is not None for row in surface["z"] for value in row)
     both = [
         t for t in series.trials if {first, second} <= set(t.params) and t.results and t.results[0].loss is not None
     ]
-    assert len(dots["x"]) == len(both)
-
-
-def test_the_contour_is_empty_where_nobody_tried_anything(played: World) -> None:
-    series = read_series(played.entries())
-    found = importances(series)
-    assert found is not None
-    pair = replace(found, shares={"dropout": 0.6, "momentum": 0.4})  # whichever the forest of this version prefers
-    figure = contour(series, pair)
-    assert figure is not None
-    surface, dots = figure.data[:2]
-    for y, row in zip(surface["y"], surface["z"], strict=True):
-        for x, value in zip(surface["x"], row, strict=True):
-            near = sum(
-                math.exp(-0.5 * (((x - at) / 0.6) ** 2 + ((y - beside) / 0.99) ** 2) / 0.1**2)
-                for at, beside in zip(dots["x"], dots["y"], strict=True)
-            )
-            assert (value is None) == (near <= 0.3), (x, y, near)
-    assert any(value is None for row in surface["z"] for value in row)
+    assert len(dots["x"]) == len(surface["x"]) == len(surface["z"]) == len(both), "it passes through every result"
+    assert surface["type"] == "contour" and surface["connectgaps"]
 
 
 def test_choices_are_no_neighbours_in_the_contour() -> None:
@@ -176,8 +156,7 @@ def test_choices_are_no_neighbours_in_the_contour() -> None:
     assert found is not None
     figure = contour(series, found)
     assert figure is not None and figure.data[0]["type"] == "heatmap"
-    values = {value for row in figure.data[0]["z"] for value in row if value is not None}
-    assert values == {1.0, 2.0}, "nothing between two choices"
+    assert set(figure.data[0]["z"]) == {1.0, 2.0} and not figure.data[0]["connectgaps"], "nothing between two choices"
     one = read_series(World(space=quadratic()).play().entries())
     assert contour(one, importances(one)) is None, "one parameter has no pair"  # type: ignore[arg-type]
 

@@ -8,9 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from hpo_core.retraining.challenger_test import promotion_test
-from hpo_core.retraining.example_noise import Scores, example_noise
-from hpo_core.retraining.plan import branch_after_retraining
+from hpo_core.retraining.promotion_policy import ExampleLosses, branch_after_retraining, example_noise, promotion_test
 from hpo_core.training import evaluation
 
 SEEDS, FEATURES, VALIDATION = 5, 8, 200
@@ -33,17 +31,20 @@ class Days:
         return found + self.draws.normal(0, 0.02, (SEEDS, FEATURES))
 
 
-def scores(models: Any, x: Any, y: Any) -> list[Scores]:
+def scores(models: Any, x: Any, y: Any) -> list[ExampleLosses]:
     losses = (y - models @ x.T) ** 2
-    return [Scores(float(one.mean()), float(one.mean()), examples=len(y), losses=tuple(one.tolist())) for one in losses]
+    return [
+        ExampleLosses(float(one.mean()), float(one.mean()), examples=len(y), losses=tuple(one.tolist()))
+        for one in losses
+    ]
 
 
-def of(side: list[Scores]) -> list[float]:
+def of(side: list[ExampleLosses]) -> list[float]:
     return [one.loss for one in side]
 
 
 @pytest.fixture(scope="module")
-def nights() -> list[tuple[list[Scores], list[Scores]]]:
+def nights() -> list[tuple[list[ExampleLosses], list[ExampleLosses]]]:
     """Champion and retrained model on the same validation data; both were trained on as many data of its kind."""
     found = []
     for night in range(500):
@@ -92,7 +93,7 @@ def test_an_example_that_is_hard_for_everybody_says_nothing() -> None:
     assert paired.variance < alone / 50
 
 
-def replaced(side: list[Scores], **changes: Any) -> list[Scores]:
+def replaced(side: list[ExampleLosses], **changes: Any) -> list[ExampleLosses]:
     return [msgspec.structs.replace(one, **changes) for one in side]
 
 

@@ -10,9 +10,9 @@ from examples.retrain.periods import write
 from examples.retrain.train import train
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
-from hpo_core.retraining.drift import Drift, check_drift
+from hpo_core.retraining.promotion_policy import Drift, check_drift
 from hpo_core.spec import load_spec
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_in_process
 from hpo_core.training.request import JobRequest
 

@@ -15,13 +15,22 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.report.decision_picture import picture
-from hpo_core.retraining.challenger_test import promotion_test
-from hpo_core.retraining.data_fingerprint import absolute_path, fingerprint
-from hpo_core.retraining.drift import check_drift
-from hpo_core.retraining.model_card import Decision, ModelCard, Repeat
-from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining, is_good_enough
-from hpo_core.retraining.repeated_studies import repeats_spec, trials_of_repeats, tuning_spec
+from hpo_core.report.pictures import decision_picture
+from hpo_core.retraining.model_registry import Decision, ModelCard, Repeat
+from hpo_core.retraining.promotion_policy import (
+    branch_after_drift_check,
+    branch_after_retraining,
+    check_drift,
+    is_good_enough,
+    promotion_test,
+)
+from hpo_core.retraining.repeated_studies import (
+    absolute_path,
+    fingerprint,
+    repeats_spec,
+    trials_of_repeats,
+    tuning_spec,
+)
 from tests.conftest import World, fresh, make_spec
 
 
@@ -223,7 +232,7 @@ def test_a_decision_has_a_text_and_a_picture() -> None:
     words = made.markdown()
     assert "became champion" in words and "one-sided Welch test over seeds, p = " in words and "Kolmogorov" in words
     assert "| challenger, &lt;b&gt;tuned | 0.85 | 0.8, 0.9 |" in words, "in the user's metric, not as losses"
-    root = ElementTree.fromstring(picture(made))
+    root = ElementTree.fromstring(decision_picture(made))
     dots = [node for node in root.iter() if node.tag.endswith("circle")]
     assert len(dots) == 4
     x = [float(dot.attrib["cx"]) for dot in dots]
@@ -232,7 +241,7 @@ def test_a_decision_has_a_text_and_a_picture() -> None:
     assert made.outcome(4) == (
         "version 4 became champion in place of version 3: acc 0.85 instead of 0.55 on the new data"
     )
-    assert not re.search("<b>", picture(made))
+    assert not re.search("<b>", decision_picture(made))
 
 
 def test_a_challenger_with_a_better_mean_is_not_called_worse() -> None:

@@ -9,9 +9,9 @@ import optuna
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from hpo_core.samplers.ranked_gp import gaussian_process, trial_results
-from hpo_core.samplers.ranked_gp.ranking import normal_quantile, scored
-from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
+from hpo_core.samplers import gaussian_process, ranked_results
+from hpo_core.samplers.gaussian_process import UnitCube
+from hpo_core.samplers.ranked_results import normal_quantile, scored
 
 NAN, INF = float("nan"), float("inf")
 
@@ -172,12 +172,14 @@ def test_results_are_read_by_rung() -> None:
         trial(state=states.PRUNED),
     ]
     read = [t for t in trials if t.state != states.FAIL]
-    found = trial_results.of_one_objective(trial_results.TrialReader().read(read), optuna.study.StudyDirection.MINIMIZE)
+    found = ranked_results.of_one_objective(
+        ranked_results.TrialReader().read(read), optuna.study.StudyDirection.MINIMIZE
+    )
     assert len(found.pending) == 1
     expected = [[3.0, 1.0], [INF, NAN], [2.0, NAN], [INF, NAN]]
     assert np.array_equal(found.results, expected, equal_nan=True)
-    flipped = trial_results.of_one_objective(
-        trial_results.TrialReader().read(read[:1]), optuna.study.StudyDirection.MAXIMIZE
+    flipped = ranked_results.of_one_objective(
+        ranked_results.TrialReader().read(read[:1]), optuna.study.StudyDirection.MAXIMIZE
     )
     assert flipped.results.tolist() == [[-3.0, -1.0]]
 
@@ -188,8 +190,8 @@ def test_trials_that_violate_constraints_rank_last_by_how_much() -> None:
         trial(value=float(10 - i), system_attrs={} if one is None else {"constraints": one})
         for i, one in enumerate(carried)
     ]
-    found = trial_results.of_one_objective(
-        trial_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
+    found = ranked_results.of_one_objective(
+        ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
     assert list(np.argsort(found.results[:, 0])) == [3, 0, 2, 1]
 
@@ -204,8 +206,8 @@ def test_a_study_that_reports_each_step_has_few_rungs() -> None:
         )
         for length in lengths
     ]
-    found = trial_results.of_one_objective(
-        trial_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
+    found = ranked_results.of_one_objective(
+        ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
     assert found.results.shape == (51, 16)
     assert not np.isnan(scored(found.results).values).any()

@@ -17,8 +17,8 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size, largest_size
-from hpo_core.views.jobs.gang_words import gang_words
-from hpo_core.views.trial_story import gang_lines
+from hpo_core.views.settings_words import gang_words
+from hpo_core.views.trial_story import attempt_lines
 from tests.conftest import completed, failed, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 64}
@@ -177,10 +177,10 @@ def test_the_page_of_a_trial_says_how_many_ranks_each_attempt_had() -> None:
     study = fresh(growing({"speedups": {2: 1.9}}, search=straight(1)))
     (job,) = study.set_capacity(2)
     study.tell_report(completed(job, 0.5))
-    assert list(gang_lines(study.journal.entries(study.name), job.trial)) == ["attempt 0 was a gang of 2 ranks"]
+    assert attempt_lines(study.journal.entries(study.name), job.trial) == ["attempt 0 was a gang of 2 ranks"]
     alone = fresh(growing({"speedups": {2: 1.9}}, search=straight(1)))
     (single,) = alone.set_capacity(1)
-    assert list(gang_lines(alone.journal.entries(alone.name), single.trial)) == []
+    assert attempt_lines(alone.journal.entries(alone.name), single.trial) == []
 
 
 def test_a_slow_pilot_ends_growth() -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.audit import audit
-from hpo_core.search.halving.brackets import Assignment, average_budget, hyperband_size, split_width
-from hpo_core.spec.overrides import changed
+from hpo_core.search.brackets import Assignment, BracketPlan, hyperband_size, ladder_budget, split_width
+from hpo_core.spec.study_file import changed
 from tests.conftest import World, fresh, make_spec
+
+PRODUCTION = [ladder_budget([4**k for k in range(s, 5)], 4) for s in range(3)]
+"""Average resource of a configuration in brackets 0, 1 and 2 of five rungs, eta 4."""
 
 
 def test_base_rungs_of_hyperband_for_r_1_R_200_eta_3() -> None:
@@ -23,16 +23,16 @@ def test_base_rungs_of_hyperband_for_r_1_R_200_eta_3() -> None:
 
 
 def test_average_budgets_and_shares_of_the_production_defaults() -> None:
-    assert [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
-    shares = split_width(100_000, [average_budget(s, 5, 4) for s in range(3)])
+    assert PRODUCTION == [5 / 256, 4 / 64, 3 / 16]
+    shares = split_width(100_000, PRODUCTION)
     assert [round(share / 1000, 1) for share in shares] == [70.6, 22.1, 7.4]
-    resource = [n * average_budget(s, 5, 4) for s, n in enumerate(shares)]
+    resource = [n * budget for n, budget in zip(shares, PRODUCTION, strict=True)]
     assert max(resource) / min(resource) < 1.001, "each bracket gets the same resource"
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 60, 1001])
 def test_shares_sum_to_the_width(width: int) -> None:
-    assert sum(split_width(width, [average_budget(s, 5, 4) for s in range(3)])) == width
+    assert sum(split_width(width, PRODUCTION)) == width
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,13 @@ def test_default_brackets(search: dict[str, Any], brackets: list[int], base: lis
     assert spec.plain()["search"]["brackets"] == brackets, "the journal says what was meant"
 
 
-def draws(rule: str, width: int, brackets: list[int], rungs: int, eta: float) -> list[int]:
-    assignment = Assignment(brackets, rungs, eta, rule=rule, width=width, seed=1)
+def plan(rule: str, brackets: list[int], rungs: int, eta: int) -> BracketPlan:
+    levels = [eta**k for k in range(rungs)]
+    return BracketPlan(brackets=brackets, levels=levels, reduction_factor=eta, endless=False, shared=False, rule=rule)
+
+
+def draws(rule: str, width: int, brackets: list[int], rungs: int, eta: int) -> list[int]:
+    assignment = Assignment(plan(rule, brackets, rungs, eta), width, seed=1)
     found = []
     while (index := assignment.next()) is not None:
         assert assignment.next() == index, "asking twice gives the same answer"
@@ -87,7 +92,7 @@ def test_proportional_draws_follow_the_base_rungs() -> None:
 
 
 def test_widening_takes_nothing_back() -> None:
-    assignment = Assignment([0, 1, 2], 5, 4, rule="budget", width=10, seed=0)
+    assignment = Assignment(plan("budget", [0, 1, 2], 5, 4), 10)
     for _ in range(300):
         index = assignment.next()
         if index is None:
@@ -160,46 +165,6 @@ def test_budget_gives_each_bracket_the_same_units_whatever_the_levels(smallest: 
     levels = spec.search.levels()  # type: ignore[union-attr]
     units = [spent(levels[s:], eta, rung.expected) for s, rung in enumerate(base)]
     assert max(units) / min(units) < 1.001, units
-
-
-def test_the_formula_of_power_ladders_gave_a_bracket_more() -> None:
-    """What studies begun before keep: R = 500 with r = 1 and eta = 4 is no power."""
-    ladder = {"method": "asha", "configs": 1_000_000, "min_resource": 1, "max_resource": 500, "reduction_factor": 4}
-    units = {}
-    for rule in ("levels", "powers"):
-        spec = make_spec(search=ladder | {"brackets": "all", "budget_by": rule})
-        base = [rung.expected for rung in fresh(spec).method.rungs() if rung.rung == 0]
-        levels = spec.search.levels()  # type: ignore[union-attr]
-        found = [spent(levels[s:], 4, n) for s, n in enumerate(base)]
-        units[rule] = max(found) / min(found)
-    assert units["levels"] < 1.001 and units["powers"] > 1.3
-
-
-def test_a_journal_that_does_not_say_how_budgets_were_reckoned_replays_and_audits() -> None:
-    """Studies from before there was a choice: their shares follow from the formula, as they did."""
-    search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 150, "reduction_factor": 3,
-              "brackets": [0, 1, 2], "budget_by": "powers"}  # fmt: skip
-    study = fresh(make_spec(search=search))
-    World(4).play(study)
-    study.extend(40)
-    World(5).play(study, study.state.wanted())
-    lines = [json.loads(encode_entry(entry)) for entry in study.journal.entries("world")]
-    for place in (lines[0]["stimulus"], *(event for event in lines[0]["events"] if "spec" in event)):
-        for name in ("budget_by", "preset"):
-            del place["spec"]["search"][name]
-    old = [decode_entry(json.dumps(line)) for line in lines]
-    again = Study.from_entries(old)
-    assert again.spec.search.budget_by == "powers"  # type: ignore[union-attr]
-    assert [t.bracket for t in again.state.trials] == [t.bracket for t in study.state.trials]
-    report = audit(old)
-    assert report.clean, report.findings
-    spec = make_spec(search={key: value for key, value in search.items() if key != "budget_by"})
-    assert spec.search.budget_by == "levels"  # type: ignore[union-attr]
-    other = fresh(spec)
-    World(4).play(other)
-    other.extend(40)
-    World(5).play(other, other.state.wanted())
-    assert [t.bracket for t in other.state.trials] != [t.bracket for t in study.state.trials], "it matters"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
-from hpo_core.search.grid_points import Points, TooEntangledError
 from tests.conftest import make_spec
 from tests.search.test_grid import grid_of
 
@@ -74,17 +74,22 @@ def test_the_order_of_parameters_is_by_waves(space: dict[str, Any]) -> None:
     assert make_spec(space=space).search_space().order == tuple(done)
 
 
-def test_a_huge_grid_is_counted_without_its_points() -> None:
-    space = make_spec(space={f"p{i}": {"type": "int", "low": 1, "high": 10} for i in range(40)}).search_space()
-    points = Points({name: list(range(1, 11)) for name in space.order}, space.parameters)
-    assert points.size == 10**40
-    assert list(points.at(1234567890123456789).values()) == [int(d) + 1 for d in f"{1234567890123456789:040d}"]
+def test_a_grid_of_a_million_points_is_found_by_number() -> None:
+    digits = {f"p{i}": {"type": "int", "low": 0, "high": 9} for i in range(6)}
+    found = grid_of(make_spec(space=digits, search={"method": "grid"}))
+    assert found.size == 10**6
+    assert list(found.at(123456).values()) == [1, 2, 3, 4, 5, 6]
 
 
-def test_conditions_too_entangled_to_count() -> None:
+def test_too_many_points_between_conditions_are_refused() -> None:
     two = {"type": "categorical", "choices": [0, 1]}
     space: dict[str, Any] = {f"p{i}": two for i in range(40)}
     space |= {f"q{i}": two | {"when": {f"p{i}": 1, f"p{(i + 1) % 40}": 1}} for i in range(40)}
-    parameters = make_spec(space=space).search_space()
-    with pytest.raises(TooEntangledError):
-        Points({name: [0, 1] for name in parameters.order}, parameters.parameters)
+    with pytest.raises(SpecError, match="at most about 200,000 points"):
+        make_spec(space=space, search={"method": "grid"})
+
+
+def test_more_than_a_million_points_are_refused() -> None:
+    digits = {f"p{i}": {"type": "int", "low": 0, "high": 9} for i in range(7)}
+    with pytest.raises(SpecError, match="more than 1,000,000 points"):
+        make_spec(space=digits, search={"method": "grid"})

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hpo_core import Study
 from hpo_core.model.events import JobCompleted
-from hpo_core.search.asha import Asha
-from hpo_core.search.halving.noise import LEAST, WINDOW, NoiseEstimate
-from hpo_core.search.halving.rungs import Rung
+from hpo_core.model.stage import Rung
+from hpo_core.search.asha import LEAST, WINDOW, Asha, NoiseEstimate
+from hpo_core.search.rungs import LossRung
 from hpo_core.spec import AshaSearch
 from tests.conftest import completed, fresh, make_spec
 
@@ -161,7 +161,7 @@ def test_noise_delays_promotions_but_loses_none() -> None:
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 0.5, 1.0, 3.0, math.inf]), min_size=1, max_size=20), st.integers(0, 3))
 def test_margin_is_what_the_candidate_leads_the_rest_by(values: list[float], promote: int) -> None:
-    rung = Rung(1, 3)
+    rung = LossRung(1, 3)
     for trial, value in enumerate(values):
         rung.add(trial, None if value == math.inf else value)
     for _ in range(promote):

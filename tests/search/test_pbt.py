@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.model.events import JobGranted, Reproduced, StudyCreated, TrialStopped
+from hpo_core.model.events import JobGranted, Reproduced, TrialStopped
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.search.evolution import by_dominance, by_priority, ranked
 from hpo_core.search.pbt import Pbt
-from hpo_core.search.population.fitness import by_dominance, by_priority, ranked
-from hpo_core.spec import PbtSearch
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import facts, judge
 
@@ -231,20 +230,6 @@ def test_the_judge_of_reproductions_sees_a_wrong_one() -> None:
     )
     with pytest.raises(AssertionError, match="no generation is complete"):
         judge(by_paper, study.journal.entries("world"))
-
-
-def test_studies_recorded_before_go_on_by_their_rules() -> None:
-    old = pbt().spec.plain()
-    for name in ("reproduction", "rules", "opponents"):
-        del old["search"][name]
-    study = pbt()
-    study.state.apply(StudyCreated(old))
-    assert study.state.spec is not None
-    search = study.state.spec.search
-    assert isinstance(search, PbtSearch)
-    assert (search.reproduction, search.rules, search.opponents) == ("eager", 1, "past")
-    first, *_ = (old_rules := pbt(population=3, rules=1)).set_capacity(3)
-    assert len(old_rules.tell_report(good(first, 1.0))) == 1, "it met nobody"
 
 
 def test_members_stay_within_a_distance() -> None:

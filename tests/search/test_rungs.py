@@ -6,8 +6,8 @@ import pytest
 
 from hpo_core.model.events import TrialCreated
 from hpo_core.search.asha import Asha, AshaSearch
-from hpo_core.search.halving.rungs import Rung, default_min_resource, rung_levels
 from hpo_core.search.method import Promote
+from hpo_core.search.rungs import LossRung, default_min_resource, rung_levels
 from tests.conftest import fresh, make_spec
 
 
@@ -81,7 +81,7 @@ def test_figure_1(bracket: int, table: list[tuple[int, int]], budgets: list[int]
     ],
 )
 def test_promotion_rule(losses: list[float | None], promoted: list[int], candidate: int | None) -> None:
-    rung = Rung(1, 3)
+    rung = LossRung(1, 3)
     for trial, loss in enumerate(losses):
         rung.add(trial, loss)
         if trial in promoted and rung.size >= 3:

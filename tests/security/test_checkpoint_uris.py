@@ -18,7 +18,7 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.tracking.run_artifacts import write_files
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
 from tests.conftest import completed, make_spec

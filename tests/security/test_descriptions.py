@@ -15,8 +15,7 @@ from hpo_core import Study, StudySpec, load_spec
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import limits
-from hpo_core.spec.overrides import changed
-from hpo_core.spec.study_file import read_yaml
+from hpo_core.spec.study_file import changed, read_yaml
 from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
 from tests.security.descriptions import (
@@ -125,7 +124,7 @@ KEYS = st.one_of(
         "stop", "checkpoints", "tracking", "prefect", "warm_start", "pythonpath", "name", "mode", "type", "low",
         "high", "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource",
         "x", "y",
-        "reduction_factor", "brackets", "preset", "budget_by", "assignment", "rung_system", "variant", "noise",
+        "reduction_factor", "brackets", "preset", "assignment", "rung_system", "variant", "noise",
         "rounds", "population", "generations", "perturb", "bounds", "points", "random", "repeats", "order",
         "studies", "past",
         "timeout", "retries", "kind", "workers", "address", "mlflow", "experiment", "total_resource",

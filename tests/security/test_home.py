@@ -13,8 +13,8 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
-from hpo_core.tracking.projection_lock import ProcessLock
-from hpo_core.tracking.run_location import note_trouble
+from hpo_core.tracking.projection import ProcessLock
+from hpo_core.tracking.tracker_links import note_trouble
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_core.report.local_server import Answer, LocalServer
+from hpo_core.report.live import LocalServer, PageResponse
 from tests.security.listening import sockets_of
 
 
 @pytest.fixture
 def server() -> Iterator[LocalServer]:
-    made = LocalServer(lambda place: Answer(f"<p>page {len(place)}</p>") if place in ("", "version") else None)
+    made = LocalServer(lambda place: PageResponse(f"<p>page {len(place)}</p>") if place in ("", "version") else None)
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
     yield made

@@ -225,7 +225,7 @@ def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
         encoded = base64.b64encode(f"hpo:{word}".encode()).decode()
         controller = psutil.Process(process.pid)
         family = [controller, *controller.children(recursive=True)]
-        (server,) = [found for found in family if "hpo_flows.prefect_api.server_process" in found.cmdline()]
+        (server,) = [found for found in family if "hpo_flows.guarded_server" in found.cmdline()]
         assert len(family) > 4, "server, workers, trainers"
         for found in family:
             try:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import add_secrets_of, known_secrets, mask_logs, masked, masked_errors, masked_report
-from hpo_core.tracking.mlflow_links import reason_of
+from hpo_core.tracking.tracker_links import reason_of
 from tests.flows.conftest import Runner
 
 AWKWARD = "it's/awsPl4nted+\"k\\y"

@@ -13,26 +13,24 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from hpo_core.cli.output import SafeConsole
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.output import RowTable, SafeConsole
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.events import Entry
 from hpo_core.model.trial import Outcome
 from hpo_core.report import write_report
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
-from hpo_core.retraining.model_card import Decision
+from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.retraining.model_registry import Decision
 from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_row, markdown_text, terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.mlflow_names import param_value, tag_value
-from hpo_core.tracking.run_contents import study_params, trial_params
-from hpo_core.tracking.run_tags import study_tags, trial_tags
+from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
-from hpo_flows.study_run.prefect_artifacts import best_markdown
-from hpo_flows.study_run.tasks import final_state
+from hpo_core.tracking.tracker_links import param_value, tag_value
+from hpo_flows.prefect_pages.artifacts import best_markdown
+from hpo_flows.prefect_pages.task_runs import final_state
+from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
 from tests.retraining.test_promotion_decisions import decision

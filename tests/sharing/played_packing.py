@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import placer_of
+from hpo_core.execution.packed_placing import PlacementWriter, placer_of
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
@@ -73,7 +73,7 @@ class PackedPlayer:
         self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict)
         self.seat = self.executor.seat
         self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)
-        self.loop = Loop(self.study, self.executor, placer=placer)
+        self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
         self.stopped = False
         self.died = float("inf")
         self.device_seconds = 0.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pytest
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import Places, PooledExecutor
@@ -30,20 +29,11 @@ class ByHand:
     def inventory(self) -> Inventory:
         return Inventory.of(self.slots, "dask")
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         self.begun[job.trial] = job, on_report
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing."""
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         self.cancelled += attempts
-
-    def cancel_all(self) -> None:
-        self.cancel([job.key for job, _ in self.begun.values()])
 
     def now(self) -> float:
         return self.moment
@@ -151,7 +141,7 @@ def test_a_job_that_finds_no_slot_waits_for_one_and_may_be_cancelled(inner: ByHa
     inner.moment += 2.0
     pooled.inventory()
     assert list(inner.begun) == [1, 3]
-    pooled.cancel_all()
+    pooled.cancel([(1, 0), (3, 0)])
     assert {report.trial for report in told} == {0, 2}
 
 

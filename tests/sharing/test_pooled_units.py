@@ -9,7 +9,6 @@ import pytest
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
@@ -42,21 +41,12 @@ class ByHand:
     def problems(self) -> Mapping[str, str]:
         return {}
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         assert slot.name not in self.begun
         self.begun[slot.name] = job, on_report
 
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing."""
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         self.cancelled += attempts
-
-    def cancel_all(self) -> None:
-        """Nothing."""
 
     def now(self) -> float:
         return self.moment

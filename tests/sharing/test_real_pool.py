@@ -209,7 +209,7 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_p
 
     first = study("first")
     wait_until("the first uses all slots", lambda: begun("first") == 4)
-    second = study("second", preempt=True, wait=5)
+    second = study("second", preempt=5)
     wait_until("the second got its share by preemption", lambda: begun("second") == 2)
     ended = [trial for trial in state("first").trials if trial.failures]
     assert [trial.number for trial in ended] == [2, 3], "the youngest attempts were ended"

@@ -22,7 +22,7 @@ from hpo_core.pool.seat import PoolSeat, Use, pool_of, terms_of
 from hpo_core.pool.store import PoolRow, pools_of
 from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
 from hpo_flows.command import app
 from tests.conftest import make_spec
@@ -141,7 +141,7 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "weight": 1001}, {}, "share.weight"),
         ({"pool": "p", "priority": 101}, {}, "share.priority"),
         ({"pool": "p", "slots": 0}, {}, "share.slots"),
-        ({"pool": "p", "wait": 5}, {}, "no effect without share.preempt"),
+        ({"pool": "p", "preempt": True}, {}, "preempt = true: a number belongs here"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": "auto"}}, "could ever grow; raise share.slots to 2"),
         (
@@ -169,9 +169,9 @@ def test_a_share_that_makes_no_sense_is_refused(share: Any, more: dict[str, Any]
 
 
 def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
-    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5", "share.preempt=true"])
+    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5", "share.preempt=30"])
     spec = StudySpec.from_plain(plain)
-    assert spec.share is not None and (spec.share.weight, spec.share.preempt, spec.share.wait) == (2.5, True, 60.0)
+    assert spec.share is not None and (spec.share.weight, spec.share.preempt) == (2.5, 30.0)
     assert StudySpec.from_journal(spec.plain()).share == spec.share
     assert make_spec().plain()["share"] is None
 
@@ -205,12 +205,12 @@ def test_words_name_who_goes_first_and_different_sizes() -> None:
 
 
 def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
-    from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
+    from hpo_flows.prefect_pages.artifacts import StudyArtifacts
 
     study = Study.create(make_spec(share=True, **SHARED))
-    artifacts = StudyArtifacts(study, uuid4(), pool=lambda: "pool p: 2 of 8 slots")
+    artifacts = StudyArtifacts(study, uuid4(), began=0.0, pool=lambda: "pool p: 2 of 8 slots")
     assert "pool p: 2 of 8 slots" in artifacts._shown()["study"][1]
-    assert "pool" not in StudyArtifacts(study, uuid4())._shown()["study"][1]
+    assert "pool" not in StudyArtifacts(study, uuid4(), began=0.0)._shown()["study"][1]
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:

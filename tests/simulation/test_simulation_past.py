@@ -17,7 +17,7 @@ from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import PastCurves
 from hpo_core.simulation.repeats import Run, Scenario, World, play
-from hpo_core.views.spread import quantile
+from hpo_core.views.formatting import quantile
 from tests.conftest import make_spec
 
 ASHA = {"method": "asha", "configs": 80, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -106,7 +106,6 @@ def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
     ]
     search = {
         "method": "recorded", "source": "hand", "grants": grants, "params": [{"x": 0.5, "c": "b"}] * len(curves),
-        "max_resource": targets[-1],
     }  # fmt: skip
     study = Study.create(make_spec(search=search, **changes), journal, clock=clock)
     Simulation(

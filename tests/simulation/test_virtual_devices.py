@@ -14,9 +14,8 @@ from hpo_core.execution.executor import Inbox
 from hpo_core.execution.virtual_devices import Claimed, Load, VirtualDevices, mean_claims
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model.devices.inventory import Capacity, Slot
+from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.share import Share
 from hpo_core.model.errors import SpecError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Outcome, Report
@@ -142,7 +141,8 @@ def test_a_past_study_of_shared_devices_counts_no_waiting() -> None:
 
 
 def slot(number: int, device: str = "A100-0") -> Slot:
-    return Slot(0, number, device, Share(device=device, architecture="A100", compute=1, memory=1, cores=0, capacity=9))
+    portion = Portion(device=device, architecture="A100", compute=1, memory=1, cores=0, capacity=9)
+    return Slot(0, number, device, portion)
 
 
 class Driven:

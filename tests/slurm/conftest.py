@@ -71,12 +71,15 @@ class SlurmStudy:
         folder: of the home; the study's name is the same in all homes.
         slurm: where its jobs run.
         pause: seconds a step of training takes.
+        worker_timeout: seconds without a heartbeat after which a worker counts as gone.
         cluster: settings beyond the kind.
     """
 
     name = "digits"
 
-    def __init__(self, folder: Path, slurm: OneNodeSlurm, *, pause: float = 0.2, **cluster: Any) -> None:
+    def __init__(
+        self, folder: Path, slurm: OneNodeSlurm, *, pause: float = 0.2, worker_timeout: float = 60, **cluster: Any
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.home = folder / "home"
         self._slurm = slurm
@@ -96,6 +99,7 @@ class SlurmStudy:
             },
             "seed": 3,
             "cluster": {"kind": "slurm", "workers": 2, "memory": "1GB"} | cluster,
+            "training": {"worker_timeout": worker_timeout},
             "tracking": {"mlflow": "off"},
         }  # fmt: skip
         self._file.write_text(json.dumps(study))  # YAML, too

@@ -14,7 +14,7 @@ from hpo_core.partitioning import with_partitions
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import DataSpec, StudySpec, limits, load_spec
 from hpo_core.study import Study
-from hpo_core.tracking.provenance.versions_file import functions_of
+from hpo_core.tracking.provenance_files import functions_of
 
 FILE = """
 study: hopping

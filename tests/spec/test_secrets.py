@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core.journal.sql import SqlJournal, open_journal
 from hpo_core.model.errors import JournalError, SpecError
-from hpo_core.tracking.mlflow_links import reason_of, shown_uri
+from hpo_core.tracking.tracker_links import reason_of, shown_uri
 from tests.conftest import make_spec
 
 PLANTED = "pl4nted-s3cret"

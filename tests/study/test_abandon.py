@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.home import Home
-from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import HpoError, StudyNotFoundError
-from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned
+from hpo_core.model.events import AttemptFailed, TrialAbandoned
 from hpo_core.replay.audit import audit
 from hpo_core.views.trial_story import trial_story
 from hpo_flows.command import app
@@ -142,20 +141,6 @@ def test_losses_with_the_controller_count_nothing() -> None:
     assert study.state.halted is None and not abandoned(study)
     World().play(study, study.state.wanted())
     assert study.status == "finished" and not abandoned(study)
-
-
-def test_journals_older_than_the_rule_are_decided_as_then() -> None:
-    study = study_of(training={"max_lost": None})
-    cluster = Cluster(workers=2, poison={3})
-    cluster.play(study)
-    entries = list(study.journal.entries("world"))
-    halted = facts(entries, StudyHalted)
-    assert len(halted) == 1 and not abandoned(study)
-    lines = [encode_entry(entry).replace('"max_lost":null,', "") for entry in entries]
-    assert '"max_lost"' not in "".join(lines)
-    assert audit(map(decode_entry, lines)).clean
-    new = [line.replace('"grace"', '"max_lost":3,"grace"') for line in lines]
-    assert not audit(map(decode_entry, new)).clean, "the rule holds where it is recorded"
 
 
 # By a person.

@@ -18,10 +18,10 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
 from hpo_core.model.stage import Further
 from hpo_core.replay.audit import audit
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import render
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import render
 from hpo_core.state import StudyState
-from hpo_core.tracking.run_contents import description
+from hpo_core.tracking.mlflow_runs import description
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import other_best_words, summarize
 from tests.checkpoints.test_checkpoints import Disk

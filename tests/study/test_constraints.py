@@ -20,8 +20,8 @@ from hpo_core.model.feasibility import Infeasible, total_violation
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.search.halving.pareto_rungs import ParetoRung
-from hpo_core.search.halving.rungs import Rung
+from hpo_core.search.pareto_rungs import ParetoRung
+from hpo_core.search.rungs import LossRung
 from hpo_core.views.summary import constraint_words, summarize
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, spec_of
@@ -198,7 +198,7 @@ def results_at_random(draw: random.Random, count: int, objectives: int) -> list[
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_rung_ranks_as_a_plain_sort_does(seed: int) -> None:
-    draw, rung = random.Random(seed), Rung(1, 3)
+    draw, rung = random.Random(seed), LossRung(1, 3)
     found = results_at_random(draw, 24, 1)
     abandoned: set[int] = set()
     for trial, loss in enumerate(found):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.execution.new_placements import NewPlacements
-from hpo_core.model.devices.share import Share
 from hpo_core.model.events import Entry, JobCompleted, JobPlaced, PlacementsNoticed
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
+from tests.placement.test_shared_devices import devices_for, gpu, job
 from tests.simulation.test_virtual_devices import GB, Played
 
 
@@ -64,17 +63,12 @@ def test_no_decision_reads_them() -> None:
 
 
 def test_jobs_that_are_over_at_once_are_not_told_of() -> None:
-    share = Share(device="GPU-a", architecture="A100", compute=300, memory=GB, cores=500, capacity=9)
-    new = NewPlacements()
-    new.begin((0, 0), share, 1.0)
-    new.begin((1, 0), share, 2.0)
-    new.begin((2, 0), None, 2.0)
-    new.end((0, 0))
-    assert [(one.trial, one.share, one.began) for one in new.take()] == [(1, (300, GB, 500), 2.0)]
-    assert new.take() == []
-    new.lower((1, 0), 7)
-    new.lower((0, 0), 7)
-    assert [(one.trial, one.share, one.began) for one in new.take()] == [(1, (300, 7, 500), 2.0)]
+    placer = devices_for(gpu(), stated={"memory": "1GB", "compute": 30, "cores": 1})
+    jobs = [job(trial) for trial in range(2)]
+    assert len(placer.place(jobs, now=2.0).begun) == 2
+    placer.release(jobs[0].key)
+    assert [(one.trial, one.share, one.began) for one in placer.new_placements()] == [(1, (300, GB, 1000), 2.0)]
+    assert placer.new_placements() == []
 
 
 def test_the_loop_records_them_once_a_poll() -> None:

@@ -11,20 +11,20 @@ import torch
 from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
 from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
-from hpo_core.report.compare.contenders import read_contender
-from hpo_core.report.study.bracket_tables import course
-from hpo_core.report.study.series import read_series
+from hpo_core.report.comparison import read_contender
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
-from hpo_core.tracking.run_tags import trial_tags
+from hpo_core.tracking.mlflow_runs import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
 from tests.checkpoints.test_checkpoints import Disk
@@ -242,12 +242,13 @@ def test_targets_that_are_none(to: Any) -> None:
 
 
 def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
-    entries = [decode_entry(line) for line in (FOLDER / "further-format-2.jsonl").read_text().splitlines()]
+    entries = [decode_entry(line) for line in (FOLDER / "further-format-1.jsonl").read_text().splitlines()]
     page = write_report(entries, tmp_path / "page.html", links={}).read_text()
     assert "Training beyond the search is not drawn here" in page and "trained up to 60" in page
     series = read_series(entries)
     assert sorted({series.levels[span.level] for span in series.spans if span.further}) == [40, 60, 90]
-    assert "trial 0 not extended" in course(series) and "no such layer" in course(series)
+    turns = course(series)
+    assert turns is not None and "trial 0 not extended" in turns.body and "no such layer" in turns.body
     assert read_contender(entries).series.study.best is not None
     assert max(read_past(entries).trials[3].curve) == 40
 

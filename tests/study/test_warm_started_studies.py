@@ -17,7 +17,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.samplers.warm_start import WarmStarted
+from hpo_core.samplers.sampler import WarmStarted
 from tests.conftest import World, fresh, make_spec
 
 SMALL = {"method": "asha", "configs": 12, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}

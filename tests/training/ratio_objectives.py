@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from hpo_core.training.resources import own_figures
+from hpo_core.training.child import shared_progress
 
 UNIT = 0.01
 
@@ -31,7 +31,7 @@ class Clock:
         self.at = at
 
 
-CLOCK = own_figures.time = Clock()
+CLOCK = shared_progress.time = Clock()
 
 
 def dispatch(trial):

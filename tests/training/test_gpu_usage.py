@@ -19,7 +19,7 @@ from tests.nvml_stub.cards import GIB, Cards, build
 
 RUN = """
 import json, sys, threading, time, msgspec
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
 from hpo_core.training import Trainer
@@ -38,7 +38,7 @@ try:
         print(msgspec.json.encode(trainer.run(JobRequest(
             study="s", job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", metric="loss",
             seed=1, folder=folder, pythonpath=(objectives,), timeout=120.0, grace=0.3,
-            share=None if share is None else msgspec.convert(share, Share),
+            portion=None if share is None else msgspec.convert(share, Portion),
         ))).decode(), flush=True)
 finally:
     trainer.close()

@@ -11,7 +11,7 @@ pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
 from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
 from hpo_core.model.stage import Rung  # noqa: E402
 from hpo_core.model.trial import Job, Outcome  # noqa: E402
-from hpo_core.training.child.attempt import run_attempt  # noqa: E402
+from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402
 
@@ -60,7 +60,7 @@ def curve(report):
 def test_optimizer_steps_are_counted_as_iterations(tmp_path):
     progress = SharedProgress()
     assert run(tmp_path, 2, progress=progress).outcome is Outcome.COMPLETED
-    assert progress.figures.iterations == 2 * 3
+    assert progress.figures().iterations == 2 * 3
 
 
 def test_training_in_several_jobs_equals_training_in_one(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
-from hpo_core.training.exactness.resume_check import ResumeCheck, check_resume
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resume_check import ResumeCheck, check_resume
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core.model.errors import SpecError
-from hpo_core.training.named_functions import check_function
-from hpo_core.training.objective import load_objective
+from hpo_core.training.objective import check_function, load_objective
 
 GOOD = "def train(trial): ..."
 

@@ -13,16 +13,16 @@ import torch
 
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
-from hpo_core.checkpoints.paths import checkpoint_path
+from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
-from hpo_core.report.population.schedule_figure import schedules
-from hpo_core.report.study.series import read_series
-from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.report.population import schedules
+from hpo_core.report.series import read_series
+from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.simulation import Simulation, VirtualClock
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
-from hpo_core.views.lineage import read_lineage, schedule_of
+from hpo_core.views.lineage import read_lineage
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,7 +122,7 @@ def test_a_script_that_follows_the_exported_schedule_gives_the_same_bits(evolved
     """A trial and its ancestors are one training with changing parameters; the exported schedule is all it takes."""
     study, journal = evolved
     assert study.best is not None
-    schedule = schedule_of(journal.entries(study.name), study.best.trial)
+    schedule = read_lineage(journal.entries(study.name)).schedule(study.best.trial)
     assert len({segment.trial for segment in schedule.segments}) == schedule.end == study.best.resource >= 4
     torch.manual_seed(study.spec.training_seed(schedule.segments[0].trial))
     model = example.build_model()

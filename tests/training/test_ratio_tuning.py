@@ -20,7 +20,7 @@ from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.trial import Job
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.worker import TrainerPool
 
 HERE = str(Path(__file__).parent)
 MB = 1_000_000
@@ -59,7 +59,7 @@ class OneComputer:
         return found
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        request = self._requests.of(job, slot.share)
+        request = self._requests.of(job, slot.portion)
         thread = threading.Thread(target=lambda: on_report(job, self._pool.run(request)))
         self._threads.append(thread)
         thread.start()

@@ -15,9 +15,8 @@ import torch
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
-from hpo_core.training.exactness.comparison import differences, different_metrics, different_parts
-from hpo_core.training.exactness.resume_check import ResumeCheck, check_resume
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resume_check import ResumeCheck, check_resume, differences, different_metrics, different_parts
 from tests.conftest import make_spec
 
 FUNCTIONS = """
@@ -219,7 +218,7 @@ def test_a_study_is_checked_no_further_than_it_trains(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slow_steps_are_checked_in_a_shorter_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpo_core.training.exactness.resume_check.SECONDS", 0.0)
+    monkeypatch.setattr("hpo_core.training.resume_check.SECONDS", 0.0)
     found = check(tmp_path, "late")
     assert found.exact and found.steps == 3 and "a step takes" in found.no_longer
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, State, Study, StudySpec
 from hpo_core.checkpoints import files
-from hpo_core.checkpoints.weights import write_weights
+from hpo_core.checkpoints.files import write_weights
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import CheckpointError
@@ -25,10 +25,10 @@ from hpo_core.model.rng import derive_seed
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Report
 from hpo_core.replay.audit import audit
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.exactness.comparison import differences
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resume_check import differences
 
 REPEATS = 3
 LADDER = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.devices.share import Share
-from hpo_core.training.resources.share_limits import gpu_environment
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.training.child.child_process import gpu_environment
 
 GIB = 2**30
 PIPES = "/tmp/mps/GPU-a/pipe"
@@ -15,7 +15,7 @@ PIPES = "/tmp/mps/GPU-a/pipe"
 
 def environment(**changes: Any) -> dict[str, str]:
     given = {"device": "GPU-a", "architecture": "A100", "compute": 333, "memory": 6 * GIB, "cores": 1000}
-    return gpu_environment(Share(**given | {"capacity": 70 * GIB, "gpu": True, "mps": PIPES} | changes))
+    return gpu_environment(Portion(**given | {"capacity": 70 * GIB, "gpu": True, "mps": PIPES} | changes))
 
 
 def test_mps_keeps_a_job_to_its_share() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,16 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.child.meter import FIRST_SECONDS, Meter
 from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.repeat_runs import usage_of_repeats
 from hpo_core.training.request import JobRequest
-from hpo_core.training.resources.merging import usage_of_repeats
-from hpo_core.training.resources.meter import FIRST_SECONDS, Meter
-from hpo_core.training.resources.process_tree import ProcessTree
-from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.worker import TrainerPool
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "usage_objectives:dispatch"
@@ -37,7 +35,7 @@ class Bench:
     folder: Path
 
     def request(self, do: str, *, target: int = 1, attempt: int = 0, **options: Any) -> JobRequest:
-        limits = {name: options.pop(name) for name in ("share", "threads", "repeats", "metric") if name in options}
+        limits = {name: options.pop(name) for name in ("portion", "threads", "repeats", "metric") if name in options}
         return JobRequest(
             study="s",
             job=Job(0, attempt, Rung(0, 0), target, {"do": do, **options}),
@@ -65,9 +63,9 @@ def bench(pool: TrainerPool, tmp_path: Path) -> Bench:
     return Bench(pool, tmp_path)
 
 
-def cpu_share(memory: int, capacity: int, **changes: Any) -> Share:
+def cpu_share(memory: int, capacity: int, **changes: Any) -> Portion:
     given = {"device": "node", "architecture": "CPU", "compute": 1000, "cores": 1000, **changes}
-    return Share(memory=memory, capacity=capacity, **given)
+    return Portion(memory=memory, capacity=capacity, **given)
 
 
 def test_memory_cores_startup_and_unit_are_what_the_child_did(bench: Bench) -> None:
@@ -195,28 +193,28 @@ def test_whatever_user_code_writes_over_the_shared_page_is_a_usage(byte: int) ->
     progress = SharedProgress()
     progress._page[:] = bytes([byte]) * len(progress._page)
     now = time.monotonic()
-    usage = Meter(None, progress.figures, ProcessTree(os.getpid())).usage(now, cpu=1.0, units=3)
+    usage = Meter(None, progress).usage(now, cpu=1.0, units=3)
     assert msgspec.json.decode(msgspec.json.encode(usage), type=Usage) == usage  # JSON has no NaN and no infinity
     assert usage.memory >= 0 and usage.cores >= 0 and usage.startup_seconds >= 0 and usage.unit_seconds >= 0
 
 
 def test_an_attempt_within_its_share_is_not_ended(bench: Bench) -> None:
     share = cpu_share(100 * MB, 400 * MB)
-    report = bench.run("grows", mb=90, share=share)
+    report = bench.run("grows", mb=90, portion=share)
     assert report.outcome is Outcome.COMPLETED, report.message
     assert isinstance(report.usage, Usage)
     assert (report.usage.share, report.usage.device, report.usage.architecture) == (share.amounts, "node", "CPU")
 
 
 def test_memory_that_its_processes_share_counts_once(bench: Bench) -> None:
-    report = bench.run("shares_with_processes", mb=150, share=cpu_share(200 * MB, 1000 * MB))
+    report = bench.run("shares_with_processes", mb=150, portion=cpu_share(200 * MB, 1000 * MB))
     assert report.outcome is Outcome.COMPLETED, report.message
     assert isinstance(report.usage, Usage)
     assert 148 * MB < report.usage.memory < 200 * MB
 
 
 def test_an_attempt_that_takes_more_than_its_share_is_ended(bench: Bench) -> None:
-    report = bench.run("grows", mb=3000, share=cpu_share(100 * MB, 2000 * MB))
+    report = bench.run("grows", mb=3000, portion=cpu_share(100 * MB, 2000 * MB))
     assert report.outcome is Outcome.OUT_OF_MEMORY
     assert "100 MB is its share of node" in report.message and "packing.demand.memory" in report.message
     assert isinstance(report.usage, Usage)
@@ -232,7 +230,7 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
         iterations=10,
         file=str(bench.folder / "go"),
         then=110,
-        share=cpu_share(300 * MB, 1000 * MB),
+        portion=cpu_share(300 * MB, 1000 * MB),
     )
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(bench.pool.run, request)
@@ -251,7 +249,7 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
 
 
 def test_a_lower_limit_does_not_end_an_attempt_for_what_it_took_before() -> None:
-    meter = Meter(cpu_share(300 * MB, 1000 * MB), SharedProgress().figures, ProcessTree(os.getpid()))
+    meter = Meter(cpu_share(300 * MB, 1000 * MB), SharedProgress())
     meter.memory = 90 * MB
     meter.lower(10 * MB)
     assert meter.limit == 99 * MB
@@ -260,20 +258,20 @@ def test_a_lower_limit_does_not_end_an_attempt_for_what_it_took_before() -> None
 
 
 def test_no_process_gets_more_than_jobs_may_use_together(bench: Bench) -> None:
-    report = bench.run("at_once", mb=500, share=cpu_share(100 * MB, 300 * MB))
+    report = bench.run("at_once", mb=500, portion=cpu_share(100 * MB, 300 * MB))
     assert report.outcome is Outcome.OUT_OF_MEMORY
     assert "MemoryError" in report.message and "300 MB" in report.message
     assert isinstance(report.usage, Usage) and report.usage.memory < 300 * MB
 
 
 def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench: Bench) -> None:
-    report = bench.run("native_library", mb=500, share=cpu_share(100 * MB, 300 * MB))
+    report = bench.run("native_library", mb=500, portion=cpu_share(100 * MB, 300 * MB))
     assert report.outcome is Outcome.OUT_OF_MEMORY, report.message
     assert "got no memory" in report.message and "may use 300 MB together" in report.message
 
 
 def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
-    report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
+    report = bench.run("grows", mb=250, portion=cpu_share(100 * MB, 300 * MB, alone=True))
     assert report.outcome is Outcome.COMPLETED, report.message
     assert isinstance(report.usage, Usage) and report.usage.share == (1000, 300 * MB, 1000)
 
@@ -283,7 +281,7 @@ def test_threads_follow_from_the_cores_of_the_share(bench: Bench, cores: int, fo
     threadpoolctl = pytest.importorskip("threadpoolctl")
     pytest.importorskip("numpy")
     has_pools = bool(threadpoolctl.threadpool_info())  # not of a numpy built without a BLAS
-    report = bench.run("threads", share=cpu_share(1000 * MB, 30_000 * MB, cores=cores))
+    report = bench.run("threads", portion=cpu_share(1000 * MB, 30_000 * MB, cores=cores))
     assert report.outcome is Outcome.COMPLETED, report
     assert (report.metrics["omp"], report.metrics["blas"]) == (found, found if has_pools else 0)
 
@@ -294,7 +292,7 @@ def test_threads_of_torch_follow_from_the_cores_unless_the_study_says_how_many(
     bench: Bench, threads: Any, found: float
 ) -> None:
     pytest.importorskip("torch")
-    request = bench.request("threads", share=cpu_share(1000 * MB, 30_000 * MB, cores=3500), threads=threads)
+    request = bench.request("threads", portion=cpu_share(1000 * MB, 30_000 * MB, cores=3500), threads=threads)
     report = bench.pool.run(msgspec.structs.replace(request, objective="usage_torch_objectives:dispatch"))
     assert report.outcome is Outcome.COMPLETED, report
     assert (report.metrics["omp"], report.metrics["torch"]) == (found, found)

@@ -65,7 +65,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 def look(watch: DeviceWatch) -> Mapping[str, dict[str, Any]]:
     watch.look()
-    return watch.facts()
+    return watch.seen
 
 
 def test_memory_of_attempts_is_told_by_study() -> None:
@@ -162,13 +162,13 @@ def test_a_look_that_fails_is_a_miss_and_said_once(
     watch = DeviceWatch(kind, own)
     watch.start()  # the first look fails
     try:
-        assert (watch.facts(), watch.problem) == ({}, "Looking at the devices failed: OSError: unknown error")
+        assert (watch.seen, watch.problem) == ({}, "Looking at the devices failed: OSError: unknown error")
         broken.clear()
-        assert eventually(lambda: len(watch.facts()) == 1)
+        assert eventually(lambda: len(watch.seen) == 1)
         broken.append(OSError("unknown error"))
-        assert eventually(lambda: not watch.facts())
+        assert eventually(lambda: not watch.seen)
         broken.clear()
-        assert eventually(lambda: len(watch.facts()) == 1)
+        assert eventually(lambda: len(watch.seen) == 1)
     finally:
         watch.stop()
     assert len(caplog.records) <= 2  # once for each time that it began

@@ -51,15 +51,15 @@ class MovedStopwatch(Stopwatch):
 
 def install() -> None:
     """Call it where an objective's module is imported by its zygote."""
-    from hpo_core.training.child import running_child, shared_progress, zygote
-    from hpo_core.training.child.running_child import RunningChild
-    from hpo_core.training.resources.meter import Meter
+    from hpo_core.training.child import life_and_limits, shared_progress, zygote
+    from hpo_core.training.child.life_and_limits import RunningChild
+    from hpo_core.training.child.meter import Meter
 
     clock: Any = MovedClock()
-    for module in (running_child, shared_progress, zygote):
+    for module in (life_and_limits, shared_progress, zygote):
         vars(module)["time"] = clock
-    usual = running_child._stopwatch
-    vars(running_child)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
+    usual = life_and_limits._stopwatch
+    vars(life_and_limits)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
     meter: Any = Meter
     meter._memory = _counted(meter._memory, _EXACT)
     meter.sample = _counted(meter.sample, _LOOKS)

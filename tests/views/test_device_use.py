@@ -9,23 +9,23 @@ import pytest
 from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
-from hpo_core.views.jobs.device_use import DeviceJob, device_job, device_jobs, device_uses, mean_occupancy
+from hpo_core.views.device_use import DeviceJob, device_job, device_jobs, device_uses, mean_occupancy
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER
 
 
-def job(trial: int, begin: float, end: float, **changes: Any) -> DeviceJob:
+def job(begin: float, end: float, **changes: Any) -> DeviceJob:
     made: dict[str, Any] = {"device": "gpu-0", "architecture": "A100", "compute": 500, "claimed": 4, "used": 3}
-    return DeviceJob(trial=trial, attempt=0, begin=begin, end=end, **(made | changes))
+    return DeviceJob(begin=begin, end=end, **(made | changes))
 
 
 def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
     jobs = [
-        job(0, 0, 6),
-        job(1, 2, 4),
-        job(2, 4, 6, failed=True),
-        job(3, 8, 10, compute=1000),
-        job(4, 0, 10, device="z"),
+        job(0, 6),
+        job(2, 4),
+        job(4, 6, failed=True),
+        job(8, 10, compute=1000),
+        job(0, 10, device="z"),
     ]
     first, other = device_uses(jobs)
     assert (first.name, first.jobs, first.failed, first.most_at_once) == ("gpu-0", 4, 1, 2)
@@ -40,16 +40,16 @@ def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
 
 def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
     usage = Usage(memory=10, device_memory=70, device="d", architecture="A100", share=(100, 80, 1000))
-    gpu = device_job(1, 0, usage, begin=5, end=3)
+    gpu = device_job(usage, begin=5, end=3)
     assert gpu is not None and gpu.used == 70 and gpu.end == 5, "a clock that ran backwards makes no negative time"
-    cpu = device_job(1, 0, Usage(memory=10, device="n", architecture="CPU", share=(1, 2, 3)), begin=0, end=1)
+    cpu = device_job(Usage(memory=10, device="n", architecture="CPU", share=(1, 2, 3)), begin=0, end=1)
     assert cpu is not None and cpu.used == 10
-    assert device_job(1, 0, Usage(device="n", architecture="CPU"), begin=0, end=1) is None, "it had all of it"
-    assert device_job(1, 0, None, begin=0, end=1) is None
+    assert device_job(Usage(device="n", architecture="CPU"), begin=0, end=1) is None, "it had all of it"
+    assert device_job(None, begin=0, end=1) is None
 
 
 def test_results_and_failures_of_a_journal_are_found() -> None:
-    entries = [decode_entry(line) for line in (FOLDER / "used-format-3.jsonl").read_text().splitlines()]
+    entries = [decode_entry(line) for line in (FOLDER / "used-format-1.jsonl").read_text().splitlines()]
     found = device_jobs(Study.from_entries(entries).state)
     assert {(one.device, one.architecture, one.claimed) for one in found} == {("GPU-5d4e", "A100", 6_000_000_000)}
     study = Study.create(make_spec())

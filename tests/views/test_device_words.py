@@ -13,19 +13,17 @@ from typer.testing import CliRunner
 from hpo_core import Outcome, Report, Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
-from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
-from hpo_core.model.trial import Job
-from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
+from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
-from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
-from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_state
+from hpo_flows.prefect_pages.task_runs import device_tags, final_state
+from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 
-SHARE = Share(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
+SHARE = Portion(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
               capacity=1)  # fmt: skip
 
 
@@ -108,23 +106,6 @@ def test_task_runs_of_packed_jobs_name_their_device() -> None:
     (tag,) = device_tags(SHARE.device)
     assert tag.startswith("device-GPU-5d4e8f12-9f3e-") and len(tag) == 31
     assert device_tags("") == [] and device_tags(SHARE.device) == device_tags(SHARE.device)
-    begun: list[str] = []
-
-    class Shown:
-        task_runs = 0
-
-        def begin(self, job: Job, device: str = "") -> End:
-            begun.append(device)
-            return lambda report: None
-
-        def close(self, seconds: float = 0.0) -> None: ...
-
-    class Executor:
-        def submit(self, *given: object) -> None: ...
-
-    job = packed(1).state.wanted()[0]
-    TaskDispatcher(Executor(), Shown()).dispatch(job, Slot(0, 0, "g", SHARE), lambda job, report: None)  # type: ignore[arg-type]
-    assert begun == [SHARE.device]
     usage = Usage(device="GPU-5d", architecture="A100", share=(1, 1, 1))
     report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}, usage=usage)
     assert final_state(report, "loss").message == "loss = 0.5 on GPU-5d"

@@ -13,7 +13,7 @@ from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, T
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_core.simulation import Simulation, VirtualClock
-from hpo_core.views.lineage import Lineage, ancestry, read_lineage, schedule_of
+from hpo_core.views.lineage import Lineage, read_lineage
 
 SPACE = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "n": {"type": "int", "low": 1, "high": 9}}
 
@@ -60,7 +60,7 @@ def test_ancestry_order_and_survivors() -> None:
     study, entries = play(1)
     lineage = read_lineage(entries)
     last = [birth.trial for birth in lineage.births if birth.generation == 7]
-    path = ancestry(entries, last[0])
+    path = lineage.ancestry(last[0])
     assert (
         2 * len(path) == study.state.trials[last[0]].resource
         and path[-1] == last[0]
@@ -81,7 +81,7 @@ def test_the_schedule_follows_the_ancestry() -> None:
     lineage = read_lineage(entries)
     assert study.best is not None
     path = lineage.ancestry(study.best.trial)
-    schedule = schedule_of(entries, study.best.trial)
+    schedule = read_lineage(entries).schedule(study.best.trial)
     assert [segment.trial for segment in schedule.segments] == path and schedule.study == "toy"
     assert schedule.end == study.best.resource == 2 * len(path)
     for step in range(schedule.end):

@@ -9,10 +9,9 @@ import pytest
 from hpo_core import Outcome, Study
 from hpo_core.cli.output import RunResult, out, print_run_result
 from hpo_core.model.errors import HpoError
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import render
-from hpo_core.views.failure_reasons import failures_of
-from hpo_core.views.next_command import another_name, command_after, cure_words, next_command
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import render
+from hpo_core.views.failure_reasons import another_name, command_after, cure_words, failures_of, next_command
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec
 

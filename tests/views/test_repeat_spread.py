@@ -25,13 +25,12 @@ from hpo_core.retraining.repeated_studies import repeats_spec
 from hpo_core.simulation import AnalyticCurves, Simulation
 from hpo_core.simulation.past import read_past
 from hpo_core.simulation.past_curves import PastCurves
-from hpo_core.tracking.run_contents import description, study_params
-from hpo_core.tracking.run_tags import study_tags
+from hpo_core.tracking.mlflow_runs import description, study_params, study_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story
 from hpo_flows.deployed.form import FilledIn
-from hpo_flows.study_run.live_progress import remaining_units
-from hpo_flows.study_run.prefect_artifacts import best_markdown
+from hpo_flows.prefect_pages.artifacts import best_markdown
+from hpo_flows.progress import remaining_units
 
 LADDER = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.cli.output import without_repeats
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.output import RowTable, without_repeats
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import Job
-from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import BracketView, bracket_views, by_shape, grouped_brackets, rung_rows
+from hpo_core.views.rungs import (
+    BracketView,
+    RungNames,
+    bracket_views,
+    by_shape,
+    grouped_brackets,
+    halt_words,
+    rung_rows,
+)
 from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, SEARCHES, facts, spec_of
 

@@ -12,10 +12,10 @@ from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import Entry
-from hpo_core.report.study.series import read_series
-from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.report.series import read_series
+from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
-from hpo_core.tracking.run_tags import trial_tags
+from hpo_core.tracking.mlflow_runs import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story
 from tests.golden.make import FOLDER
@@ -23,7 +23,7 @@ from tests.golden.make import FOLDER
 
 @pytest.fixture(scope="module")
 def entries() -> list[Entry]:
-    return [decode_entry(line) for line in (FOLDER / "used-format-3.jsonl").read_text().splitlines()]
+    return [decode_entry(line) for line in (FOLDER / "used-format-1.jsonl").read_text().splitlines()]
 
 
 def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:
@@ -49,7 +49,7 @@ def test_report_has_columns_for_it_only_where_something_was_measured(entries: li
     assert all(100 <= row[at] <= 200 for row in data["rows"])
     assert all(len(row) == len(columns) for row in data["rows"])
     assert any("GPU-5d4e" in attempt[-1] for found in data["details"].values() for attempt in found["attempts"])
-    older = [decode_entry(line) for line in (FOLDER / "asha-shared-format-3.jsonl").read_text().splitlines()]
+    older = [decode_entry(line) for line in (FOLDER / "asha-shared-format-1.jsonl").read_text().splitlines()]
     plain = embedded_trials(read_series(older))
     assert plain is not None and "cores" not in plain["columns"]
 

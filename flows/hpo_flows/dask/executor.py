@@ -14,35 +14,34 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
-from hpo_core.model.devices.inventory import Device, Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.spec import StudySpec
-from hpo_flows.dask.cancellation import Cancellation
+from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
-from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
-from hpo_flows.dask.gang_tasks import GangTasks
-from hpo_flows.dask.job_tasks import JobTasks
-from hpo_flows.dask.lost_workers import ClusterWatch, facts_of_workers
+from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
-    close_idle_children,
     forbid_repeats,
-    forget_partitions_of,
+    forget_study,
     limit_attempt,
-    share_devices_of_worker,
-    watch_partitions_of_worker,
+    tell_with_heartbeats,
 )
-from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, Connection, StartUp
+from hpo_flows.dask.rank_tasks import RankTasks
+from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, SchedulerClient, StartUp
+from hpo_flows.dask.worker_facts import Asked, facts_of_workers, usages_in
+
+log = logging.getLogger(__name__)
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -53,12 +52,8 @@ _DASK_SETTINGS = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
-
-
-ANY_WORKER = "dask"
-"""Name of the device where Dask picks the worker."""
 SHORT_SECONDS = 5.0
-"""A cluster that has been too small for a gang for so long is news; workers come one by one."""
+"""How long a cluster is too small for a gang before that is told: workers come one by one."""
 
 
 class DaskExecutor:
@@ -76,12 +71,12 @@ class DaskExecutor:
     def __init__(self, spec: StudySpec, folder: str) -> None:
         self._spec = spec
         self._folder = folder
+        self._asked = Asked.of(spec, folder)
         self._kind = cluster_of(spec, folder)
-        self._connection: Connection | None = None
+        self._connection: SchedulerClient | None = None
         self._watch: ClusterWatch | None = None
-        self._cancellation: Cancellation | None = None
-        self._tasks: JobTasks | None = None
-        self._gangs: GangTasks | None = None
+        self._room: ClusterRoom | None = None
+        self._tasks: RankTasks | None = None
         self._short: tuple[int, float] | None = None
         """How many slots the cluster has, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
@@ -89,7 +84,6 @@ class DaskExecutor:
         self._restore: Any = None
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
-        self._device_names = DeviceNames()
         self._said_no_gpu = False
         self._no_mps: dict[str, bool] = {}
         """Why MPS is off on some worker, and whether a person was told."""
@@ -107,47 +101,44 @@ class DaskExecutor:
             logging.getLogger(name).setLevel(logging.ERROR)
         for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        requests = JobRequests(self._spec, self._folder)
+        spec = self._spec
+        requests = JobRequests(spec, self._folder)
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
-        connection = self._connection = Connection(self._kind.connect(), self._spec.study)
+        connection = self._connection = SchedulerClient(self._kind.connect(), spec.study)
         watch = self._watch = self._new_watch(connection)
-        timeout = self._spec.cluster.worker_timeout
-        self._cancellation = Cancellation(connection, watch, folder=self._folder, timeout=timeout)
-        self._tasks = JobTasks(connection, watch, requests=requests, study=self._spec.study, timeout=timeout)
-        if self._spec.training.gang != 1:
-            self._gangs = GangTasks(self._tasks, watch, cancellation=self._cancellation, folder=self._folder)
+        room = self._room = ClusterRoom(watch, self._asked)
+        self._tasks = RankTasks(
+            connection,
+            watch,
+            room,
+            requests=requests,
+            study=spec.study,
+            folder=self._folder,
+            timeout=spec.training.worker_timeout,
+        )
         connection.run_on_scheduler(facts_of_workers, "/")
         watch.start()
         connection.run_on_scheduler(forbid_repeats)
-        start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
-        start_up.wait_for_workers()
-        if self._spec.packing is not None:
-            start_up.wait_for_devices(self._spec.packing)
-        if self._spec.data is not None:
-            start_up.wait_for_partitions(self._spec.data)
-        load = "" if self._spec.data is None else self._spec.data.load or ""
-        start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads, load=load)
+        start_up = StartUp(self._kind, connection, watch=watch, room=room, abandoned=self._abandoned)
+        start_up.wait_for_room()
+        start_up.prepare_workers(
+            requests.objective, tuple(spec.pythonpath), requests.threads, load=spec.data_load or ""
+        )
 
-    def _new_watch(self, connection: Connection) -> ClusterWatch:
-        training, timeout = self._spec.training, self._spec.cluster.worker_timeout
+    def _new_watch(self, connection: SchedulerClient) -> ClusterWatch:
+        training, timeout = self._spec.training, self._spec.training.worker_timeout
         limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
         return ClusterWatch(
             connection.client,
             prefix=f"{self._spec.study}/",
-            folder=self._folder,
+            asked=self._asked,
             timeout=timeout,
             limit=limit,
+            on_new=self._ask,
             on_out=self._worker_is_out,
             on_overdue=self._ran_too_long,
             on_back=self._forget_study_on,
-            kind=None if self._spec.packing is None else self._spec.packing.devices,
-            on_new=self._greeting(),
         )
-
-    def _greeting(self) -> Callable[[str], Awaitable[None]] | None:
-        if self._spec.data is not None:
-            return self._watch_partitions_of
-        return None if self._spec.packing is None else self._share_devices_of
 
     def abandon_start(self) -> None:
         """Make a :meth:`start` that another thread is in end soon, with an error."""
@@ -158,7 +149,7 @@ class DaskExecutor:
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
         if self._kind.may_hold_attempts:
-            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.cluster.worker_timeout)
+            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
     @property
     def dashboard(self) -> str:
@@ -176,7 +167,7 @@ class DaskExecutor:
         gang = self._spec.training.gang
         needed = 1 if gang == "auto" else gang
         there = None if self._watch is None else self._watch.slots()
-        if self._gangs is None or there is None or there >= needed:
+        if gang == 1 or there is None or there >= needed:
             self._short = self._told_short = None
             return ""
         if self._short is None or self._short[0] != there:
@@ -190,81 +181,62 @@ class DaskExecutor:
         )
 
     @property
-    def _connected(self) -> Connection:
+    def _connected(self) -> SchedulerClient:
         assert self._connection is not None, "start() comes first"
         return self._connection
 
     def _run_on_each(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> None:
-        if self._watch is not None:
-            self._connected.run_on_each(self._watch, function, *arguments, seconds=seconds)
+        if self._watch is not None and not self._watch.scheduler_is_unresponsive():
+            self._connected.run_on_each(self._watch.well(), function, *arguments, seconds=seconds)
 
     # While a study runs: nothing below waits for the cluster.
 
     def inventory(self) -> Inventory:
-        """The cluster as one device: a slot for each thread of the workers that give a sign of life.
-
-        Where jobs share devices (``packing``): those that these workers see. Where models hop (``data``): a device for
-        each worker, however many threads it has. Where jobs are gangs: a device for each computer.
+        """The places where jobs can run now (:class:`ClusterRoom`).
 
         Raises:
             ClusterError: the scheduler is gone, or does not answer.
         """
         self._connected.check()
-        assert self._watch is not None
+        assert self._watch is not None and self._tasks is not None
         if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
-                f"{self._spec.cluster.worker_timeout:g} s (cluster.worker_timeout). Nothing recorded is lost: look "
+                f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
-        count = self._watch.slots()
-        self._kind.keep_size(count)
-        if self._gangs is not None:
-            self._gangs.end_broken()
-        if self._spec.data is not None:
-            return Inventory(tuple(Device(address) for address in sorted(self._watch.holdings())))
-        if self._gangs is not None:
-            return self._gangs.inventory()
-        if self._spec.packing is None:
-            return Inventory.of(count, ANY_WORKER)
-        seen = self._device_names.told_apart(self._watch.devices())
-        return shared_inventory(seen, self._folder, self._spec.packing.most)
+        self._kind.keep_size(self._watch.slots())
+        self._tasks.end_broken()
+        return self.room.inventory()
+
+    @property
+    def room(self) -> ClusterRoom:
+        """What jobs can run on: threads of workers, devices, partitions."""
+        assert self._room is not None, "start() comes first"
+        return self._room
 
     def holdings(self) -> Mapping[str, list[str]]:
-        """Where models hop: by address of a worker, names of the partitions that lie there."""
-        if self._watch is None or self._spec.data is None:
-            return {}
-        names = [file.name for file in (*self._spec.data.files, *self._spec.data.validation_files)]
-        is_doubted = self._watch.is_doubted
-        return {
-            address: [
-                name for place, name in enumerate(names) if place in held.places and not is_doubted(address, name)
-            ]
-            for address, held in self._watch.holdings().items()
-        }
+        """Names of the partitions that lie on each worker, by its address."""
+        return self.room.holdings()
 
     def announcing(self) -> bool:
-        """Where models hop: whether a worker has not said yet which partitions it holds, or reads one now."""
-        if self._watch is None:
-            return False
-        held = self._watch.holdings()
-        return any(one.reading for one in held.values()) or not held.keys() >= set(self._watch.well())
+        """Whether a worker has not told yet which partitions it holds, or reads one now."""
+        return self.room.announcing()
 
     def problems(self) -> Mapping[str, str]:
-        """Where models hop: by name of a partition that is on a worker and cannot be used, why."""
-        held = {} if self._watch is None else self._watch.holdings()
-        return {name: why for one in held.values() for name, why in one.problems.items()}
+        """Why partitions that are on a worker cannot be used, by name."""
+        return self.room.problems()
 
     def threads(self) -> Mapping[str, int]:
-        """By address of a worker that gives a sign of life: its slots."""
-        return {} if self._watch is None else self._watch.threads()
+        """Slots of each worker that gives a sign of life, by its address."""
+        return {} if self._room is None else self._room.threads()
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
-        return {} if self._watch is None or self._spec.packing is None else self._watch.usages()
+        return {} if self._watch is None else usages_in(self._watch.well(), self._folder)
 
     def now(self) -> float:
-        """Of a clock that goes on while this machine sleeps: what is held for so long in a pool is lost by then."""
+        """Seconds of a clock that goes on while this machine sleeps: slots of a pool are held for a limited time."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wait(self, inbox: Inbox, until: float) -> bool:
@@ -273,38 +245,15 @@ class DaskExecutor:
         return True
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
-
-        ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter, and
-        so are a unit of a model that hops, the slots of a gang, and a slot that names a worker, which the study holds.
-        """
+        """Start a job where its slots say; ``on_report`` is called once with its report, whatever happens."""
         self._connected.check()
-        assert self._tasks is not None and self._watch is not None
-        if self._gangs is not None:
-            self._gangs.submit(job, slot, on_report)
-            return
-        if job.unit is not None:
-            self._tasks.submit(job, on_report, workers=[slot.name])
-            return
-        if slot.share is None:
-            self._tasks.submit(job, on_report, workers=None if slot.name == ANY_WORKER else [slot.name])
-            return
-        workers = workers_of(self._device_names.told_apart(self._watch.devices()), slot.name)
-        if workers:
-            self._tasks.submit(job, on_report, share=slot.share, workers=workers)
-        else:
-            message = f"no Dask worker sees {slot.name} any more"
-            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
-
-    def cancel_all(self) -> None:
-        """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._tasks is not None:
-            self.cancel(self._tasks.attempts())
+        assert self._tasks is not None
+        self._tasks.submit(job, slot, on_report)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
-        if self._cancellation is not None:
-            self._cancellation.request(list(attempts))
+        """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
+        if self._tasks is not None:
+            self._tasks.cancel(list(attempts))
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
         """Limit a running attempt that was measured; returns at once, and what is not heard in time is not repeated."""
@@ -319,7 +268,7 @@ class DaskExecutor:
             await asyncio.wait_for(call, CALL_SECONDS)
 
     def _worker_is_out(self, address: str, keys: list[str], why: str) -> None:
-        """Its jobs are lost, whatever it may report later; a worker of ours is replaced."""
+        """Report the jobs of a worker as lost, whatever it may report later; replace it if this study started it."""
         assert self._tasks is not None
         for key in keys:
             self._tasks.end(key, Outcome.LOST, f"its Dask worker ({address}) {why}", address)
@@ -341,26 +290,16 @@ class DaskExecutor:
         """End what a worker trains that is heard again: it was lost meanwhile."""
         await self._connected.client.run(cancel_attempts_of, self._folder, workers=[address])
 
-    async def _share_devices_of(self, address: str) -> None:
-        packing = self._spec.packing
-        assert packing is not None
-        mps = packing.mps == "auto"
-        said = await self._connected.client.run(share_devices_of_worker, packing.devices, mps, workers=[address])
+    async def _ask(self, address: str) -> None:
+        """Have a worker that joined tell what the study has to know of it."""
+        said = await self._connected.client.run(tell_with_heartbeats, self._asked, workers=[address])
         problem, no_mps = said.get(address) or ("", "")
-        if problem and (packing.devices == "gpu" or not self._said_no_gpu):
+        if problem and (self._asked.devices == "gpu" or not self._said_no_gpu):
             self._said_no_gpu = True
-            logging.getLogger(__name__).info("%s: %s", address, problem)
+            log.info("%s: %s", address, problem)
         if no_mps:
-            logging.getLogger(__name__).info("%s: %s", address, no_mps)
+            log.info("%s: %s", address, no_mps)
             self._no_mps.setdefault(no_mps, False)
-
-    async def _watch_partitions_of(self, address: str) -> None:
-        data = self._spec.data
-        assert data is not None
-        files = [*data.files, *data.validation_files]
-        await self._connected.client.run(
-            watch_partitions_of_worker, self._folder, data.folder or "", files, workers=[address]
-        )
 
     # End.
 
@@ -374,7 +313,7 @@ class DaskExecutor:
             self._close_children()
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
-            self._connection = self._cancellation = None
+            self._connection = None
         self._kind.close()
         if self._restore is not None:
             self._restore.__exit__(None, None, None)
@@ -384,7 +323,5 @@ class DaskExecutor:
         if self._kind.cluster is not None:
             self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
         elif self._spec.objective is not None:
-            arguments = (self._spec.objective, tuple(self._spec.pythonpath))
-            self._run_on_each(close_idle_children, *arguments, seconds=2 * CLOSE_SECONDS)
-            if self._spec.data is not None:
-                self._run_on_each(forget_partitions_of, self._folder, seconds=CLOSE_SECONDS)
+            arguments = (self._folder, self._spec.objective, tuple(self._spec.pythonpath))
+            self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)

@@ -1,6 +1,13 @@
 """Functions that run on a Dask worker, or on the scheduler, for the executor.
 
 Coroutines run in a worker's event loop, which sends its heartbeats: whatever may take time goes to a thread.
+
+*Open tasks* train several short jobs in turn. A task of its own costs a job about 10 ms of processor time in client,
+scheduler and worker. So a task that is younger than :data:`OPEN_SECONDS` when its job ends stays open: it publishes the
+report at once and takes the next job by a call from the controller. Dask's scheduler still knows of the task, with all
+that this means: the slot is taken, an adaptive cluster keeps the worker, and the worker's death ends the task with an
+error. The task's result is the report of its last job. So a report or a call that was lost on its way delays a job, by
+``OPEN_SECONDS`` at most, and loses nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +21,8 @@ from typing import Any
 
 import distributed
 
-from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import RESULTS
-from hpo_core.training.partitions.held_partitions import forget_partitions, held_partitions, watch_partitions
+from hpo_core.training.held_partitions import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import decode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import (
@@ -33,13 +39,13 @@ from hpo_core.training.worker import (
     train_job,
     usages,
 )
-from hpo_flows.dask.lost_workers import DEVICES, METRIC, PARTITIONS, USAGES
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, Asked
 
 OPEN_SECONDS = 1.0
 """Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
 
 _Next = tuple[bytes, Callable[[bytes], None]]
-"""A request, and what is to be called with the encoded report."""
+"""A request, and the function to call with its encoded report."""
 
 
 class _OpenTask:
@@ -76,7 +82,7 @@ class _OpenTask:
 
 
 _open: dict[str, _OpenTask] = {}
-"""Of this worker, by Dask's key."""
+"""Open tasks of this worker, by Dask's key."""
 
 
 def train_in_turn(request: bytes, key: str, publish: Callable[[bytes], None]) -> bytes:
@@ -105,7 +111,7 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes], None]) ->
 
 
 def _may_go_on(report: bytes, ends: float) -> bool:
-    """After a failure the scheduler chooses anew where the next job runs."""
+    """Whether the task stays open; after a failure the scheduler chooses anew where the next job runs."""
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
@@ -179,9 +185,10 @@ async def close_all_children() -> None:
     await asyncio.to_thread(close_all)
 
 
-async def close_idle_children(objective: str, pythonpath: tuple[str, ...]) -> None:
-    """End the processes that start trainings of this objective, where no study uses them."""
+async def forget_study(folder: str, objective: str, pythonpath: tuple[str, ...]) -> None:
+    """Leave a worker of others: end its idle trainers of this objective, watch no partitions."""
     await asyncio.to_thread(close_idle, objective, pythonpath)
+    await asyncio.to_thread(forget_partitions, folder)
 
 
 async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None, load: str = "") -> None:
@@ -189,35 +196,20 @@ async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | No
     await asyncio.to_thread(prepare_worker, objective, pythonpath, threads, load=load)
 
 
-async def share_devices_of_worker(kind: str, mps: bool, dask_worker: distributed.Worker) -> tuple[str, str]:
-    """Send with each heartbeat what this worker's jobs can share; returns why no GPU can be seen, and why MPS is off.
-
-    Args:
-        mps: whether jobs are to share GPUs through it.
-    """
-    problem = await asyncio.to_thread(share_devices, kind)
-    dask_worker.metrics[DEVICES] = lambda _: seen_devices()
-    dask_worker.metrics[USAGES] = lambda _: usages()
+async def tell_with_heartbeats(asked: Asked, dask_worker: distributed.Worker) -> tuple[str, str]:
+    """Send what a study asks with each heartbeat; returns why no GPU can be seen here, and why MPS is off."""
+    problem = no_mps = ""
+    if asked.partitions:
+        await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
+        dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
+    if asked.devices is not None:
+        problem = await asyncio.to_thread(share_devices, asked.devices)
+        dask_worker.metrics[DEVICES] = lambda _: seen_devices()
+        dask_worker.metrics[USAGES] = lambda _: usages()
     await dask_worker.heartbeat()
-    return problem, await asyncio.to_thread(start_mps) if mps else ""
-
-
-async def watch_partitions_of_worker(
-    study_folder: str, folder: str, files: list[PartitionFile], dask_worker: distributed.Worker
-) -> None:
-    """Send with each heartbeat which of a study's partitions lie on this worker.
-
-    Args:
-        folder: where they lie, unless this worker's environment says otherwise.
-    """
-    await asyncio.to_thread(watch_partitions, study_folder, folder, files)
-    dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
-    await dask_worker.heartbeat()
-
-
-async def forget_partitions_of(study_folder: str) -> None:
-    """Look no more for the partitions of a study."""
-    await asyncio.to_thread(forget_partitions, study_folder)
+    if asked.mps:
+        no_mps = await asyncio.to_thread(start_mps)
+    return problem, no_mps
 
 
 def forbid_repeats(dask_scheduler: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The start of a cluster: wait for its workers, import the objective on each."""
+"""The start of a cluster: a client with time limits, the wait for room, the import of the objective on each worker."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.partitioning.holdings import longest_look
-from hpo_core.spec import DataSpec, PackingSpec
+from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
-from hpo_flows.dask.lost_workers import ClusterWatch, Held
+from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import prepare
 
 CALL_SECONDS = 30.0
+DEVICE_SECONDS = 60.0
+"""A driver may take long for its first answer."""
+PARTITION_SECONDS = 60.0
+"""How long a partition that no worker has may be waited for, once all workers said what they have."""
+IMPORT_SECONDS = 720.0
+"""An import may take 600 s (``Trainer``), and its process then has to be ended."""
+_LOOK_SECONDS = 10.0
+"""Longest time between two looks at a cluster that starts; more is a standstill of this process and does not count."""
 
 
-class Connection:
-    """A client of the study's scheduler.
+class SchedulerClient:
+    """A client of the study's scheduler, asked with time limits: no call waits for ever.
 
     Args:
         client: of ``distributed``, connected.
@@ -53,12 +61,34 @@ class Connection:
                 f"`hpo resume {self._study}`."
             )
 
-    def call(self, ask: Callable[[], Awaitable[Any]], whom: str, seconds: float = CALL_SECONDS) -> Any:
-        """Wait for one answer; from any thread but the client's loop.
+    def run_on_scheduler(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function on the scheduler.
 
         Raises:
-            ClusterError: there is none within these seconds.
+            ClusterError: it does not answer in time.
         """
+        return self._call(lambda: self.client.run_on_scheduler(function, *arguments), "the scheduler", CALL_SECONDS)
+
+    def run_on_each(
+        self, workers: Iterable[str], function: Callable[..., Any], *arguments: Any, seconds: float
+    ) -> None:
+        """Run a function on these workers; those that do not answer in time are passed over."""
+
+        async def on_one(address: str) -> None:
+            run = self.client.run(function, *arguments, workers=[address], on_error="return")
+            await asyncio.wait_for(run, seconds)
+
+        async def on_all() -> None:
+            await asyncio.gather(*map(on_one, workers), return_exceptions=True)
+
+        if self.is_open:
+            try:
+                self._call(on_all, "the workers", seconds + 5.0)
+            except ClusterError as error:
+                logging.getLogger(__name__).debug("%s", error)
+
+    def _call(self, ask: Callable[[], Awaitable[Any]], whom: str, seconds: float) -> Any:
+        """Wait for one answer; from any thread but the client's loop."""
 
         async def limited() -> Any:
             return await asyncio.wait_for(ask(), seconds)
@@ -73,50 +103,6 @@ class Connection:
                 "whether it runs; nothing recorded is lost."
             ) from error
 
-    def run_on_scheduler(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function on the scheduler.
-
-        Raises:
-            ClusterError: it does not answer in time.
-        """
-        return self.call(lambda: self.client.run_on_scheduler(function, *arguments), "the scheduler")
-
-    def run_on_each(
-        self, watch: ClusterWatch, function: Callable[..., Any], *arguments: Any, seconds: float
-    ) -> dict[str, Any]:
-        """Run a function on every worker that is well; what came back in time, errors as values."""
-        if watch.scheduler_is_unresponsive() or not self.is_open:
-            return {}
-
-        async def on_one(address: str) -> tuple[str, Any]:
-            try:
-                found = await asyncio.wait_for(
-                    self.client.run(function, *arguments, workers=[address], on_error="return"), seconds
-                )
-                return address, found.get(address)
-            except Exception as error:
-                return address, error
-
-        async def on_all() -> dict[str, Any]:
-            return dict(await asyncio.gather(*(on_one(address) for address in watch.well())))
-
-        try:
-            found: dict[str, Any] = self.call(on_all, "the workers", seconds + 5.0)
-        except ClusterError as error:
-            logging.getLogger(__name__).debug("%s", error)
-            return {}
-        return found
-
-
-DEVICE_SECONDS = 60.0
-"""A driver may take long for its first answer."""
-PARTITION_SECONDS = 60.0
-"""How long a partition that no worker has may be waited for, once all workers said what they have."""
-IMPORT_SECONDS = 720.0
-"""An import may take 600 s (``Trainer``), and its process then has to be ended."""
-_LOOK_SECONDS = 10.0
-"""Between two looks at a cluster that starts, at most; what takes longer is a standstill of this process."""
-
 
 class StartUp:
     """Waits for workers and prepares them, until another thread gives the start up.
@@ -125,76 +111,93 @@ class StartUp:
         kind: the cluster that starts.
         connection: to its scheduler.
         watch: of its workers, started.
+        room: what they have told.
         abandoned: set where the start is given up.
     """
 
     def __init__(
-        self, kind: ClusterKind[Any], connection: Connection, *, watch: ClusterWatch, abandoned: threading.Event
+        self,
+        kind: ClusterKind[Any],
+        connection: SchedulerClient,
+        *,
+        watch: ClusterWatch,
+        room: ClusterRoom,
+        abandoned: threading.Event,
     ) -> None:
         self._kind = kind
         self._connection = connection
-        self._watch = watch
+        self._watch, self._room = watch, room
         self._abandoned = abandoned
 
-    def wait_for_workers(self) -> None:
-        """Return when there are as many workers as the kind wants, or some after its time.
+    def wait_for_room(self) -> None:
+        """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
 
         Raises:
-            ClusterError: there is none, or none will come.
+            ClusterError: they are not there in time, or will not come.
         """
-        seconds = self._kind.wait_seconds
+        self._wait_for_workers()
+        room, began = self._room, time.monotonic()
+        longest = longest_look(room.asked.partitions)
+        self._wait(
+            lambda: not room.missing_partitions(),
+            PARTITION_SECONDS,
+            self._partitions_missing,
+            starts=lambda: not room.announcing() or time.monotonic() >= began + longest,
+        )
+        if room.asked.devices is not None:
+            self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS, self._no_device)
+
+    def _wait_for_workers(self) -> None:
+        kind, watch = self._kind, self._watch
         waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
-        while self._watch.slots() < self._kind.starting_workers:
+        while watch.slots() < kind.starting_workers:
             self._stop_if_abandoned()
-            self._kind.check_start()
+            kind.check_start()
+            if waited.elapsed() >= kind.wait_seconds:
+                if watch.slots() == 0:
+                    raise kind.no_workers(kind.wait_seconds)
+                return  # some are enough to begin
+            time.sleep(0.05)
+
+    def _wait(
+        self,
+        is_there: Callable[[], bool],
+        seconds: float,
+        error: Callable[[], ClusterError],
+        *,
+        starts: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Wait at most so long for what a job needs.
+
+        Args:
+            starts: whether the time counts already.
+        """
+        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
+        while not is_there():
+            self._stop_if_abandoned()
+            if not starts():
+                waited.reset()
             if waited.elapsed() >= seconds:
-                if self._watch.slots() == 0:
-                    raise self._kind.no_workers(seconds)
-                return
+                raise error()
             time.sleep(0.05)
 
-    def wait_for_devices(self, packing: PackingSpec) -> None:
-        """Return when a worker sees a device that jobs can share.
+    def _partitions_missing(self) -> ClusterError:
+        names, problems = self._room.missing_partitions(), self._room.problems()
+        listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        reasons = sorted({why for name, why in problems.items() if name in names})
+        found = f" {' '.join(reasons[:3])}" if reasons else ""
+        return ClusterError(
+            f"data.partitions: no worker holds {listed}.{found} Put the files where the workers look (data.folder, or "
+            "HPO_PARTITION_FOLDER on the worker), or start workers that hold them."
+        )
 
-        Raises:
-            ClusterError: none does.
-        """
-        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
-        while not any(self._watch.devices().values()):
-            self._stop_if_abandoned()
-            if waited.elapsed() >= DEVICE_SECONDS:
-                cure = (
-                    "See that nvidia-smi works where the workers run, that nvidia-ml-py is installed there "
-                    "(pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share processors "
-                    "(packing.devices: cpu), or drop packing."
-                )
-                raise ClusterError(
-                    f"packing.devices = {packing.devices!r}: no worker saw a device that jobs can share in "
-                    f"{DEVICE_SECONDS:.0f} s. {cure}"
-                )
-            time.sleep(0.05)
-
-    def wait_for_partitions(self, data: DataSpec) -> None:
-        """Return when each partition lies on some worker.
-
-        Raises:
-            ClusterError: one lies nowhere.
-        """
-        files = [*data.files, *data.validation_files]
-        longest = longest_look(files)
-        began = since = time.monotonic()
-        while True:
-            held = self._watch.holdings()
-            there = set().union(*(one.places for one in held.values()))
-            if there >= set(range(len(files))):
-                return
-            self._stop_if_abandoned()
-            now = time.monotonic()
-            if held.keys() < set(self._watch.well()) and now < began + longest:
-                since = now
-            if now >= since + PARTITION_SECONDS:
-                raise _partitions_missing([file.name for place, file in enumerate(files) if place not in there], held)
-            time.sleep(0.05)
+    def _no_device(self) -> ClusterError:
+        return ClusterError(
+            f"packing.devices = {self._room.asked.devices!r}: no worker saw a device that jobs can share in "
+            f"{DEVICE_SECONDS:.0f} s. See that nvidia-smi works where the workers run, that nvidia-ml-py is installed "
+            "there (pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share processors "
+            "(packing.devices: cpu), or drop packing."
+        )
 
     def prepare_workers(
         self, objective: str, pythonpath: tuple[str, ...], threads: int | None, *, load: str = ""
@@ -236,16 +239,6 @@ class StartUp:
     def _stop_if_abandoned(self) -> None:
         if self._abandoned.is_set():
             raise ClusterError("The start of the cluster was given up.")
-
-
-def _partitions_missing(names: list[str], held: Mapping[str, Held]) -> ClusterError:
-    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    reasons = sorted({why for one in held.values() for name, why in one.problems.items() if name in names})
-    found = f" {' '.join(reasons[:3])}" if reasons else ""
-    return ClusterError(
-        f"data.partitions: no worker holds {listed}.{found} Put the files where the workers look (data.folder, or "
-        "HPO_PARTITION_FOLDER on the worker), or start workers that hold them."
-    )
 
 
 def _check_prepared(address: str, answer: concurrent.futures.Future[Any]) -> None:

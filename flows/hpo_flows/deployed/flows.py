@@ -9,27 +9,44 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.security.masking import masked_errors
+from hpo_flows.deployed.flow_run import failing_in_words
 from hpo_flows.deployed.form import (
+    NEEDED,
+    SHOWN,
+    AdvancedSection,
+    AttemptsSection,
+    Choice,
+    Cluster,
     Count,
+    DataSection,
+    FurtherSection,
+    JournalRetry,
+    LimitsSection,
+    Metric,
     NewName,
+    Number,
+    Objective,
     OneTrial,
+    OptunaCopy,
     OtherCluster,
     OtherSeed,
+    PackingSection,
+    Sampler,
+    Seed,
     StudyFile,
     StudyName,
     Target,
     TrialNumber,
+    filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import NOTHING, given
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, drawn_signature, given
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
@@ -41,11 +58,7 @@ from hpo_flows.deployed.study_runs import (
     train_further,
 )
 
-_settings: dict[str, Any] = {
-    "task_runner": ThreadPoolTaskRunner(max_workers=1024),
-    "persist_result": False,
-    "retries": 0,
-}
+_settings: dict[str, Any] = {"persist_result": False, "retries": 0}
 
 
 @flow(name="tune-file", **_settings)
@@ -125,3 +138,87 @@ def _stem(file: str) -> str:
     """What a study file is about: its folder where it is called study.yaml, as most are."""
     path = Path(file)
     return path.parent.name if path.stem == "study" and path.parent.name else path.stem
+
+
+_METRIC = Metric()
+
+
+@flow(name="tune", **_settings)
+@failing_in_words()
+@masked_errors()
+def tune(
+    objective: Objective,
+    name: NewName = NOTHING,
+    method: Method = NOTHING,
+    metric: Metric = _METRIC,
+    numbers: list[Number] = [],  # noqa: B006
+    choices: list[Choice] = [],  # noqa: B006
+    sampler: Sampler = "random",
+    cluster: Cluster = NOTHING,
+    seed: Seed = 0,
+    limits: LimitsSection = NOTHING,
+    training: AttemptsSection = NOTHING,
+    packing: PackingSection = NOTHING,
+    data: DataSection = NOTHING,
+    further: FurtherSection = NOTHING,
+    experiment: str = "hpo",
+    optuna: OptunaCopy = "off",
+    journal_retry_seconds: JournalRetry = 60.0,
+    advanced: AdvancedSection = NOTHING,
+) -> Any:
+    """Run a new study, described here, to its end.
+
+    The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Pause and Resume
+    (or Retry) go on with the same study.
+
+    Args:
+        objective: The training function, package.module:function.
+        name: Name of the study. Empty: "study" with date and time.
+        method: The search method and its budget: how many configurations, and how long the best of them train.
+        metric: What is optimized.
+        numbers: Hyperparameters that are numbers in a range, a row each; a study needs one row at least, here or in
+            choices.
+        choices: Hyperparameters that take one of several values, a row each.
+        sampler: Proposes configurations; those named ...Sampler are Optuna's.
+        cluster: Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the
+            cluster of a study file (Slurm, Kubernetes, GPUs).
+        advanced: Seed, limits, attempts, packing, data, tracking, and what else a study file may say.
+        seed: All draws and all training seeds follow from it. On the form, this and what follows is within `advanced`.
+        limits: Rules that end the study before its search does; `resume` goes on with it.
+        training: Limits of one attempt, and when a trial is given up.
+        packing: Several jobs at once on one device, by what they need of it, instead of one job on each slot.
+        data: Partitions of the data that lie on the workers: models travel to them.
+        further: What else a study file may say.
+        experiment: MLflow experiment that holds the runs.
+        optuna: Copies the study to an Optuna storage; on: the worker's own, or a database that is allowed.
+        journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
+    """
+    permissions = Permissions.of_environment()
+    run = this_flow_run()
+    described = filled_in(
+        permissions,
+        cluster=given(cluster),
+        objective=objective,
+        metric=metric,
+        numbers=numbers,
+        choices=choices,
+        method=DEFAULT_METHOD if given(method) is None else method,
+        sampler=sampler,
+        limits=limits,
+        training=training,
+        packing=packing,
+        data=data,
+        further=further,
+        seed=seed,
+        experiment=experiment,
+        optuna=optuna,
+        journal_retry_seconds=journal_retry_seconds,
+        advanced=advanced,
+    )
+    chosen = given(name) or dated_name("study", run)
+    spec = with_changes(described, chosen, permissions, seed=None, cluster=given(cluster))
+    return begin("tune", run, spec)
+
+
+tune.__signature__ = drawn_signature(tune.fn, SHOWN, NEEDED)  # type: ignore[attr-defined]
+"""Of this Prefect makes the form (``parameter_schema``); runs are checked against the function's own."""

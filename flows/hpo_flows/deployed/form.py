@@ -7,12 +7,15 @@ others in a folded section (``form_folds.py``); what it says of a study file's s
 (``form_sections.py``).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -20,22 +23,180 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
 from hpo_core.spec import (
+    DataSpec,
     JournalSpec,
     LocalClusterSpec,
+    PackingSpec,
     StopSpec,
     StudySpec,
     TrainingSpec,
     limits,
 )
-from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.packing import DemandSpec
+from hpo_core.spec.sizes import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
-from hpo_flows.deployed.form_data import DataSection, data_of_form
-from hpo_flows.deployed.form_folds import AS_USUAL, FOLD, Folding, fold
-from hpo_flows.deployed.form_packing import PackingSection, packing_of_form
-from hpo_flows.deployed.form_schema import BASIC_OF_METHOD, AsTabs, Drawn, Method, Offered, WithoutNone, given
-from hpo_flows.deployed.form_sections import read_texts, section_of
+from hpo_flows.deployed.form_schema import (
+    AS_USUAL,
+    BASIC_OF_METHOD,
+    FOLD,
+    AsTabs,
+    Drawn,
+    Folding,
+    Method,
+    Offered,
+    WithoutNone,
+    fold,
+    given,
+)
 from hpo_flows.deployed.permissions import Permissions
+
+
+def section_of(settings: type[BaseModel], title: str, about: str, *, leave_out: Collection[str] = ()) -> type[Drawn]:
+    """A section of the form with the fields of ``settings``."""
+    fields: dict[str, Any] = {}
+    for name, field in settings.model_fields.items():
+        if name in leave_out:
+            continue
+        if is_one_value(field.annotation):
+            fields[name] = (field.annotation, copy(field))
+        else:
+            words = f"{field.description or ''} As in a study file (YAML); empty: none.".strip()
+            fields[name] = (str, Field(default="", description=words))
+    made = create_model(title.replace(" ", ""), __base__=Drawn, __doc__=about, **fields)
+    made.model_config["title"] = title
+    return made
+
+
+def is_one_value(annotation: Any) -> bool:
+    """Whether a form has an input for it: a number, a text, a choice, yes or no; or None.
+
+    >>> is_one_value(int | None), is_one_value(Literal["a", "b"]), is_one_value(dict[str, int])
+    (True, True, False)
+    """
+    if get_origin(annotation) in (Union, UnionType):
+        return sum(one is not NoneType for one in get_args(annotation)) == 1 and all(
+            one is NoneType or is_one_value(one) for one in get_args(annotation)
+        )
+    if get_origin(annotation) is Annotated:
+        return is_one_value(get_args(annotation)[0])
+    return annotation in (int, float, str, bool) or get_origin(annotation) is Literal
+
+
+def read_texts(filled: Mapping[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
+    """A filled section as in a study file: texts that stand for lists and mappings are read.
+
+    Raises:
+        SpecError: a text is no YAML.
+    """
+    found: dict[str, Any] = {}
+    for name, value in filled.items():
+        if is_one_value(settings.model_fields[name].annotation):
+            found[name] = value
+        elif value.strip():
+            try:
+                found[name], _ = read_yaml(value)
+            except yaml.YAMLError as error:
+                said = " ".join(str(error).split())
+                raise SpecError(f"form: {name} cannot be read as YAML ({said}); write it as in a study file.") from None
+    return found
+
+
+_FILES = ("partitions", "validation")
+"""A pattern as it is, or a list as in a study file."""
+
+if TYPE_CHECKING:
+    Data = Drawn
+else:
+    _DRAWN = {
+        name: (str, Field(default="", description=f"{DataSpec.model_fields[name].description} A list: in YAML."))
+        for name in _FILES
+    }
+    _ABOUT = "Partitions of the data that lie on the workers; each model visits all of them once an epoch."
+    Data = create_model("Data", __base__=section_of(DataSpec, "Data", _ABOUT, leave_out=_FILES), **_DRAWN)
+    Data.__doc__ = _ABOUT
+    Data.model_config["title"] = "Data"
+
+DataSection = Annotated[Data | None, AsTabs(closed="As the training function reads them")]
+
+
+def data_of_form(section: Drawn | None) -> dict[str, Any] | None:
+    """``data`` as a study file says it; None: the training function reads its data itself.
+
+    Raises:
+        SpecError: a list is no YAML.
+    """
+    if section is None:
+        return None
+    filled = section.model_dump(mode="json", exclude_unset=True)
+    files = {name: str(filled.pop(name)).strip() for name in _FILES if name in filled}
+    lists = {name: text for name, text in files.items() if text.startswith(("[", "-"))}
+    patterns = {name: text for name, text in files.items() if text and name not in lists}
+    return filled | patterns | read_texts(lists, DataSpec)
+
+
+def form_of_data(data: DataSpec, yaml: Callable[[Any], str]) -> dict[str, Any]:
+    """The section that says the same as a study file.
+
+    Args:
+        yaml: writes a value on one line.
+    """
+    changed: Mapping[str, Any] = data.model_dump(mode="json", exclude_defaults=True)
+    return {
+        name: yaml(value) if name in _FILES and not isinstance(value, str) else value for name, value in changed.items()
+    }
+
+
+_JOB = "job_"
+"""What one job needs has a field of its own for each figure: ``job_memory`` is ``demand.memory`` of a study file."""
+
+if TYPE_CHECKING:
+    Packing = Drawn
+else:
+    _NEEDS = {
+        f"{_JOB}{name}": (str, Field(default="", description=f"{field.description} Of one job; empty: it is measured."))
+        for name, field in DemandSpec.model_fields.items()
+    }
+    Packing = create_model(
+        "Packing",
+        __base__=section_of(
+            PackingSpec,
+            "Packing",
+            "Several jobs at once on one device, by what they were measured to need.",
+            leave_out=("demand",),
+        ),
+        **_NEEDS,
+    )
+    Packing.__doc__ = Packing.__base__.__doc__
+    Packing.model_config["title"] = "Packing"
+
+PackingSection = Annotated[Packing | None, AsTabs(closed="One job on each slot")]
+
+
+def packing_of_form(section: Drawn | None) -> dict[str, Any] | None:
+    """``packing`` as a study file says it; None: one job on each slot.
+
+    Raises:
+        SpecError: a text is no YAML.
+    """
+    if section is None:
+        return None
+    filled = section.model_dump(mode="json", exclude_unset=True)
+    needs = {name.removeprefix(_JOB): value for name, value in filled.items() if name.startswith(_JOB)}
+    rest = {name: value for name, value in filled.items() if not name.startswith(_JOB)}
+    stated = read_texts(needs, DemandSpec)
+    return read_texts(rest, PackingSpec) | ({"demand": stated} if stated else {})
+
+
+def form_of_packing(changed: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """The section that says the same as a study file.
+
+    Args:
+        changed: settings that are not as usual, without ``demand``, as fields of the form.
+        texts: the stated needs of one job.
+    """
+    filled = {**changed, **{f"{_JOB}{name}": text for name, text in texts.items()}}
+    return filled or {"policy": PackingSpec().policy}  # an empty section is one that was never opened
 
 
 class _Form(Folding):
@@ -226,22 +387,12 @@ else:
 AdvancedSection = Annotated[Advanced | None, Folded]
 
 
-_WORKER_TIMEOUT = Field(
-    default=60.0, ge=5, description="Seconds without a heartbeat after which a worker counts as gone."
-)
-
-
 class LocalWorkers(_Form):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
     basic: ClassVar = ("workers",)
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
-    worker_timeout: float = _WORKER_TIMEOUT
-    dashboard: bool = Field(
-        default=False,
-        description="Serve Dask's dashboard on a port of 127.0.0.1, where every user of that machine can read it.",
-    )
 
 
 class DaskScheduler(_Form):
@@ -250,7 +401,6 @@ class DaskScheduler(_Form):
     model_config = ConfigDict(title="Dask scheduler")
     basic: ClassVar = ("address",)
     address: ClusterAddress = Field(description="One of those the deployment allows.")
-    worker_timeout: float = _WORKER_TIMEOUT
 
 
 class ClusterOfFile(_Form):

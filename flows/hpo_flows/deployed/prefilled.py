@@ -14,15 +14,20 @@ from pydantic import BaseModel
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
-from hpo_core.spec.plain_data import check_plain
-from hpo_flows.deployed.form import FilledIn, Further, as_drawn, read_scalar
-from hpo_flows.deployed.form_data import form_of_data
-from hpo_flows.deployed.form_packing import form_of_packing
-from hpo_flows.deployed.form_sections import is_one_value
+from hpo_core.spec.sizes import check_plain
+from hpo_flows.deployed.form import (
+    FilledIn,
+    Further,
+    as_drawn,
+    form_of_data,
+    form_of_packing,
+    is_one_value,
+    read_scalar,
+)
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
 _SUFFIXES = (".yaml", ".yml")
-TUNE = "hpo_flows.tune:tune"
+TUNE = "hpo_flows.deployed.flows:tune"
 _NOT_COMPARED = ("study", "cluster", "pythonpath", "prefect")
 """What the form asks for in another way, or the worker decides."""
 

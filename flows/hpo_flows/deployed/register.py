@@ -19,9 +19,9 @@ import yaml
 import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
-from hpo_core.security.credentials import without_credentials
+from hpo_core.security.masking import without_credentials
+from hpo_flows.deployed.flow_run_heartbeats import remove_old_automation
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from hpo_flows.liveness.heartbeat_monitor import remove_old_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
 DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"

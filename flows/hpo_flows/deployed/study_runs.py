@@ -1,5 +1,10 @@
 """What a flow run does to a study: begin it, or go on with it, also where Prefect starts the run again."""
 
+from __future__ import annotations
+
+import logging
+import threading
+import time
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -11,23 +16,113 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Running
 
 from hpo_core.cli.output import best_line
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
+from hpo_core.model.trial import Job, Report
+from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.rung_names import halt_words
-from hpo_core.views.trained_further import extension_of
+from hpo_core.views.rungs import halt_words
+from hpo_core.views.summary import extension_of
+from hpo_flows.deployed.flow_run import drive, failed
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
-from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
-from hpo_flows.deployed.suspend import Suspension
-from hpo_flows.study_run.flow_run import drive, failed_state
 from hpo_flows.study_run.session import Session, Summary
+
+_FOLDER = "flow-runs"
+
+
+class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """What one flow run did to one study."""
+
+    began: bool = False
+    """It began the study, and did not find it."""
+    owner: Owner | None = None
+    """Its last process."""
+    train: tuple[int, int] | None = None
+    """The trial to train further, and to what: "the best" may be another one when the run is started again."""
+    configs: int | None = None
+    """As many configurations as will have been asked for, beyond the study's own, once its wish is fulfilled."""
+
+
+def read_marker(folder: Path, run: UUID) -> RunMarker | None:
+    """None if the run was not here before."""
+    try:
+        return msgspec.json.decode((folder / _FOLDER / f"{run}.json").read_bytes(), type=RunMarker)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_marker(folder: Path, run: UUID, marker: RunMarker) -> None:
+    """Replace it in one step, durably: the journal's next entry must not outlive it."""
+    path = folder / _FOLDER / f"{run}.json"
+    private_folder(path.parent, below=folder)
+    write_private(path, msgspec.json.encode(marker), durable=True)
+
+
+def run_of(folder: Path, owner: Owner) -> UUID | None:
+    """The flow run whose last process this owner is."""
+    for path in (folder / _FOLDER).glob("*.json"):
+        run = UUID(path.stem)
+        if (marker := read_marker(folder, run)) is not None and marker.owner == owner:
+            return run
+    return None
+
+
+ASK_SECONDS = 3.0
+
+
+class Suspension:
+    """An observer that ends the drive once somebody suspended the flow run.
+
+    Raises:
+        Pause: from :meth:`tick`, which the driver takes as an interrupt and Prefect as the state it has already.
+    """
+
+    def __init__(self, study: Study, flow_run: UUID) -> None:
+        del study
+        self._flow_run = flow_run
+        self._asked = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._state: State | None = None
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Results change nothing here."""
+
+    def on_tick(self) -> None:
+        if self._state is not None:
+            raise Pause("suspended", state=self._state)
+        now = time.monotonic()
+        if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
+            self._asked = now
+            self._thread = threading.Thread(target=self._ask, name="suspension", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _ask(self) -> None:
+        try:
+            with get_client(sync_client=True) as client:
+                state = client.read_flow_run(self._flow_run).state
+                if state is not None and state.is_crashed() and state.message == NO_HEARTBEAT:
+                    # the server was away for long, and took heartbeats it missed for heartbeats we did not send
+                    client.set_flow_run_state(self._flow_run, Running(), force=True)
+                    attempt = client.read_flow_run(self._flow_run).run_count  # which this has raised
+                    begin_heartbeats(Home().folder, self._flow_run, attempt)
+        except Exception as error:
+            logging.getLogger(__name__).debug("asking for the flow run's state: %s", error)
+            return
+        if state is not None and state.is_paused():
+            self._state = state
+
 
 _LOOKED_AT = 200
 """Latest runs among which the one that was to begin a study is looked for."""
@@ -160,7 +255,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
 
 def _trained(study: Study, trial: int, to: int) -> State[Any]:
     found = extension_of(study, trial, to)
-    return Completed(message=found.words) if found.reached else failed_state(found.words)
+    return Completed(message=found.words) if found.reached else failed(found.words)
 
 
 def _final_state(study: Study, summary: Summary) -> State[Any]:
@@ -168,9 +263,9 @@ def _final_state(study: Study, summary: Summary) -> State[Any]:
     halted = study.state.halted
     jobs = f"{study.state.completed_jobs:,} jobs"
     if summary.status != "finished" and halted is not None and not halted.rule:
-        return failed_state(f"{halted.reason.rstrip('.')}. {_cure(study)}")
+        return failed(f"{halted.reason.rstrip('.')}. {_cure(study)}")
     if nothing := no_result_words(study):
-        return failed_state(f"Study {study.name!r} ended without a single result: {nothing}")
+        return failed(f"Study {study.name!r} ended without a single result: {nothing}")
     words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {jobs}")
 

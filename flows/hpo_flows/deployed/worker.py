@@ -3,7 +3,7 @@
 Prefect's (3.8.8) kills its flow processes within seconds when it is told to end, and after a ``kill -9`` of it they
 train on where nobody can cancel them. Here a signal reaches the flow processes first: each halts its study, which can
 be resumed, and reports its run as Crashed. And each watches this process, and does the same once it is gone. Where all
-of them are gone at once, the next worker with the same home reports it (``hpo_flows.liveness.heartbeat_monitor``).
+of them are gone at once, the next worker with the same home reports it (``hpo_flows.deployed.flow_run_heartbeats``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,16 @@ from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
 from hpo_core.security.private_files import private_folder
-from hpo_flows.liveness.heartbeat_files import BEAT_SECONDS, HeartbeatMonitor, beat, begin_heartbeats
-from hpo_flows.liveness.heartbeat_monitor import report_silent_run
-from hpo_flows.liveness.parent_watch import CHECK_SECONDS, GRACE_SECONDS, WATCHED
+from hpo_flows.deployed.flow_run_heartbeats import (
+    BEAT_SECONDS,
+    CHECK_SECONDS,
+    GRACE_SECONDS,
+    WATCHED,
+    HeartbeatMonitor,
+    beat,
+    begin_heartbeats,
+    report_silent_run,
+)
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

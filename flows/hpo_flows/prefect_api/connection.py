@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import ssl
-import time
 import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
-from uuid import UUID
 
 from hpo_core.model.errors import HpoError
 
-_PAGE = 200
 _CURE = "or run without Prefect: --no-prefect."
 
 
@@ -156,34 +153,3 @@ def point_prefect_at(api_url: str, auth: str) -> None:
     )
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
-
-
-def wait_for_final_states(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
-    """Wait until the API holds the final state of every task run; whether it does.
-
-    States travel asynchronously through this process, a websocket and the server's recorder. A
-    server that ended before that would show a finished study with task runs that run for ever.
-
-    Args:
-        seconds: how long the next one is waited for: on a busy machine they come slowly, but they come.
-    """
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-    from prefect.events.worker import EventsWorker
-
-    EventsWorker.drain_all(timeout=seconds)
-    wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run)]))
-    deadline, best = time.monotonic() + seconds, 0
-    with get_client(sync_client=True) as client:
-        while True:
-            final = 0
-            for offset in range(0, task_runs, _PAGE):
-                runs = client.read_task_runs(flow_run_filter=wanted, limit=_PAGE, offset=offset)
-                final += sum(run.state is not None and run.state.is_final() for run in runs)
-            if final >= task_runs:
-                return True
-            if final > best:
-                deadline, best = time.monotonic() + seconds, final
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.3)

@@ -35,8 +35,7 @@ import psutil
 import hpo_core
 import hpo_flows
 from hpo_core.model.errors import StorageError
-from hpo_core.security.lock_file import LockFile
-from hpo_core.security.private_files import check_tree, private_folder
+from hpo_core.security.private_files import LockFile, check_tree, private_folder
 from hpo_flows.prefect_api.connection import PrefectServerError
 
 START_TIMEOUT = 300.0
@@ -231,7 +230,8 @@ class SharedServer:
                         sys.executable,
                         "-P",
                         "-m",
-                        "hpo_flows.prefect_api.server_process",
+                        "hpo_flows.guarded_server",
+                        "prefect",
                         *map(str, given),
                         self._file("users", "lock"),
                     ],

@@ -4,7 +4,10 @@ Every effect can be repeated: studies are named after the data's fingerprint and
 before it is carried out, and what was carried out is found again by its tags.
 """
 
+from __future__ import annotations
+
 import base64
+import fcntl
 import hashlib
 import itertools
 import tempfile
@@ -21,21 +24,24 @@ from prefect.runtime import deployment, flow_run
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.report.decision_picture import picture
-from hpo_core.retraining.challenger_test import promotion_test
-from hpo_core.retraining.data_fingerprint import fingerprint
-from hpo_core.retraining.drift import MIN_EXAMPLES, check_drift
-from hpo_core.retraining.example_noise import example_noise
-from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
+from hpo_core.report.pictures import decision_picture
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
-from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
-from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining
-from hpo_core.retraining.repeated_studies import DATA, check_data_is_a_parameter, tuning_spec
+from hpo_core.retraining.model_registry import SPOILED, Candidate, Decision, ModelCard, ModelRegistry
+from hpo_core.retraining.promotion_policy import (
+    MIN_EXAMPLES,
+    branch_after_drift_check,
+    branch_after_retraining,
+    check_drift,
+    example_noise,
+    promotion_test,
+)
+from hpo_core.retraining.repeated_studies import DATA, check_data_is_a_parameter, fingerprint, tuning_spec
+from hpo_core.security.private_files import LockFile
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.prefect_pages.artifacts import artifact_key
 from hpo_flows.retraining.challengers import Challengers, Rules, scores_of
-from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
 class Retraining:
@@ -212,7 +218,7 @@ class Retraining:
         )
         spec = Study.open(best.card.study, self.journal, at=0).spec
         registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
-        registry.keep_decision(run, decision, picture(decision))
+        registry.keep_decision(run, decision, decision_picture(decision))
         return decision
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
@@ -289,7 +295,7 @@ class Retraining:
     def _publish(self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int) -> None:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
-        svg = base64.b64encode(picture(decision).encode()).decode()
+        svg = base64.b64encode(decision_picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
         words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
         try:
@@ -316,3 +322,37 @@ class Retraining:
             "mlflow_run": run.run_id,
             "flow_run": str(flow_run.id),
         }
+
+
+class RetrainingBusyError(Exception):
+    """Another run retrains the model; ``who`` says which."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(who)
+        self.who = who
+
+
+@contextmanager
+def only_retraining(home: Home, model: str, who: str) -> Iterator[None]:
+    """Hold the lock of a model.
+
+    The kernel gives it back when this process ends, also after ``kill -9``: nothing has to be cleaned up.
+
+    Args:
+        who: what others are told who ask meanwhile.
+
+    Raises:
+        RetrainingBusyError: another process holds it, or this one.
+    """
+    lock = LockFile(home.make_folder("retraining") / f"{model}.lock", f"the retraining of model {model!r}")
+    try:
+        if not lock.take(fcntl.LOCK_EX):
+            raise RetrainingBusyError(lock.read() or "another run")
+        lock.write(who)
+        try:
+            yield
+        finally:
+            lock.write("")
+            lock.give_back()
+    finally:
+        lock.close()

@@ -12,18 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.retraining.drift import MIN_EXAMPLES
-from hpo_core.retraining.example_noise import Scores
-from hpo_core.retraining.model_card import ModelCard, Repeat, index_of_smallest
+from hpo_core.retraining.model_registry import ModelCard, Repeat, index_of_smallest
+from hpo_core.retraining.promotion_policy import MIN_EXAMPLES, ExampleLosses
 from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_repeats
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
+from hpo_flows.deployed.flow_run import drive
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.liveness.api_watch import PATIENT_SECONDS
-from hpo_flows.study_run.flow_run import drive
+from hpo_flows.prefect_api.api_watch import PATIENT_SECONDS
+from hpo_flows.prefect_pages.study_pages import run_in_flow
 from hpo_flows.study_run.session import Session
-from hpo_flows.tune import run_in_flow
 
 
 class Rules(BaseModel):
@@ -118,7 +117,7 @@ class Challengers:
 
     def trained(
         self, name: str, spec: StudySpec, searches: tuple[str, ...], *, data: str, content: str
-    ) -> tuple[ModelCard, tuple[Scores, ...]]:
+    ) -> tuple[ModelCard, tuple[ExampleLosses, ...]]:
         """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
         study = self.study_at_end(name, spec)
         spec = study.spec
@@ -198,10 +197,10 @@ class Challengers:
         return name
 
 
-def scores_of(card: ModelCard, found: list[Evaluation]) -> tuple[Scores, ...]:
+def scores_of(card: ModelCard, found: list[Evaluation]) -> tuple[ExampleLosses, ...]:
     """What an evaluation of a card's models came to, for the tests."""
     return tuple(
-        Scores(one.metrics[card.metric] * card.sign, one.mean, examples=one.examples, losses=one.in_order)
+        ExampleLosses(one.metrics[card.metric] * card.sign, one.mean, examples=one.examples, losses=one.in_order)
         for one in found
     )
 

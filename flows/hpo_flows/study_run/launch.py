@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -17,25 +18,18 @@ from rich.console import Console
 from rich.text import Text
 
 from hpo_core.cli.output import RunResult, err, out, print_run_result
-from hpo_core.execution.dispatch import DirectDispatcher
-from hpo_core.execution.executor import Executor
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.cores import available_cores
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
-from hpo_core.spec.threads import oversubscription
+from hpo_core.spec.assembly import oversubscription
 from hpo_core.study import Study
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import read_place
-from hpo_core.views.failure_reasons import failures_of, no_result_words
-from hpo_core.views.next_command import command_after, cure_words, next_command
-from hpo_core.views.summary import notices_of, summarize
-from hpo_core.views.trained_further import extension_of
+from hpo_core.tracking.tracker_links import optuna_links, read_place
+from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
+from hpo_core.views.summary import extension_of, notices_of, summarize
 from hpo_flows.early_interrupt import raise_at_interrupt
-from hpo_flows.home_ui.running_ui import mlflow_page
-from hpo_flows.liveness.shown_runs import SHOWN_RUNS
 from hpo_flows.prefect_api.connection import (
     check_access,
     check_api,
@@ -43,8 +37,10 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     prepare_environment,
 )
-from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.study_run.prefect_process import ERROR_LENGTH, PrefectProcess, Shown
+from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
+from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
+from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
+from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
 
 HALTED = 7
@@ -71,11 +67,12 @@ def launch(
     Args:
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
-        prefect_timeout: instead of the study's ``start_timeout``.
+        prefect_timeout: seconds that a Prefect server may take to start without progress.
     """
+    began = time.time()
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
-    timeout = prefect_timeout or session.spec.prefect.start_timeout
+    timeout = prefect_timeout or START_TIMEOUT
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
     waits = False
@@ -98,6 +95,28 @@ def launch(
         where = Address(server, say)
         where.tell()
         session.start_cluster()
+        if shown:
+            what = Shown(
+                study=name,
+                action=action,
+                start=1 if spec is not None else session.journal.info(name).entries,
+                began=began,
+                parameters=shown_parameters(session.spec),
+                tags=tags_of(session.spec),
+                server_folder="" if server is None else str(server.folder),
+                runs_folder=str(home.make_folder(SHOWN_RUNS)),
+                start_timeout=timeout,
+            )
+            try:
+                pages = PrefectProcess(
+                    what,
+                    session.folder,
+                    journal=session.journal_url,
+                    say=partial(_say, out if board else err, False),  # with --json as well
+                    on_shown=where.look_and_tell,
+                )
+            except (OSError, HpoError) as error:
+                err.print(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
         services = ", Prefect API" if shown else ""
         services += ", MLflow projection" if session.home.tracking_uri(session.spec) is not None else ""
         services += ", Optuna projection" if optuna_links(session.home, session.spec) else ""
@@ -107,31 +126,7 @@ def launch(
             say(f"Dask dashboard: {dashboard}")
         _show_in_terminal(session, board, as_json)
 
-        def dispatcher(study: Study, executor: Executor) -> DirectDispatcher:
-            nonlocal pages
-            if shown:
-                folder = "" if server is None else str(server.folder)
-                what = Shown(
-                    study=name,
-                    action=action,
-                    start=study.seq,
-                    server_folder=folder,
-                    runs_folder=str(home.make_folder(SHOWN_RUNS)),
-                    start_timeout=timeout,
-                )
-                try:
-                    pages = PrefectProcess(
-                        what,
-                        session.folder,
-                        journal=session.journal_url,
-                        say=partial(_say, out if board else err, False),  # with --json as well
-                        on_shown=where.look_and_tell,
-                    )
-                except (OSError, HpoError) as error:
-                    err.print(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
-            return DirectDispatcher(executor)
-
-        _, summary = session.run(dispatcher)
+        _, summary = session.run()
         if pages is not None:
             pages.end(links=summary.links)
         warning = session.trackers.finish()
@@ -204,7 +199,7 @@ class Address:
 
 
 def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
-    from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
+    from hpo_flows.progress import LiveBoard, PlainLines
 
     if board:
         session.add_observer(lambda study: LiveBoard(study, out, session.placed))

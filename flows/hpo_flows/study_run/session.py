@@ -8,19 +8,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, found_ratio_words, placer_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -33,7 +31,6 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.model.events import StudyExtended
 from hpo_core.partitioning import with_partitions
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.executor import PooledUnits, join_pool, join_workers
@@ -44,21 +41,15 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.training.named_functions import check_function
-from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.next_command import another_name
-from hpo_core.views.rungs import is_unlimited
+from hpo_core.training.objective import check_function
+from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
 from hpo_flows.study_run.trackers import Trackers
 
 log = logging.getLogger("hpo.session")
-JOB_GRAIN_LIMIT = 300
-"""Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
-
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
 
@@ -81,8 +72,6 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
     report: str
     links: dict[str, str]
-    task_runs: int
-    """Prefect task runs started for it."""
 
 
 class Session:
@@ -248,7 +237,7 @@ class Session:
 
     # Drive.
 
-    def run(self, make_dispatcher: Callable[[Study, Executor], Dispatcher]) -> tuple[Study, Summary]:
+    def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
         began = time.monotonic()
         try:
@@ -262,7 +251,7 @@ class Session:
             raise
         study = self._open()
         self.trackers.start()
-        placer = placer_of(study)
+        placer = placer_of(study, self.executor)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
@@ -299,14 +288,13 @@ class Session:
                 entries=entries,
             )
             observers.append(MeasurementWriter(study, times.estimates))
-        dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):
+            observers.append(PlacementWriter(study, placer))
             observers.append(MeasurementWriter(study, placer.estimates))
             observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(
             study,
             executor,
-            dispatcher=dispatcher,
             placer=placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
@@ -341,7 +329,6 @@ class Session:
             seconds=time.monotonic() - began,
             report=report,
             links=links,
-            task_runs=dispatcher.task_runs,
         )
         return study, self.summary
 
@@ -407,26 +394,3 @@ class Session:
             except HpoError:
                 pass  # the lease ends by itself; the error that brought us here is the one to show
         self.journal.close()
-
-
-def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
-    """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
-    if spec.prefect.grain != "auto":
-        return spec.prefect.grain
-    jobs = expected_jobs(spec, extra)
-    return "job" if jobs is not None and jobs <= JOB_GRAIN_LIMIT else "rung"
-
-
-def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
-    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
-
-    Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
-    """
-    method = create_method(spec)
-    if extra:
-        method.apply(StudyExtended(extra))
-    rungs = method.rungs()
-    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
-    if spec.stop.total_resource is not None:
-        known.append(spec.stop.total_resource // (spec.repeats * min(rung.level for rung in rungs)) + 1)
-    return min(known, default=None)

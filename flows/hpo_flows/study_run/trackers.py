@@ -17,9 +17,7 @@ from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
-from hpo_core.tracking.mlflow_links import experiments_url
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
+from hpo_core.tracking.tracker_links import ProjectionPlace, experiments_url, in_trouble, optuna_links, read_place
 
 log = logging.getLogger("hpo.session")
 

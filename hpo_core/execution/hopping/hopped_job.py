@@ -1,4 +1,4 @@
-"""One job under way, unit by unit: what its model has behind it, and the report that comes of it."""
+"""Job whose model hops: its units, its report, and its progress in the study's folder."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints import paths
-from hpo_core.checkpoints.paths import HOPS
-from hpo_core.checkpoints.storage import local_path, remove
+from hpo_core.checkpoints import storage as paths
+from hpo_core.checkpoints.storage import HOPS, local_path, remove
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
 from hpo_core.security.private_files import check_folder, open_private, private_folder
-from hpo_core.training.curve import Curve
-from hpo_core.training.reported_metrics import check_required
+from hpo_core.training.reported_metrics import Curve, check_required
 from hpo_core.training.request import JobRequest
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A job at the end of an epoch before its last one."""
+class JobProgress(msgspec.Struct, kw_only=True):
+    """How far a job had come at the end of an epoch: what a crash of the controller does not undo."""
 
     origin: str | None
     """URI of the checkpoint that the job started from."""
     params: dict[str, Any]
     epoch: int
     """Epochs that the trial has behind it."""
-    state: Checkpoint
-    visits: tuple[Visit, ...]
-    together: tuple[int, ...] = ()
-    """Ranks of the units that these are of; empty where all have one."""
-    points: tuple[Point, ...]
-    elapsed: float
+    state: Checkpoint | None = None
+    """State of the model at the end of that epoch; None: the job's own checkpoint."""
+    visits: list[Visit] = []
+    together: list[int] = []
+    """Ranks of the units that the visits are of."""
+    points: tuple[Point, ...] = ()
+    elapsed: float = 0.0
     """Seconds that its units took."""
     unrestored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 _MOST_BYTES = 1 << 30
-_progress = msgspec.msgpack.Decoder(Progress)
+_progress = msgspec.msgpack.Decoder(JobProgress)
 
 
 class ProgressFiles:
-    """Reads and writes them below one study's folder.
+    """Reads and writes the progress of jobs below one study's folder.
 
     Args:
         folder: of the study.
@@ -57,7 +56,7 @@ class ProgressFiles:
     def __init__(self, folder: str | Path) -> None:
         self._root = Path(folder)
 
-    def save(self, trial: int, progress: Progress) -> None:
+    def save(self, trial: int, progress: JobProgress) -> None:
         """Write it; it survives the end of this process, and need not survive a crash of the computer.
 
         After that an older one, or none, is found, and more is repeated: no wait for the disk here, for the caller may
@@ -79,13 +78,13 @@ class ProgressFiles:
                 "disk or make the folder writable, then resume the study."
             ) from error
 
-    def find(self, job: Job) -> Progress | None:
+    def find(self, job: Job) -> JobProgress | None:
         """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
         found = self.read(job.trial)
         if found is None:
             return None
         try:
-            state = local_path(self._root, found.state.uri, HOPS)
+            state = None if found.state is None else local_path(self._root, found.state.uri, HOPS)
         except HpoError:
             return None
         start = job.checkpoint.resource if job.checkpoint else 0
@@ -93,7 +92,7 @@ class ProgressFiles:
         fits = found.origin == origin and found.params == job.params and start < found.epoch < job.target
         return found if fits and state is not None and state.is_file() else None
 
-    def read(self, trial: int) -> Progress | None:
+    def read(self, trial: int) -> JobProgress | None:
         """What was saved last; None where nothing is there, or nothing that can be read."""
         path = self._path(trial)
         try:
@@ -128,8 +127,8 @@ class ProgressFiles:
         return self._root / HOPS / f"trial-{trial:05d}" / "progress.msgpack"
 
 
-class Training:
-    """A job that was granted, as its units see it.
+class HoppedJob:
+    """A job that was granted, unit by unit.
 
     Args:
         job: from the study.
@@ -155,57 +154,35 @@ class Training:
 
     def forget(self) -> None:
         """Begin at the job's own checkpoint."""
-        self.epoch = self.job.checkpoint.resource if self.job.checkpoint else 0
-        """Epochs that the trial has behind it."""
-        self.state: Checkpoint | None = None
-        """What the next unit starts from; None: the job's own checkpoint."""
-        self.durable: Checkpoint | None = None
-        """State at the end of the last epoch."""
-        self.visits: list[Visit] = []
-        self._together: list[int] = []
-        """Ranks of the units that these are of."""
-        self.curve = Curve()
-        self.elapsed = 0.0
-        self._metrics: Metrics = {}
-        self._sums: dict[str, list[float]] = {}
-        """By metric that is evaluated on the validation data in this epoch: weighted sum, and sum of weights."""
-        self._unrestored: tuple[str, ...] = ()
-        self._warnings: tuple[str, ...] = ()
-        self._usages: list[Usage] = []
-        self._measured_after = self.epoch
-        """Epochs before those that ``_usages`` are of."""
+        start = self.job.checkpoint
+        origin, epoch = (None, 0) if start is None else (start.uri, start.resource)
+        self.go_on_from(JobProgress(origin=origin, params=self.job.params, epoch=epoch))
 
-    def go_on_from(self, progress: Progress) -> None:
-        """Take what an earlier attempt left, whose controller ended."""
-        self.epoch, self.state, self.durable = progress.epoch, progress.state, progress.state
-        self.visits = list(progress.visits)
-        self._together = list(progress.together) or [1] * len(progress.visits)
+    def go_on_from(self, progress: JobProgress) -> None:
+        """Begin where an earlier attempt came to, whose controller ended."""
+        self.behind = progress
+        self.state = progress.state
+        """State that the next unit starts from; None: the job's own checkpoint."""
+        self.curve = Curve()
         for point in progress.points:
             self.curve.add(point.resource, point.metrics)
-        self.elapsed = progress.elapsed
+        self._metrics: Metrics = {}
+        self._sums: dict[str, list[float]] = {}
+        """Weighted sum and sum of weights of each metric that is evaluated on the validation data in this epoch."""
+        self._usages: list[Usage] = []
         self._measured_after = progress.epoch
-        self._unrestored, self._warnings = progress.unrestored, progress.warnings
+        """Epochs before those that ``_usages`` are of."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """What a later controller needs to go on from the end of this epoch."""
-        assert self.durable is not None
-        return Progress(
-            origin=self.job.checkpoint.uri if self.job.checkpoint else None,
-            params=self.job.params,
-            epoch=self.epoch,
-            state=self.durable,
-            visits=tuple(self.visits),
-            together=self.together or (),
-            points=self.curve.downsampled(),
-            elapsed=self.elapsed,
-            unrestored=self._unrestored,
-            warnings=self._warnings,
-        )
+        self.behind.points = self.curve.downsampled()
+        return self.behind
 
     @property
     def together(self) -> tuple[int, ...] | msgspec.UnsetType:
-        """Ranks of the units that :attr:`visits` are of; not set where all have one."""
-        return tuple(self._together) if any(ranks > 1 for ranks in self._together) else msgspec.UNSET
+        """Ranks of the units that the visits are of; not set where all have one."""
+        ranks = self.behind.together
+        return tuple(ranks) if any(each > 1 for each in ranks) else msgspec.UNSET
 
     def unit_job(self, partitions: Sequence[int], place: int, number: int, *, base: str, cached: int) -> Job:
         """The job of one unit.
@@ -217,7 +194,7 @@ class Training:
             base: of the study's checkpoints.
             cached: partitions that its worker may keep in memory.
         """
-        job, state, epoch = self.job, self.state, self.epoch + 1
+        job, state, epoch = self.job, self.state, self.behind.epoch + 1
         partition, *others = partitions
         trains = partition < self._trained_on
         ends_epoch = trains and place + len(partitions) == self._trained_on
@@ -245,7 +222,7 @@ class Training:
                 hopped=state is not None and state.uri.startswith(f"{paths.HOPS}/"),
                 trains=trains,
                 cached=cached,
-                elapsed=self.elapsed,
+                elapsed=self.behind.elapsed,
                 others=tuple((self._names[each], each) for each in others),
             ),
         )
@@ -258,17 +235,17 @@ class Training:
         """
         assert unit.unit is not None
         self.losses = 0
-        partition = unit.unit.index
+        behind, partition = self.behind, unit.unit.index
         came_with = unit.checkpoint.size if unit.checkpoint else 0
         started, ended = round(report.started, 3), round(report.ended, 3)
         places = [partition, *(index for _, index in unit.unit.others)]
         for place, worker in zip(places, (report.worker, *others), strict=True):
-            self.visits.append(Visit(unit.target - 1, place, worker, started, ended, came_with))
-        self._together.append(len(places))
-        self.elapsed += report.seconds
-        self._unrestored = (self._unrestored + report.unrestored)[:UNRESTORED_LINES]
+            behind.visits.append(Visit(unit.target - 1, place, worker, started, ended, came_with))
+        behind.together.append(len(places))
+        behind.elapsed += report.seconds
+        behind.unrestored = (behind.unrestored + report.unrestored)[:UNRESTORED_LINES]
         warnings = () if report.warnings is msgspec.UNSET else report.warnings
-        self._warnings += tuple(line for line in warnings if line not in self._warnings)
+        behind.warnings += tuple(line for line in warnings if line not in behind.warnings)
         if isinstance(report.usage, Usage):
             self._usages.append(report.usage)
         if not unit.unit.trains:
@@ -279,19 +256,19 @@ class Training:
             return None
         self._metrics |= report.metrics
         before, self.state = self.state, report.checkpoint
-        return before if before is not None and before != self.durable else None
+        return before if before is not None and before != self.behind.state else None
 
     def warn(self, line: str) -> None:
         """Say this in the job's report."""
-        self._warnings += (line,)
+        self.behind.warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
         """All partitions were seen; returns the state of the epoch before, which nothing needs any more."""
-        self.epoch += 1
+        self.behind.epoch += 1
         metrics = self._metrics | {name: total / weight for name, (total, weight) in self._sums.items()}
-        self.curve.add(self.epoch, metrics)
+        self.curve.add(self.behind.epoch, metrics)
         self._metrics, self._sums = {}, {}
-        before, self.durable = self.durable, self.state
+        before, self.behind.state = self.behind.state, self.state
         return before
 
     def finished(self, request: JobRequest) -> Report:
@@ -308,12 +285,11 @@ class Training:
         except ObjectiveError as error:
             return self.failed(Outcome.ERROR, str(error))
         assert self.state is not None
-        origin = None if self.job.checkpoint is None else self.job.checkpoint.uri
         return msgspec.structs.replace(
             self._report(Outcome.COMPLETED if bad is None else Outcome.DIVERGED),
             metrics=metrics,
             curve=self.curve.downsampled(),
-            checkpoint=None if bad is not None else msgspec.structs.replace(self.state, parent=origin),
+            checkpoint=None if bad is not None else msgspec.structs.replace(self.state, parent=self.behind.origin),
             message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at epoch {self.job.target}.",
         )
 
@@ -322,7 +298,7 @@ class Training:
         return msgspec.structs.replace(
             self._report(Outcome.DIVERGED),
             metrics=report.metrics,
-            curve=(*self.curve.downsampled(), Point(self.epoch + 1, report.metrics)),
+            curve=(*self.curve.downsampled(), Point(self.behind.epoch + 1, report.metrics)),
             message=report.message,
             worker=report.worker,
             ended=report.ended,
@@ -333,7 +309,7 @@ class Training:
         return msgspec.structs.replace(self._report(outcome), message=message, detail=detail, worker=worker)
 
     def _report(self, outcome: Outcome) -> Report:
-        visits = self.visits
+        behind, visits = self.behind, self.behind.visits
         return Report(
             trial=self.job.trial,
             attempt=self.job.attempt,
@@ -341,19 +317,19 @@ class Training:
             worker=visits[-1].worker if visits else "",
             started=visits[0].started if visits else 0.0,
             ended=visits[-1].ended if visits else 0.0,
-            unrestored=self._unrestored,
-            warnings=self._warnings or msgspec.UNSET,
+            unrestored=behind.unrestored,
+            warnings=behind.warnings or msgspec.UNSET,
             usage=self._usage() or msgspec.UNSET,
             visits=tuple(visits) or msgspec.UNSET,
             together=self.together,
         )
 
     def _usage(self) -> Usage | None:
-        """Of all units: the largest memory, and an epoch as the unit of training."""
+        """What all units used: the largest memory, and an epoch as the unit of training."""
         usages = self._usages
         if not usages:
             return None
-        epochs = max(1, self.epoch - self._measured_after)
+        epochs = max(1, self.behind.epoch - self._measured_after)
         known = [usage.device_memory for usage in usages if usage.device_memory is not None]
         return msgspec.structs.replace(
             usages[-1],

@@ -16,16 +16,15 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles, Training
+from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.unit_executor import MissingPartitions, UnitExecutor, WorkerPool
 from hpo_core.execution.hopping.unit_history import EpochTimes, gang_limit_of, observe_recorded
 from hpo_core.execution.requests import JobRequests
-from hpo_core.hopper.board import Unit, useful_workers
+from hpo_core.hopper.board import PlannedUnit, useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import StorageError
 from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
@@ -42,11 +41,11 @@ among all takes a millisecond."""
 STATES = 3
 """Files of one model at once: at the end of its last epoch, of its last unit, and the one being written."""
 PART_OF_DISK = 0.5
-"""Of what is free: the rest is for checkpoints and logs."""
+"""Part of the free disk space that states may take: the rest is for checkpoints and logs."""
 
 
 class ModelsAtOnce:
-    """As many as ``data.concurrent`` says; else by the outline of the search, and what the disk has room for.
+    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
 
     A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
 
@@ -70,7 +69,7 @@ class ModelsAtOnce:
         self._largest = max(self._largest, size)
 
     def count(self, workers: int, *, begun: int) -> int:
-        """So many configurations may train at once; 0 without a worker.
+        """How many configurations may train at once; 0 without a worker.
 
         Args:
             begun: those under way that have written a state.
@@ -83,7 +82,7 @@ class ModelsAtOnce:
         return max(few, self._room(few, begun))
 
     def _room(self, few: int, begun: int) -> int:
-        """Of all configurations, so many as the disk has room for."""
+        """How many of all configurations the disk has room for."""
         if self._all <= few or self._folder is None:
             return self._all
         if not self._largest:  # nobody knows yet how large a state is
@@ -105,7 +104,7 @@ class ModelsAtOnce:
 
 log = logging.getLogger(__name__)
 LOSSES = 5
-"""So often in a row one unit may be lost before its job is."""
+"""Losses of one unit in a row after which its job is lost."""
 
 
 class HoppingExecutor:
@@ -144,14 +143,14 @@ class HoppingExecutor:
         self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
         running = list(running)
         self.keep_only(running)
-        files = [*data.files, *data.validation_files]
+        files = data.all_files
         self._names = [file.name for file in files]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
         self._times = times or EpochTimes(spec)
         unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        gangs = gang_limit_of(spec, unit_times) if spec.training.gang == "auto" else None
+        gangs = gang_limit_of(spec, unit_times)
         if gangs is not None and gangs.measures:
             observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
         self._schedule = HopSchedule(
@@ -162,15 +161,15 @@ class HoppingExecutor:
             gangs=gangs,
         )
         self._lock = threading.RLock()
-        self._trainings: dict[int, Training] = {}
-        """By trial."""
+        self._trainings: dict[int, HoppedJob] = {}
+        """Jobs under way, by trial."""
         self._numbers: dict[tuple[int, int], int] = {}
-        """By (trial, attempt): units started."""
+        """Units started for each (trial, attempt)."""
         self._devices: dict[str, int] = {}
-        """Workers that are there: place of each in the inventory."""
+        """Place in the inventory of each worker that is there."""
         self._held: dict[str, frozenset[int]] = {}
-        """By worker: partitions as they were told to the schedule."""
-        self._ended: deque[tuple[Unit, Job, Report]] = deque()
+        """Partitions of each worker as they were told to the schedule."""
+        self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
         self._missing = MissingPartitions(spec.study, longest_look(files))
         self._pool = pool
@@ -190,20 +189,16 @@ class HoppingExecutor:
             self._notice(inventory, holdings)
             self._advance()
             elsewhere = () if self._pool is None else self._pool.elsewhere()
-            halted = [each for each in self._schedule.halted() if each.name not in elsewhere]
+            halted = [name for name in self._schedule.halted() if name not in elsewhere]
             self._missing.check(halted, self._inner)
             workers = len(self._held) if self._pool is None else self._pool.workers_due()
             begun = sum(each.state is not None for each in self._trainings.values())
             return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
 
-    def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """Nothing: no device is shared."""
-        return {}
-
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Begin the units of a job as workers become free."""
         with self._lock:
-            training = Training(job, on_report, names=self._names, weights=self._weights, trained_on=self._trained_on)
+            training = HoppedJob(job, on_report, names=self._names, weights=self._weights, trained_on=self._trained_on)
             if self._files is not None and (progress := self._files.find(job)) is not None:
                 training.go_on_from(progress)
             self._trainings[job.trial] = training
@@ -211,9 +206,6 @@ class HoppingExecutor:
             if self._schedule.gangs is None:
                 self._advance()
             # else once all jobs of this moment are known: a gang takes what others would not use
-
-    def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Nothing: no device is shared."""
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts, between two units or in the middle of one."""
@@ -226,13 +218,8 @@ class HoppingExecutor:
                     self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
             self._inner.cancel(sorted(keys))
 
-    def cancel_all(self) -> None:
-        with self._lock:
-            self.cancel([training.job.key for training in self._trainings.values()])
-            self._inner.cancel_all()
-
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove states of all others: a worker that was lost may have written one after its job had ended."""
+        """Remove states of all other trials: a lost worker may have written one after its job had ended."""
         if self._files is not None:
             self._files.keep_only(trials)
 
@@ -248,7 +235,7 @@ class HoppingExecutor:
     # Workers.
 
     def useful_workers(self, holdings: Mapping[str, Iterable[str]]) -> list[str]:
-        """Those that have something to do now, the most useful first.
+        """Workers that have something to do now, the most useful first.
 
         Args:
             holdings: by name of a worker, whoever holds it: names of the partitions that lie there.
@@ -281,16 +268,16 @@ class HoppingExecutor:
 
     # Units.
 
-    def _add(self, training: Training) -> None:
+    def _add(self, training: HoppedJob) -> None:
         job = training.job
         orders = {
             epoch: order
             for epoch, order in self._spec.search.order_of_visits(job.trial).items()
-            if training.epoch < epoch <= job.target
+            if training.behind.epoch < epoch <= job.target
         }
         if (seconds := self._times.expected(job.params)) is not None:
             self._schedule.times.expect(job.trial, seconds)
-        self._schedule.add(job.trial, to=job.target, after=training.epoch, orders=orders)
+        self._schedule.add(job.trial, to=job.target, after=training.behind.epoch, orders=orders)
 
     def _advance(self) -> None:
         """Take what ended and start what can start, until neither is left; not entered twice."""
@@ -309,7 +296,7 @@ class HoppingExecutor:
         finally:
             self._advancing = False
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: PlannedUnit) -> None:
         training = self._trainings[unit.configuration]
         key = training.job.key
         number = self._numbers[key] = self._numbers.get(key, -1) + 1
@@ -327,7 +314,7 @@ class HoppingExecutor:
         first, *others = (Slot(self._devices[worker], 0, worker) for _, worker in unit.seats)
         self._inner.submit(job, first._replace(others=tuple(others)), on_report)
 
-    def _take(self, unit: Unit, job: Job, report: Report) -> None:
+    def _take(self, unit: PlannedUnit, job: Job, report: Report) -> None:
         training = self._trainings.get(unit.configuration)
         in_flight = any(each.number == unit.number for each in self._schedule.in_flight())
         if training is None or training.job.key != job.key or not in_flight:
@@ -343,7 +330,7 @@ class HoppingExecutor:
             self._schedule.unit_failed(unit)
             self._failed(training, job, report)
 
-    def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
+    def _completed(self, training: HoppedJob, unit: PlannedUnit, job: Job, report: Report) -> None:
         if report.checkpoint is not None:
             self._at_once.note_state(report.checkpoint.size)
         self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
@@ -352,7 +339,7 @@ class HoppingExecutor:
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
-            self._times.learn(training.job.params, training.visits, training.together)
+            self._times.learn(training.job.params, training.behind.visits, training.together)
             self._end(training, training.finished(self._requests.of(training.job)))
             return
         try:
@@ -365,7 +352,7 @@ class HoppingExecutor:
         if training.cancelled:
             self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
-    def _lost(self, training: Training, unit: Unit, report: Report) -> None:
+    def _lost(self, training: HoppedJob, unit: PlannedUnit, report: Report) -> None:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
         workers = [worker for _, worker in unit.seats]
         worker, most = report.worker if report.worker in workers else unit.worker, LOSSES
@@ -386,7 +373,7 @@ class HoppingExecutor:
             at_fault = report.worker if doubt is None else ""
             self._end(training, training.failed(Outcome.LOST, report.message, report.detail, at_fault))
 
-    def _failed(self, training: Training, job: Job, report: Report) -> None:
+    def _failed(self, training: HoppedJob, job: Job, report: Report) -> None:
         assert job.unit is not None
         if report.outcome is Outcome.ERROR and job.unit.others and not (training.gang_error or training.cancelled):
             log.warning("trial %d repeats epoch %d on one worker: %s", job.trial, job.target, report.message)
@@ -401,7 +388,7 @@ class HoppingExecutor:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
 
-    def _train_no_gangs(self, training: Training) -> None:
+    def _train_no_gangs(self, training: HoppedJob) -> None:
         """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
         if self._schedule.gangs is not None:
             self._schedule.gangs = None
@@ -411,7 +398,7 @@ class HoppingExecutor:
             )
         training.gang_error = ""
 
-    def _go_back(self, training: Training, report: Report) -> None:
+    def _go_back(self, training: HoppedJob, report: Report) -> None:
         """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
 
         To the end of the last epoch, and from the second time on to the beginning of the job.
@@ -430,7 +417,7 @@ class HoppingExecutor:
                 self._files.remove(training.job.trial)
         self._add(training)
 
-    def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, Progress]]:
+    def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, JobProgress]]:
         if self._files is None:
             return []
         found = ((trial, self._files.read(trial)) for trial in trials)
@@ -440,7 +427,7 @@ class HoppingExecutor:
         if state is not None and self._files is not None:
             self._files.remove_state(state)
 
-    def _end(self, training: Training, report: Report) -> None:
+    def _end(self, training: HoppedJob, report: Report) -> None:
         trial = training.job.trial
         del self._trainings[trial]
         self._numbers.pop(training.job.key, None)
@@ -452,4 +439,4 @@ class HoppingExecutor:
 
 
 _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
-"""The same job is granted again."""
+"""Outcomes after which the same job is granted again."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from hpo_core.execution.executor import Executor
-from hpo_core.hopper.board import Halted
 from hpo_core.model.errors import HpoError
 
 UsefulWorkers = Callable[[Mapping[str, Iterable[str]]], list[str]]
@@ -20,7 +19,7 @@ class UnitExecutor(Executor, Protocol):
     """
 
     def holdings(self) -> Mapping[str, Iterable[str]]:
-        """By name of a device: names of the partitions that its jobs can read."""
+        """Names of the partitions that jobs of each device can read, by its name."""
         ...
 
     def announcing(self) -> bool:
@@ -29,7 +28,7 @@ class UnitExecutor(Executor, Protocol):
         ...
 
     def problems(self) -> Mapping[str, str]:
-        """By name of a partition that is on a worker and does not count: a sentence that says why."""
+        """Sentences that say why a partition on a worker does not count, by its name."""
         ...
 
 
@@ -58,7 +57,7 @@ MISSING_SECONDS = 60.0
 Not counted while some worker has not said what it holds, or reads one again, for as long as reading all may take.
 """
 REASONS = 3
-"""Of so many such partitions it is said why they do not count."""
+"""Maximum number of missing partitions explained in the error."""
 
 
 class PartitionsMissingError(HpoError):
@@ -76,8 +75,8 @@ class MissingPartitions:
     def __init__(self, study: str, longest_look: float) -> None:
         self._study = study
         self._longest_look = longest_look
-        self._since: dict[int, tuple[float, float]] = {}
-        """By partition that lies on no worker: since when, and since when no worker might still announce it."""
+        self._since: dict[str, tuple[float, float]] = {}
+        """Since when a partition lies on no worker, and since when no worker might still announce it, by its name."""
         self._useless = ""
 
     def give_up(self, name: str, why: str) -> None:
@@ -92,7 +91,7 @@ class MissingPartitions:
             f"that it lies on, and that the training function does not write to it, then `hpo resume {self._study}`."
         )
 
-    def check(self, halted: Sequence[Halted], units: UnitExecutor) -> None:
+    def check(self, halted: Sequence[str], units: UnitExecutor) -> None:
         """Note which are missing now.
 
         Args:
@@ -105,12 +104,12 @@ class MissingPartitions:
         if self._useless:
             raise PartitionsMissingError(self._useless)
         now = units.now()
-        self._since = {each.partition: self._since.get(each.partition, (now, now)) for each in halted}
+        self._since = {name: self._since.get(name, (now, now)) for name in halted}
         if halted and units.announcing():
             for partition, (began, _) in self._since.items():
                 if now < began + self._longest_look:
                     self._since[partition] = began, now
-        late = [each.name for each in halted if now - self._since[each.partition][1] >= MISSING_SECONDS]
+        late = [name for name in halted if now - self._since[name][1] >= MISSING_SECONDS]
         if late:
             problems = units.problems()
             why = "".join(f" {problems[name]}" for name in late[:REASONS] if name in problems)

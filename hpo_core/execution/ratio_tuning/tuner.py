@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,6 +23,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import Event
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Params
+from hpo_core.placement.placer import Meter
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import PackingSpec, StudySpec
 from hpo_core.spec.packing import DEFAULT, MOST_OVERSUBSCRIBED
@@ -81,6 +82,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.best.units_per_second / self.rows[0].units_per_second
 
 
+class MeteredExecutor(Executor, Meter, Protocol):
+    """Runs jobs and measures them while they run."""
+
+
 class RatioTuner:
     """Measures the throughput of jobs that share devices, one ratio after the other.
 
@@ -107,7 +112,7 @@ class RatioTuner:
         ratios: Sequence[float],
         seconds: float,
         units: int | None = None,
-        executors: Callable[[StudySpec, Path], AbstractContextManager[Executor]],
+        executors: Callable[[StudySpec, Path], AbstractContextManager[MeteredExecutor]],
         folder: Path,
         past: Sequence[Measurement] = (),
         say: Callable[[str], None] = lambda line: None,
@@ -168,7 +173,7 @@ class RatioTuner:
         for part in ("checkpoints", "logs"):
             (folder / part).mkdir(parents=True)
         with self._executors(study.spec, folder) as executor:
-            placer = _shared(study)
+            placer = _shared(study, executor)
             patience = PATIENCE + 10 * self._seconds
             window = MeasuredWindow(study, placer, executor, seconds=self._seconds, patience=patience)
             Loop(study, executor, placer=placer, checkpoints=CheckpointCleanup(study, folder), observers=[window]).run()
@@ -264,8 +269,8 @@ def _repeated(spec: StudySpec, units: int | None) -> StudySpec:
     return StudySpec.from_journal(plain | changes, "tune-packing")
 
 
-def _shared(study: Study) -> SharedDevices:
-    placer = placer_of(study)
+def _shared(study: Study, meter: Meter | None = None) -> SharedDevices:
+    placer = placer_of(study, meter)
     assert isinstance(placer, SharedDevices), "the study packs"
     return placer
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.ratio_tuning.choice import Together
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.shared_devices import SharedDevices
@@ -46,7 +46,7 @@ class MeasuredWindow:
         self._gives_up = executor.now() + patience
         self._closes: float | None = None
         self._reports: list[Report] = []
-        self._shares: dict[tuple[int, int], Share] = {}
+        self._shares: dict[tuple[int, int], Portion] = {}
         self._most: Counter[str] = Counter()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
@@ -60,7 +60,7 @@ class MeasuredWindow:
 
     def on_tick(self) -> None:
         """Open or close the window."""
-        held, seen, now = self._placer.shares(), self._executor.usages(), self._executor.now()
+        held, seen, now = self._placer.shares(), self._placer.usages(), self._executor.now()
         self._note(held)
         if self._study.state.halted is not None:
             self._executor.cancel(sorted(held))  # again at every tick: one may have been on its way to its worker
@@ -85,12 +85,12 @@ class MeasuredWindow:
             self._study.stop(why)
             self._executor.cancel(sorted(self._placer.shares()))
 
-    def _note(self, held: Mapping[tuple[int, int], Share]) -> None:
+    def _note(self, held: Mapping[tuple[int, int], Portion]) -> None:
         self._shares |= held
         for name, count in Counter(share.architecture for share in held.values()).items():
             self._most[name] = max(self._most[name], count)
 
-    def _all_trained(self, held: Mapping[tuple[int, int], Share], seen: Mapping[tuple[int, int], Usage]) -> bool:
+    def _all_trained(self, held: Mapping[tuple[int, int], Portion], seen: Mapping[tuple[int, int], Usage]) -> bool:
         """Whether each job that runs has ended a unit, or as many as run have ended."""
         ended = Counter(usage.architecture for usage in map(_usage, self._reports) if usage.unit_seconds)
         for name, count in Counter(share.architecture for share in held.values()).items():

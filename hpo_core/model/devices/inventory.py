@@ -6,7 +6,42 @@ from typing import NamedTuple
 
 import msgspec
 
-from hpo_core.model.devices.share import Share
+
+class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A device, and how much of it an attempt was given. Whole numbers, so that sums are exact."""
+
+    device: str
+    """Its name: a GPU's UUID, or the name of a computer whose processors are shared."""
+    architecture: str
+    """Such as ``A100``, or ``CPU``."""
+    compute: int
+    """Permille of the device."""
+    memory: int
+    """Bytes: of the GPU's memory, or of the computer's where jobs share its processors."""
+    cores: int
+    """CPU cores, in thousandths."""
+    capacity: int
+    """Bytes of the device that jobs may use together."""
+    gpu: bool = False
+    """Whether it is a GPU: ``device`` is then what ``CUDA_VISIBLE_DEVICES`` names it by."""
+    alone: bool = False
+    """Whether no other job is placed beside it, as after it ran out of memory."""
+    mps: str = ""
+    """Folder of the pipes of the GPU's MPS daemon, as the worker found it; empty: CUDA shares the GPU by itself."""
+
+    @property
+    def allowed(self) -> int:
+        """Bytes that the attempt may use: its share, or all of them where it is alone."""
+        return self.capacity if self.alone else self.memory
+
+    def lowered(self, memory: int) -> Portion:
+        """The same with so many bytes, if that is less."""
+        return self if memory >= self.memory else msgspec.structs.replace(self, memory=memory)
+
+    @property
+    def amounts(self) -> tuple[int, int, int]:
+        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""
+        return self.compute, self.allowed, self.cores
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -52,7 +87,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu: bool = False
 
 
-class Device(msgspec.Struct, frozen=True, gc=False):
+class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A place where jobs run: a worker, a GPU, or a whole cluster that places jobs by itself.
 
     Raises:
@@ -64,6 +99,8 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     """Jobs that can run here at once."""
     capacity: Capacity | msgspec.UnsetType = msgspec.UNSET
     """For a device that jobs share by what they need; not set where each job takes a slot."""
+    partitions: tuple[str, ...] = ()
+    """Names of the partitions of the data that lie there, for models that hop."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
@@ -117,7 +154,7 @@ class Slot(NamedTuple):
     """From 0 on that device."""
     name: str
     """Name of the device."""
-    share: Share | None = None
+    portion: Portion | None = None
     """The part of the device that comes with it; None: whatever is there."""
     others: tuple[Slot, ...] = ()
     """Of a gang: the slots of its other ranks, from rank 1 on."""

@@ -10,7 +10,7 @@ from typing import Any
 from hpo_core.model.devices.amount_expression import AmountExpression
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import meant_or_known
-from hpo_core.model.space.listed import ListedParameter
+from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace

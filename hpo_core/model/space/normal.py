@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import Change
-from hpo_core.model.space.when import Test
+from hpo_core.model.space.value_tests import Test
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -24,15 +24,16 @@ _STANDARD = NormalDist()
 
 
 class NormalParameter(NumberParameter):
-    """A real number with a normal distribution; with ``low`` or ``high`` truncated there.
+    """A real number that is normally distributed; of a lognormal one the natural logarithm is.
 
-    Values come from the inverse of its distribution function, so that no value is drawn twice or thrown away.
+    With ``low`` or ``high`` it is truncated there. Values come from the inverse of the distribution function, so that
+    none is drawn twice or thrown away.
     """
 
-    logarithmic: ClassVar[bool] = False
-
-    type: Literal["normal"]
-    mean: float = Field(description="Of lognormal: the mean of the natural logarithm.")
+    type: Literal["normal", "lognormal"] = Field(
+        description="lognormal: the natural logarithm is normally distributed."
+    )
+    mean: float = Field(description="Mean; of lognormal: that of the natural logarithm.")
     std: float = Field(gt=0, description="Standard deviation; of lognormal: that of the natural logarithm.")
     low: float | None = Field(default=None, description="Smallest value; null: no end.")  # type: ignore[assignment]
     high: float | None = Field(default=None, description="Largest value; null: no end.")  # type: ignore[assignment]
@@ -42,20 +43,20 @@ class NormalParameter(NumberParameter):
 
         @property
         def log(self) -> bool:
-            """Whether people see it on a logarithmic scale."""
-            return self.logarithmic
+            """Whether its logarithm has the normal distribution; people see it on a logarithmic scale."""
+            return self.type == "lognormal"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low = {self.low} is larger than high = {self.high}; swap them")
-        if self.logarithmic and self.low is not None and self.low <= 0:
+        if self.log and self.low is not None and self.low <= 0:
             raise ValueError(f"low = {self.low}: lognormal values are above 0; raise low, or leave it out")
-        if self.logarithmic and self.high is not None and self.high <= 0:
+        if self.log and self.high is not None and self.high <= 0:
             raise ValueError(f"high = {self.high}: lognormal values are above 0; raise high, or leave it out")
-        if self.logarithmic and (abs(self.mean) > 300 or self.std > 100):
+        if self.log and (abs(self.mean) > 300 or self.std > 100):
             raise ValueError(f"mean = {self.mean} and std = {self.std} are of the logarithm, and too large")
-        if not self.logarithmic and not math.isfinite(abs(self.mean) + 40 * self.std):
+        if not self.log and not math.isfinite(abs(self.mean) + 40 * self.std):
             raise ValueError(f"mean = {self.mean} and std = {self.std} make values that are not finite; lower them")
         start, end, _ = self._tail
         if end - start < _LEAST_MASS:
@@ -76,7 +77,7 @@ class NormalParameter(NumberParameter):
         return _below(low), _below(high), mirror
 
     def _standard(self, value: float) -> float:
-        if self.logarithmic:
+        if self.log:
             if value <= 0:
                 return -math.inf
             value = math.log(value)
@@ -88,7 +89,7 @@ class NormalParameter(NumberParameter):
         p = start + (end - start) * (share if mirror > 0 else 1 - share)
         z = mirror * _STANDARD.inv_cdf(min(max(p, 5e-324), 1 - 2**-53))
         value = self.mean + self.std * z
-        if self.logarithmic:
+        if self.log:
             value = math.exp(min(value, 709.0))
         return self._inside(value)
 
@@ -117,15 +118,15 @@ class NormalParameter(NumberParameter):
 
     def contains(self, value: Any) -> bool:
         number = isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
-        return number and self._inside(value) == value and not (self.logarithmic and value <= 0)
+        return number and self._inside(value) == value and not (self.log and value <= 0)
 
     def may_pass(self, test: Test) -> bool:
         low = max((one for one in (self.low, test.low) if one is not None), default=-math.inf)
         high = min((one for one in (self.high, test.high) if one is not None), default=math.inf)
-        return low <= high and not (self.logarithmic and high <= 0)
+        return low <= high and not (self.log and high <= 0)
 
     def _range(self) -> str:
-        low = "above 0" if self.logarithmic else "any number"
+        low = "above 0" if self.log else "any number"
         return f"{low if self.low is None else self.low} to {'no end' if self.high is None else self.high}"
 
     def distribution(self) -> BaseDistribution:
@@ -144,7 +145,7 @@ class NormalParameter(NumberParameter):
         factor = stream.choice(change.factors)
         return self._clip(value * factor if value else (factor - 1) * self.std, change)
 
-    def _spread(self, points: int, on_steps: bool) -> list[Any]:
+    def _spread(self, points: int) -> list[Any]:
         """Values between which there are equal shares of the distribution."""
         return list(dict.fromkeys(self.at_share((i + 0.5) / points) for i in range(points)))
 
@@ -155,14 +156,6 @@ class NormalParameter(NumberParameter):
                 f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
                 f"({self._range()}); narrow the one or widen the other"
             )
-
-
-class LognormalParameter(NormalParameter):
-    """A real number above 0 whose natural logarithm has a normal distribution."""
-
-    logarithmic: ClassVar[bool] = True
-
-    type: Literal["lognormal"]  # type: ignore[assignment]
 
 
 def _below(z: float) -> float:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.parameter import Change, ParameterType
-from hpo_core.model.space.scalars import same_scalar, scalar_key
-from hpo_core.model.space.when import Test
+from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
+
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.distributions import BaseDistribution
 
 
 class Reference(BaseModel):
@@ -119,8 +130,6 @@ class NumberParameter(ParameterType):
         wanted = value * factor if value else value + (factor - 1) * width
         changed = self._clip(wanted, change)
         step = self.step
-        if change.rules == 1 and not self.whole:
-            step = None
         if step is not None and abs(changed - value) < step / 2 and factor != 1:
             up = (wanted > value) if value else factor > 1
             changed = self._clip(value + (step if up else -step), change)
@@ -130,7 +139,7 @@ class NumberParameter(ParameterType):
         low, high = change.bounds or (self.low, self.high)
         value = min(max(value, low), high)
         if self.rounds_to_steps:
-            value = self._on_step(value, low, high) if change.rules > 2 else self._stepped_back(value, low, high)
+            value = self._on_step(value, low, high)
         if self.whole:
             return round(value)
         return float(min(max(value, self.low), self.high))
@@ -144,16 +153,6 @@ class NumberParameter(ParameterType):
             first = math.ceil((low - self.low) / self.step - 1e-9)
             last = math.floor((high - self.low) / self.step + 1e-9)
         return self.low + max(first, min(last, round((value - self.low) / self.step))) * self.step
-
-    def _stepped_back(self, value: float, low: float, high: float) -> float:
-        """The same by older rules: 0.1 * 3 > 0.3 is too large, so 0.2."""
-        assert self.step is not None
-        value = self.low + round((value - self.low) / self.step) * self.step
-        while value > high:
-            value -= self.step
-        while value < low:
-            value += self.step
-        return value
 
     def share(self, value: Any) -> float:
         low, high, at = self.low, self.high, value
@@ -178,10 +177,10 @@ class NumberParameter(ParameterType):
         assert self.step is not None
         return (self.high - self.low) / self.step + 1
 
-    def _grid_values(self, name: str, points: int | None, on_steps: bool) -> list[Any]:
-        return self._all_values(name, on_steps) if points is None else self._spread(points, on_steps)
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
+        return self._all_values(name) if points is None else self._spread(points)
 
-    def _all_values(self, name: str, on_steps: bool) -> list[Any]:
+    def _all_values(self, name: str) -> list[Any]:
         if not self.rounds_to_steps or self.step is None:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
@@ -196,9 +195,9 @@ class NumberParameter(ParameterType):
         values = [self.low + i * self.step for i in range(int(steps) + 1)]
         if self.whole:
             return [round(v) for v in values]
-        return [min(float(v), self.high) if on_steps else float(v) for v in values]
+        return [min(float(v), self.high) for v in values]
 
-    def _spread(self, points: int, on_steps: bool) -> list[Any]:
+    def _spread(self, points: int) -> list[Any]:
         """Evenly spaced values, on a log scale where the parameter is."""
         low, high = float(self.low), float(self.high)
         ratio = 0.0
@@ -208,10 +207,8 @@ class NumberParameter(ParameterType):
         for i in range(points):
             share = i / (points - 1) if points > 1 else 0.5
             value = math.exp(math.log(low) + share * ratio) if self.log else low + share * (high - low)
-            if self.rounds_to_steps and on_steps:
+            if self.rounds_to_steps:
                 value = self._on_step(value, self.low, self.high)
-            elif self.step:
-                value = low + round((value - low) / self.step) * self.step
             value = min(max(value, low), high)
             found.append(min(max(round(value), self.low), self.high) if self.whole else value)
         return list(dict.fromkeys(found))
@@ -243,3 +240,122 @@ def check_range(low: float, high: float, log: bool) -> None:
         raise ValueError(f"low = {low} is larger than high = {high}; swap them")
     if log and low <= 0:
         raise ValueError(f"log: true needs low > 0, got low = {low}; raise low above zero or use a linear range")
+
+
+class FloatParameter(NumberParameter):
+    """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
+
+    type: Literal["float"]
+    low: Real = Field(description="Smallest value, or ``{param: NAME}``: the value of another number.")
+    high: Real = Field(description="Largest value, or ``{param: NAME}``.")
+    log: bool = False
+    step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
+
+    @model_validator(mode="after")
+    def _check(self) -> FloatParameter:
+        if self.references():
+            return self
+        check_range(self.low, self.high, self.log)
+        if not math.isfinite(self.high - self.low):
+            raise ValueError(f"high - low = {self.high} - {self.low} is not finite; narrow the range")
+        return self
+
+    def draw(self, stream: Stream) -> float:
+        if self.step is not None and self.log:
+            at = draw_on_log_steps(stream, self.low, self.high, self.step)
+            return min(self.high, self.low + self.step * at)
+        if self.step is not None:
+            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+            return min(self.high, self.low + self.step * stream.below(count))
+        if self.log:
+            low, high = math.log(self.low), math.log(self.high)
+            return min(self.high, max(self.low, math.exp(low + (high - low) * stream.uniform())))
+        return self.low + (self.high - self.low) * stream.uniform()
+
+    def contains(self, value: Any) -> bool:
+        return isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def distribution(self) -> BaseDistribution:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=self.log, step=None if self.log else self.step)
+
+    def suggest(self, trial: Trial, name: str) -> float:
+        if self.log and self.step is not None:  # Optuna has no such distribution
+            return float(self._clip(trial.suggest_float(name, self.low, self.high, log=True), Change(())))
+        # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
+        return float(trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step))
+
+    @classmethod
+    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
+        from optuna.distributions import FloatDistribution
+
+        if not isinstance(distribution, FloatDistribution):
+            return None
+        low, high, log, step = distribution.low, distribution.high, distribution.log, distribution.step
+        return cls(type="float", low=low, high=high, log=log, step=step)
+
+    def check_size(self, where: str) -> None:
+        super().check_size(where)
+        if self.step is not None and not self.references() and (self.high - self.low) / self.step > limits.STEPS:
+            raise ValueError(
+                f"{where}.step = {self.step} makes more than {limits.STEPS:,} values; raise it, or leave it out"
+            )
+
+
+class IntParameter(NumberParameter):
+    """A whole number in [low, high], both included."""
+
+    whole: ClassVar[bool] = True
+
+    type: Literal["int"]
+    low: Whole = Field(description="Smallest value, or ``{param: NAME}``: the value of another whole number.")
+    high: Whole = Field(description="Largest value, or ``{param: NAME}``.")
+    log: bool = False
+    step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
+
+    @model_validator(mode="after")
+    def _check(self) -> IntParameter:
+        if self.references():
+            return self
+        check_range(self.low, self.high, self.log)
+        if not -(2**63) <= self.low <= self.high < 2**63:
+            raise ValueError(
+                f"low = {self.low} and high = {self.high} must fit into 64 bits; tune an exponent or a float instead"
+            )
+        return self
+
+    def draw(self, stream: Stream) -> int:
+        if self.log and self.step != 1:
+            return self.low + self.step * draw_on_log_steps(stream, self.low, self.high, self.step)
+        if self.log:
+            low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+            return min(self.high, max(self.low, round(math.exp(low + (high - low) * stream.uniform()))))
+        return self.low + self.step * stream.below((self.high - self.low) // self.step + 1)
+
+    def contains(self, value: Any) -> bool:
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and self.low <= value <= self.high
+            and (value - self.low) % self.step == 0
+        )
+
+    def distribution(self) -> BaseDistribution:
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(self.low, self.high, log=self.log, step=1 if self.log else self.step)
+
+    def suggest(self, trial: Trial, name: str) -> int:
+        if self.log and self.step != 1:  # Optuna has no such distribution
+            return int(self._clip(trial.suggest_int(name, self.low, self.high, log=True), Change(())))
+        return int(trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step))
+
+    @classmethod
+    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
+        from optuna.distributions import IntDistribution
+
+        if not isinstance(distribution, IntDistribution):
+            return None
+        low, high, log, step = distribution.low, distribution.high, distribution.log, distribution.step
+        return cls(type="int", low=low, high=high, log=log, step=step)

@@ -2,7 +2,7 @@
 
 A type is one pydantic model in a file of its own, so that YAML, Python and a form fill in the same fields. It derives
 from :class:`~hpo_core.model.space.number.NumberParameter` (a range) or from
-:class:`~hpo_core.model.space.listed.ListedParameter` (a list of values), which answer most of this.
+:class:`~hpo_core.model.space.choices.ListedParameter` (a list of values), which answer most of this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import check_numbers
 from hpo_core.model.short_text import shortened, shown
-from hpo_core.model.space.scalars import said
-from hpo_core.model.space.when import Test, When, alternatives
+from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -35,9 +34,6 @@ class Change(msgspec.Struct, frozen=True):
     """A number is multiplied by one of them."""
     bounds: tuple[float, float] | None = None
     """A range for changed numbers that is narrower than the parameter's."""
-    rules: int = 3
-    """Version. 1: a float with a step stays where its step rounds the change away. Up to 2: it never comes to an upper
-    end that its steps miss by a rounding error. Studies recorded with them are audited by them."""
 
 
 class ParameterType(BaseModel, ABC):
@@ -150,19 +146,18 @@ class ParameterType(BaseModel, ABC):
     def grid_size(self, points: int | list[Any] | None) -> float:
         """At most so many values in a grid; 0 where :meth:`grid_values` would refuse."""
 
-    def grid_values(self, name: str, points: int | list[Any] | None, *, on_steps: bool = True) -> list[Any]:
+    def grid_values(self, name: str, points: int | list[Any] | None) -> list[Any]:
         """The values in a grid, in order.
 
         Args:
             name: of the parameter, for messages.
             points: their number or list, as the study gives it.
-            on_steps: whether numbers with a step keep to their range and steps; else as older studies had them.
 
         Raises:
             SpecError: no such values can be had.
         """
         if not isinstance(points, list):
-            return self._grid_values(name, points, on_steps)
+            return self._grid_values(name, points)
         bad = [value for value in points if isinstance(value, dict) or not self.contains(value)]
         if bad or not points or len(set(map(repr, points))) < len(points):
             few = shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
@@ -173,7 +168,7 @@ class ParameterType(BaseModel, ABC):
         return list(points)
 
     @abstractmethod
-    def _grid_values(self, name: str, points: int | None, on_steps: bool) -> list[Any]:
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
         """See :meth:`grid_values`; ``points`` is a number, or None: all values."""
 
     def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:

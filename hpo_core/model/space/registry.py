@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from hpo_core.model.space.categorical import CategoricalParameter
-from hpo_core.model.space.float_parameter import FloatParameter
-from hpo_core.model.space.int_parameter import IntParameter
-from hpo_core.model.space.normal import LognormalParameter, NormalParameter
-from hpo_core.model.space.ordinal import OrdinalParameter
+from hpo_core.model.space.choices import CategoricalParameter
+from hpo_core.model.space.normal import NormalParameter
+from hpo_core.model.space.number import FloatParameter, IntParameter
 from hpo_core.model.space.parameter import ParameterType
 
 PARAMETER_TYPES: tuple[type[ParameterType], ...] = (
     FloatParameter,
     IntParameter,
     CategoricalParameter,
-    OrdinalParameter,
     NormalParameter,
-    LognormalParameter,
 )
 
 if TYPE_CHECKING:

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import meant_or_known
-from hpo_core.model.space.dependent_ranges import widest
+from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
-from hpo_core.model.space.when import Condition, alternatives, holds, in_words
+from hpo_core.model.space.value_tests import Condition, alternatives, holds, in_words, said
 from hpo_core.model.trial import Params
+
+
+def widest(name: str, parameter: ParameterType, known: Mapping[str, ParameterType]) -> ParameterType:
+    """The parameter with the widest range that it can have; itself where no other one is in it.
+
+    Raises:
+        ValueError: an end is no such number, or does not always take part, or the range can be empty.
+    """
+    named = parameter.references()
+    if not named or not isinstance(parameter, NumberParameter):
+        return parameter
+    ends = {}
+    for end, other in named.items():
+        above = known[other]
+        where = f"space.{name}.{end} = {{param: {other}}}"
+        if not isinstance(above, NumberParameter) or (parameter.whole and not above.whole):
+            kind = "whole number (int)" if parameter.whole else "number (int or float)"
+            raise ValueError(f"{where}: {other} is {above.type}, and the end of this range is a {kind}; name one")
+        if above.when:
+            raise ValueError(f"{where}: {other} takes part only under a condition; name a parameter that always does")
+        ends[end] = (above.low, above.high)
+        if above.low is None or above.high is None:
+            raise ValueError(f"{where}: {other} has no end; give it low and high")
+    low, high = ends.get("low", (parameter.low,) * 2), ends.get("high", (parameter.high,) * 2)
+    if low[1] > high[0]:
+        raise ValueError(
+            f"space.{name}: low can be {low[1]} while high is {high[0]}, with nothing between; narrow the range of "
+            f"{' or '.join(named.values())}, or that of {name}"
+        )
+    check_range(low[0], high[1], parameter.log)
+    if not parameter.whole and not math.isfinite(high[1] - low[0]):
+        raise ValueError(
+            f"space.{name}: high - low can be {high[1]} - {low[0]}, which is not finite; narrow the range of "
+            f"{' or '.join(named.values())}, or that of {name}"
+        )
+    return parameter.model_copy(update={"low": low[0], "high": high[1]})
+
 
 MOST_DRAWS = 10_000
 """A configuration that is not forbidden is drawn again so often at most."""
@@ -189,3 +227,55 @@ def _some(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - 10:,} more" if len(listed) > 10 else ""
     return ", ".join(listed[:10]) + more
+
+
+def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> Params:
+    """The values as the space has them, in its order: 1 is 1.0 where the parameter is a float.
+
+    Args:
+        where: where they stand, for messages.
+
+    Raises:
+        ValueError: an unknown name, a value outside its range or choices, or a conditional parameter whose condition
+            the given values do not meet; with place, value, rule and cure.
+    """
+    if unknown := [name for name in values if name not in space.parameters]:
+        hint = meant_or_known(unknown[0], space.parameters, "it has")
+        raise ValueError(f"{where}: {said(unknown[0])} is no parameter of the space; {hint}")
+    found: Params = {}
+    for name in space.order:
+        if name not in values:
+            continue
+        if not space.is_active(name, found):
+            condition = space.condition_in_words(name)
+            raise ValueError(
+                f"{where}.{name} = {said(values[name])}: {name} takes part only where {condition}, "
+                f"and {_named(space.above(name), found)}; give that too, or drop {name}"
+            )
+        if missing := [other for other in space.references(name) if other not in found]:
+            raise ValueError(
+                f"{where}.{name} = {said(values[name])}: the range of {name} depends on {missing[0]}; give that too, "
+                f"or drop {name}"
+            )
+        try:
+            found[name] = space.resolved(name, found).taken(values[name])
+        except ValueError as error:
+            raise ValueError(f"{where}.{name} = {said(values[name])} {error}") from None
+    if forbidden := space.forbidden_by(found):
+        raise ValueError(f"{where}: it is forbidden that {forbidden}; change one of these values")
+    return found
+
+
+def _named(names: list[str], found: Params) -> str:
+    return ", ".join(f"{name} is {said(found[name]) if name in found else 'not given'}" for name in names)
+
+
+def default_values(space: SearchSpace) -> Params:
+    """The defaults of the parameters that have one, as far as they take part together."""
+    found: Params = {}
+    for name in space.order:
+        default = space.parameters[name].default
+        known = all(other in found for other in space.references(name))
+        if default is not None and known and space.is_active(name, found):
+            found[name] = default
+    return found

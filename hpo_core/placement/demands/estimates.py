@@ -29,7 +29,7 @@ from hpo_core.placement.demands.learned_ratio import LearnedRatios
 from hpo_core.placement.demands.pair_speeds import PairSpeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
-from hpo_core.security.credentials import without_urls_credentials
+from hpo_core.security.masking import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")
 

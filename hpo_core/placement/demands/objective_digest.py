@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from hpo_core.spec.code_files import code_files
+from hpo_core.spec.module_source import code_files
 
 _OURS = ("hpo_core", "hpo_flows")
 

@@ -65,7 +65,7 @@ class AttemptLog:
         try:
             tail = os.pread(self._file, self._tail, self._size - self._tail)
             dropped = self._dropped + self._size - self._head - self._notice - len(tail)
-            line = f"\n[... {dropped:,} bytes of output were dropped here (training.log_limit) ...]\n".encode()
+            line = f"\n[... {dropped:,} bytes of output were dropped here ...]\n".encode()
             os.ftruncate(self._file, self._head)
             self._size = self._head
             self._size += os.pwrite(self._file, line + tail, self._size)

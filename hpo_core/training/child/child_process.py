@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,13 +16,106 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpo_core.training.child.attempt import run_attempt
-from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.spec.assembly import VARIABLES
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.messages import Done, send
+from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.request import JobRequest
-from hpo_core.training.resources.share_limits import apply_share
+from hpo_core.training.user_process import exit_if_forked_copy, flush_streams
+
+_pools: Any = None
+"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
+
+
+def apply_share(share: Portion, threads: int | None) -> None:
+    """Limit this process, and what it will start, to its share.
+
+    A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
+    objective's module was imported, and such a library cannot use a GPU in a forked process anyway.
+
+    Args:
+        threads: to compute with, where the study says so; None: as many as the share has cores.
+    """
+    if share.gpu:
+        os.environ.update(gpu_environment(share))
+        _limit_torch(share)
+        return
+    if (wanted := _threads_to_set(share, threads)) is not None:
+        _limit_threads(wanted)
+    _limit_data(share)
+
+
+def gpu_environment(share: Portion) -> dict[str, str]:
+    """Variables that CUDA reads when it is first used.
+
+    Under MPS the driver itself keeps a process to its share: of compute, rounded up to a percent (with oversubscription
+    those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
+
+    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
+    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
+    """
+    found = {"CUDA_VISIBLE_DEVICES": share.device}
+    if share.mps:
+        found["CUDA_MPS_PIPE_DIRECTORY"] = share.mps
+    if share.mps and not share.alone:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-share.compute // 10))))
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, share.allowed // 2**20)}M"
+    return found
+
+
+def _limit_torch(share: Portion) -> None:
+    """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+
+    def limit() -> None:
+        total = cuda.get_device_properties(0).total_memory
+        cuda.set_per_process_memory_fraction(min(1.0, share.allowed / total), 0)
+
+    if cuda is not None:
+        cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
+
+
+def _threads_to_set(share: Portion, threads: int | None) -> int | None:
+    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
+    wanted = max(1, share.cores // 1000)
+    return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
+
+
+def find_thread_pools(share: Portion, threads: int | None) -> None:
+    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
+
+    It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
+    """
+    global _pools
+    if share.gpu or _pools is not None or _threads_to_set(share, threads) is None:
+        return
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import ThreadpoolController
+
+        _pools = ThreadpoolController()
+
+
+def _limit_threads(threads: int) -> None:
+    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
+
+    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
+    """
+    os.environ.update(dict.fromkeys(VARIABLES, str(threads)))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+    if _pools is not None:
+        _pools.limit(limits=threads)
+
+
+def _limit_data(share: Portion) -> None:
+    """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
+    most, hard = data_size() + share.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork; Linux only
@@ -83,15 +177,13 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
-    progress.figures.start()
-    if request.share is not None:
-        apply_share(request.share, request.threads)
+    progress.start()
+    if request.portion is not None:
+        apply_share(request.portion, request.threads)
     whole: list[str] = []
     report = run_attempt(function, request, progress, log=whole.append)
-    progress.figures.finish()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    progress.finish()
+    flush_streams()
     return Done(report, "".join(whole))
 
 
@@ -120,6 +212,4 @@ def clear_exit_functions() -> None:
 def _run_exit_functions() -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    flush_streams()

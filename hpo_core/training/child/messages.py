@@ -55,16 +55,8 @@ class Measured(_Message, frozen=True):
     usage: Usage
 
 
-class Limit(_Message, frozen=True):
-    """Trainer to zygote: end this attempt, which exceeds its share of a device."""
-
-    trial: int
-    attempt: int
-    message: str
-
-
 class Lower(_Message, frozen=True):
-    """Trainer to zygote: from now on, this attempt may take only so much memory of its device."""
+    """Trainer to zygote: from now on, this attempt may take only so many bytes of its device."""
 
     trial: int
     attempt: int
@@ -76,6 +68,8 @@ class Cancel(_Message, frozen=True):
 
     trial: int
     attempt: int
+    exceeded: str = ""
+    """Why it exceeds its share of a device; empty: it is ended on purpose."""
 
 
 class Ping(_Message, frozen=True):
@@ -94,7 +88,7 @@ class Done(_Message, frozen=True):
 
     report: Report
     traceback: str = ""
-    """For the log alone: of an error whose report shows the user's own frames."""
+    """Whole traceback, for the log, of an error whose report shows the user's own frames alone."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26
@@ -105,7 +99,7 @@ class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | Run | Loading | Started | Measured | Limit | Lower | Cancel | Ping | Pong | Done
+Message = Prepare | Ready | Run | Loading | Started | Measured | Lower | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 

@@ -1,41 +1,110 @@
-"""SharedProgress: how far a child is, in one page of memory shared with the zygote.
+"""SharedProgress: how far a child is and what it uses, in one page of memory shared with the zygote.
 
-The child writes without a message or a wake-up. Whatever it writes, right or wrong, only feeds one number in a message
-and one limit; nothing else reads it.
+The child writes without a message or a wake-up; the zygote reads when it looks, and after the child has ended.
+Whatever the child writes, right or wrong, only feeds limits and measurements, and impossible values are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
-import struct
+import sys
 import time
 from collections.abc import Iterator
+from typing import Any, NamedTuple, get_type_hints
 
-from hpo_core.training.resources.own_figures import OwnFigures
+from hpo_core.training.child.processes import own_growth, resident
 
-_LAYOUT = struct.Struct("<qdq")
+FIRST_SECONDS = 0.1
+"""Seconds after its start at which an attempt is first looked at. Shorter ones are measured by themselves alone."""
+PROFILE_ITERATIONS = 10
+"""Iterations of a profile; the first, in which libraries compile and choose their kernels, is not timed."""
+_TORCH_SECONDS = 1.0
+"""Least seconds between two questions to torch while units end; it takes some 50 microseconds to answer."""
 _STORING = 0x53544F52494E47
 """Flag value that a stray write is unlikely to leave."""
-_FIGURES_AT = 64
-"""Byte of the page at which the child's own figures begin."""
+_MOST_BYTES = 1 << 56
+
+
+class Figures(NamedTuple):
+    """What a child knows best about itself. Times are monotonic seconds, 0.0 where not known yet."""
+
+    began: float
+    """Begin of the first unit."""
+    unit_ended: float
+    """End of the last unit."""
+    mark: float
+    """Time since which its cores are counted."""
+    mark_cpu: float
+    """Processor seconds that the child had used at ``mark``."""
+    iterations: int
+    """Number of ``trial.iteration()`` calls; at most one more than a profile has."""
+    memory: int
+    """Own memory of the child at its end, in bytes."""
+    peak: int
+    """Largest own memory in bytes, known at its end; files that it had mapped then, and has closed since, count."""
+    device_memory: int
+    """Largest memory that torch held of its GPUs, in bytes."""
+
+    @property
+    def profiled(self) -> bool:
+        """Whether ten iterations, or one unit, were seen."""
+        return self.iterations >= PROFILE_ITERATIONS or self.unit_ended > 0
+
+
+_KINDS: dict[type, Any] = {float: ctypes.c_double, int: ctypes.c_int64}
+
+
+class _Page(ctypes.Structure):
+    _fields_ = [
+        ("resource", ctypes.c_int64),
+        ("when", ctypes.c_double),
+        ("storing", ctypes.c_int64),
+        *((name, _KINDS[kind]) for name, kind in get_type_hints(Figures).items()),
+    ]
 
 
 class SharedProgress:
-    """Steps done, when the last step ended, and whether a checkpoint is being written or read."""
+    """Steps done, whether a checkpoint is being written or read, and the child's :class:`Figures`."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
-        self.figures = OwnFigures(self._page, _FIGURES_AT)
-        self._start_resource = 0
-        self._start_time = 0.0
+        self._at: Any = _Page.from_buffer(self._page)
+        self._start_resource, self._start_time = 0, 0.0
+        self._resident = 0
+        self._started = 0.0
+        self._asked_torch = -_TORCH_SECONDS
 
     def begin(self, resource: int) -> None:
         """Reset before a fork; called in the zygote."""
         self._start_resource, self._start_time = resource, time.monotonic()
-        self.figures.clear()
+        ctypes.memset(ctypes.addressof(self._at), 0, ctypes.sizeof(self._at))
         self._write(resource, storing=False)
+
+    def read(self, target: int) -> tuple[int, float, bool]:
+        """Return (steps done, monotonic time of that record, whether a checkpoint is being stored).
+
+        Steps are clipped to the attempt's start and ``target``; an impossible time is replaced by the start.
+        """
+        resource, when = self._at.resource, self._at.when
+        if not (math.isfinite(when) and self._start_time <= when <= time.monotonic()):
+            when = self._start_time
+        return max(self._start_resource, min(resource, target)), when, self._at.storing == _STORING
+
+    def figures(self) -> Figures:
+        """What the child wrote so far; impossible values count as not known."""
+        at, now = self._at, time.monotonic()
+        began, unit_ended, mark = (
+            moment if 0 < moment <= now else 0.0 for moment in (at.began, at.unit_ended, at.mark)
+        )
+        memory, peak, device_memory = (
+            size if 0 <= size <= _MOST_BYTES else 0 for size in (at.memory, at.peak, at.device_memory)
+        )
+        cpu = at.mark_cpu
+        mark, cpu = (mark, cpu) if math.isfinite(cpu) and cpu >= 0 else (0.0, 0.0)
+        return Figures(began, unit_ended, mark, cpu, max(0, at.iterations), memory, peak, device_memory)
 
     def step(self, resource: int) -> None:
         """Record that ``resource`` steps are done, or that the current step still makes progress."""
@@ -51,14 +120,55 @@ class SharedProgress:
             self._write(resource, storing=False)
 
     def _write(self, resource: int, *, storing: bool) -> None:
-        _LAYOUT.pack_into(self._page, 0, resource, time.monotonic(), _STORING if storing else 0)
+        at = self._at
+        at.resource, at.when, at.storing = resource, time.monotonic(), _STORING if storing else 0
 
-    def read(self, target: int) -> tuple[int, float, bool]:
-        """Return (steps done, monotonic time of that record, whether a checkpoint is being stored).
+    def start(self) -> None:
+        """First thing in the child: what it inherited is not its own."""
+        self._resident = resident("self")
+        self._started = time.monotonic()
 
-        Steps are clipped to the attempt's start and ``target``; an impossible time is replaced by the start.
+    def begin_units(self) -> None:
+        """The first unit begins."""
+        self._at.began = time.monotonic()
+        self._mark(self._at.began)
+
+    def end_unit(self) -> None:
+        """A unit of training ended."""
+        now = time.monotonic()
+        if now - self._asked_torch >= _TORCH_SECONDS:
+            self._asked_torch = now
+            self._note_torch()
+        self._at.unit_ended = now
+
+    def iteration(self) -> None:
+        """One iteration ended; only those of a profile are of interest."""
+        count = self._at.iterations + 1
+        if count > PROFILE_ITERATIONS + 1:
+            return
+        if count == 1:
+            self._mark(time.monotonic())
+        elif count == PROFILE_ITERATIONS:
+            self._note_torch()
+        self._at.iterations = count
+
+    def finish(self) -> None:
+        """Last thing before the child reports."""
+        with contextlib.suppress(Exception):  # whatever user code did to torch, or to /proc
+            short = time.monotonic() - self._started < FIRST_SECONDS
+            self._at.memory, self._at.peak = own_growth(self._resident, faults=short)
+            self._note_torch()
+
+    def _mark(self, now: float) -> None:
+        self._at.mark, self._at.mark_cpu = now, time.process_time()
+
+    def _note_torch(self) -> None:
+        """Note the largest memory that torch reserved of the GPUs of this process: others cannot have it.
+
+        CUDA's context (some 100 MB) is not known to torch.
         """
-        resource, when, storing = _LAYOUT.unpack_from(self._page, 0)
-        if not (math.isfinite(when) and self._start_time <= when <= time.monotonic()):
-            when = self._start_time
-        return max(self._start_resource, min(resource, target)), when, storing == _STORING
+        torch: Any = sys.modules.get("torch")
+        cuda: Any = getattr(torch, "cuda", None)
+        if cuda is not None and cuda.is_initialized():
+            peak = sum(int(cuda.max_memory_reserved(device)) for device in range(cuda.device_count()))
+            self._at.device_memory = max(self._at.device_memory, peak)

@@ -4,31 +4,239 @@
 2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; all
    values of longer integers where a suggestion may depend on them; pairs of values.
 
-A parameter that is suggested only under some values of one or two others gets a condition (``conditions.py``). Where
+A parameter that is suggested only under some values of one or two others gets a condition. Where
 they do not explain it, it gets none and is listed as unclear. What was not tried is listed as a gap.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations, product
+from typing import Any, NoReturn
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna.conditions import Conditions, values_of
-from hpo_core.training.optuna.dry_trial import DryTrial, FirstReportReached, few_values, probe_values
-from hpo_core.training.optuna.objective_callable import objective_callable
-from hpo_core.training.optuna.suggestions import Description, same_range, to_yaml
+from hpo_core.training.optuna.suggestions import (
+    Description,
+    ObjectiveStudy,
+    ObjectiveTrial,
+    equal_values,
+    same_range,
+    to_yaml,
+)
+from hpo_core.training.optuna.trial_adapter import objective_callable
+
+Calls = Sequence[Mapping[str, Any]]
+"""The parameters of each call, in the order of their suggestions."""
+
+
+def values_of(asked: Description) -> Sequence[Any] | None:
+    """All values of a parameter; None for a range of floats."""
+    if "choices" in asked:
+        return list(asked["choices"])
+    return range(asked["low"], asked["high"] + 1, asked["step"]) if asked["type"] == "int" else None
+
+
+def value_index(value: Any, asked: Description) -> int | None:
+    """Index of ``value`` among the parameter's values; None where it is none of them, or for floats."""
+    values = values_of(asked)
+    if isinstance(values, range):
+        return values.index(value) if value in values else None
+    return next((index for index, known in enumerate(values or ()) if equal_values(value, known)), None)
+
+
+class Conditions:
+    """The conditions that agree with all calls so far."""
+
+    def __init__(self, space: Mapping[str, Description], calls: Calls) -> None:
+        self._space = space
+        self._calls = calls
+        self._order = [{name: index for index, name in enumerate(call)} for call in calls]
+        self._indices = {  # of the values of each call, where a parameter has a list of values
+            name: [value_index(call[name], asked) if name in call else None for call in calls]
+            for name, asked in space.items()
+            if values_of(asked) is not None
+        }
+        self._tried = {
+            name: set(places) - {None} for name, places in self._indices.items() if self._all_values_tried(name, places)
+        }
+
+    def rule_for(self, name: str) -> dict[str, Any] | None:
+        """The condition of a parameter: ``{other: value or values}`` with one or two others; None if there is none.
+
+        Every value of the others must have been tried, and for two others every pair that the rule allows.
+        """
+        present = [k for k, call in enumerate(self._calls) if name in call]
+        rules: dict[str, set[int | None]] = {}
+        for other in self._tried:
+            if other == name or not all(other in self._order[k] for k in present):
+                continue
+            if any(self._order[k][other] > self._order[k][name] for k in present):
+                continue  # a condition can only name parameters suggested before
+            wanted = {self._indices[other][k] for k in present}
+            if self._explains(name, {other: wanted}):
+                return {other: self._values(other, wanted)}
+            if wanted != self._tried[other]:
+                rules[other] = wanted
+        for one, two in combinations(rules, 2):
+            rule = {one: rules[one], two: rules[two]}
+            if self._explains(name, rule) and self._all_pairs_tried(rule):
+                return {other: self._values(other, wanted) for other, wanted in rule.items()}
+        return None
+
+    def _all_values_tried(self, name: str, places: Sequence[int | None]) -> bool:
+        return len(set(places) - {None}) == len(values_of(self._space[name]) or ())
+
+    def _explains(self, name: str, rule: Mapping[str, set[int | None]]) -> bool:
+        """Whether, among calls with all parameters of the rule, exactly those that it allows suggested ``name``."""
+        return all(
+            (name in call) == all(self._indices[other][k] in wanted for other, wanted in rule.items())
+            for k, call in enumerate(self._calls)
+            if all(other in call for other in rule)
+        )
+
+    def _all_pairs_tried(self, rule: Mapping[str, set[int | None]]) -> bool:
+        one, two = rule
+        seen = set(zip(self._indices[one], self._indices[two], strict=True))
+        return all(pair in seen for pair in product(rule[one], rule[two]))
+
+    def _values(self, name: str, places: set[int | None]) -> Any:
+        values = [value for place, value in enumerate(values_of(self._space[name]) or ()) if place in places]
+        return values[0] if len(values) == 1 and not isinstance(values[0], list) else values
+
+
+MAX_VALUES = 10
+"""Integers with more values are ranges: not all of their values are tried one by one."""
+
+
+class FirstReportReached(BaseException):
+    """Ends a dry call at its first report; no ``except Exception`` of an objective catches it."""
+
+
+class DryTrial(ObjectiveTrial):
+    """The ``trial`` of a dry call: answers suggestions, records them, trains nothing, and ends at its first report.
+
+    Args:
+        chosen: values by parameter name.
+        rng: draws the values that are not chosen; None: the first value of each.
+    """
+
+    study: DryStudy
+
+    def __init__(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, mode: str = "min") -> None:
+        super().__init__(0, DryStudy(mode))
+        self.user_attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
+        self.ended = False
+        """Whether a report was reached; libraries may have made another exception of it since."""
+        self.chosen = dict(chosen)
+        self.rng = rng
+
+    @property
+    def constraints(self) -> dict[str, float]:
+        return self._constraints
+
+    def _suggest(self, call: str, name: str, asked: Description) -> Any:
+        known = self.suggested.setdefault(name, asked)
+        if not same_range(asked, known):
+            raise ObjectiveError(
+                f"trial.{call}({name!r}) asks for {to_yaml(asked)} and earlier for {to_yaml(known)}; in a study a "
+                "parameter has one range. Use two names."
+            )
+        if name not in self.values:
+            self.values[name] = self._value(name, asked)
+        return self.values[name]
+
+    def _value(self, name: str, asked: Description) -> Any:
+        if name in self.chosen:
+            value = self.chosen[name]
+            if isinstance(value, int | float) if "low" in asked else value_index(value, asked) is not None:
+                return value
+        if self.rng is not None:
+            return random_value(asked, self.rng)
+        return asked["choices"][0] if "choices" in asked else first_value(asked)
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self.user_attrs[key] = value
+
+    def set_constraint(self, key: str, value: float) -> None:
+        self._constraints.setdefault(key, float(value))
+
+    def report(self, value: float, step: int) -> None:
+        self._end()
+
+    def should_prune(self) -> bool:
+        return self._end()
+
+    def _end(self) -> NoReturn:
+        self.ended = True
+        raise FirstReportReached
+
+
+class DryStudy(ObjectiveStudy):
+    """The study of a dry call; remembers whether its direction was looked at.
+
+    Args:
+        mode: ``min`` or ``max``, for every objective.
+    """
+
+    def __init__(self, mode: str) -> None:
+        super().__init__("space", ["value"], [mode])
+        self.direction_read = False
+
+    @property
+    def directions(self) -> list[Any]:
+        self.direction_read = True
+        return super().directions
+
+
+def first_value(asked: Description) -> Any:
+    """The value of a range that a dry call tries first: the lowest one; of a continuous range its middle.
+
+    Libraries often refuse the very end of such a range (a share of 0.0), which a sampler hardly ever proposes.
+    """
+    low, high = asked["low"], asked["high"]
+    if asked["type"] == "int" or asked.get("step"):
+        return low
+    return math.sqrt(low) * math.sqrt(high) if asked["log"] and low > 0 else low / 2 + high / 2
+
+
+def few_values(asked: Description) -> list[Any]:
+    """All values of a choice, or of an integer with at most ``MAX_VALUES``; empty for any other parameter."""
+    values = values_of(asked)
+    return list(values) if values is not None and ("choices" in asked or len(values) <= MAX_VALUES) else []
+
+
+def probe_values(asked: Description) -> list[Any]:
+    """All values where there are few; else the two ends of the range."""
+    values = values_of(asked)
+    return few_values(asked) or [asked["low"], asked["high"] if values is None else values[-1]]
+
+
+def random_value(asked: Description, rng: random.Random) -> Any:
+    """One value, uniform over the choices or the (logarithmic) range."""
+    if "choices" in asked:
+        return rng.choice(asked["choices"])
+    low, high, step = asked["low"], asked["high"], asked.get("step")
+    log = asked["log"] and low > 0
+    if asked["type"] == "int" and not log:
+        return rng.choice(range(low, high + 1, step or 1))
+    value = math.exp(rng.uniform(math.log(low), math.log(high))) if log else rng.uniform(low, high)
+    if step:
+        value = low + math.floor((value - low) / step) * step
+    return min(max(value, low), high)
+
 
 MAX_CALLS = 200
 RANDOM_DRAWS = 30
 CONDITION_CHECKS = 40
 """Calls reserved for checking conditions on two parameters: a few draws same_range with such a rule by chance."""
 MAX_SECONDS = 60.0
-"""After this only the calls of step 1 are made: an objective that never reports trains in full in each call."""
+"""Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +299,7 @@ class _SpaceSearch:
         self.drawn = 0
         self.errors: list[str] = []
         self.mode = "min"
-        """Of the metric, as the objective is told; the other one where it refuses this one."""
+        """Mode of the metric, as the objective is told; the other one where it refuses this one."""
         self.reserve = RANDOM_DRAWS
         """Calls that later steps need."""
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -105,7 +313,7 @@ class _SpaceSearch:
         for name, asked in trial.suggested.items():
             if name not in self.space:
                 self.space[name] = asked
-                context = trial.chosen if rng is None else _suggested_before(name, trial.params)
+                context = trial.chosen if rng is None else _suggested_before(name, trial.values)
                 self.contexts[name] = context
                 self.pending += [context | {name: value} for value in few_values(asked)[1:]]
             elif not same_range(asked, self.space[name]):
@@ -177,7 +385,7 @@ class _SpaceSearch:
     def _unexplained_integer(self, done: set[str]) -> tuple[str, str] | None:
         """Such an integer, and the first parameter without a condition that it stands before."""
         left = MAX_CALLS - self.called
-        params = [call.params for call in self.calls]
+        params = [call.values for call in self.calls]
         conditions = self.conditions()
         open_ends = [name for name in self.conditional() if conditions.rule_for(name) is None]
         for name, asked in self.space.items():
@@ -196,7 +404,7 @@ class _SpaceSearch:
             base = self.contexts[one] | self.contexts[two]
             if any(base[name] != value for name, value in self.contexts[one].items()):
                 continue  # never suggested together
-            both = [call.params for call in self.calls if one in call.params and two in call.params]
+            both = [call.values for call in self.calls if one in call.values and two in call.values]
             tried = {repr((params[one], params[two])) for params in both}
             for values in itertools.product(probe_values(self.space[one]), probe_values(self.space[two])):
                 if repr(values) in tried:
@@ -222,7 +430,7 @@ class _SpaceSearch:
         return confirmed
 
     def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
-        """Where the parameter was found, with a value the rule forbids; and draws within the rule. False: no time."""
+        """Try to refute a rule: with values that it forbids, and by draws within it. False: no calls are left."""
         wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
         flipped = [
             self.contexts[name] | {other: value}
@@ -241,11 +449,11 @@ class _SpaceSearch:
         return not self.limit_reached()
 
     def conditions(self) -> Conditions:
-        return Conditions(self.space, [call.params for call in self.calls])
+        return Conditions(self.space, [call.values for call in self.calls])
 
     def conditional(self) -> list[str]:
         """Parameters that not every call suggested."""
-        return [name for name in self.space if not all(name in call.params for call in self.calls)]
+        return [name for name in self.space if not all(name in call.values for call in self.calls)]
 
     def gaps(self) -> list[str]:
         found = []
@@ -270,7 +478,7 @@ class _SpaceSearch:
         values = values_of(asked)
         if few_values(asked) or values is None:
             return values is not None
-        return {call.params[name] for call in self.calls if name in call.params} >= set(values)
+        return {call.values[name] for call in self.calls if name in call.values} >= set(values)
 
 
 def _name_list(names: list[str], most: int = 8) -> str:

@@ -1,4 +1,4 @@
-"""Suggestions: the ``suggest_*`` calls of an Optuna objective, described as parameters of a study's space."""
+"""What an Optuna objective sees of trial and study; its ``suggest_*`` calls as parameters of a study's space."""
 
 from __future__ import annotations
 
@@ -7,27 +7,168 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.short_text import did_you_mean
 
-NO_SUCH_ATTRIBUTE = (
-    "trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, set_constraint, "
-    "constraints, user_attrs, system_attrs, params, distributions, number, datetime_start and a read-only study, but "
-    "no Optuna study or database behind it."
-)
 Description = dict[str, Any]
 """A parameter as the study file has it: ``{"type": "float", "low": 0.1, "high": 1.0, "log": True}``."""
 
 
-class Suggestions(ABC):
-    """Implements every ``suggest_*`` of Optuna 5 by one abstract method, ``_suggest``."""
+_OTHER_TRIALS = frozenset(
+    {"best_params", "best_trial", "best_trials", "best_value", "get_trials", "trials", "trials_dataframe"}
+)
+_OF_THE_STUDY = frozenset(
+    {
+        "add_trial", "add_trials", "ask", "enqueue_trial", "optimize", "pruner", "sampler", "set_metric_names",
+        "set_system_attr", "set_user_attr", "stop", "tell",
+    }
+)  # fmt: skip
+
+
+class ObjectiveStorage:
+    """The ``trial.storage`` of an objective: system attributes of its own trial, as long as it trains.
+
+    Functions of Optuna such as ``report_cross_validation_scores`` write there.
+    """
 
     def __init__(self) -> None:
+        self._attrs: dict[str, Any] = {}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._attrs[key] = value
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        return dict(self._attrs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.storage.{name} is not there: an objective has no Optuna storage, and can set and read the "
+            "system attributes of its own trial alone."
+        )
+
+
+class ObjectiveStudy:
+    """What an objective may know of its study while it trains: name and directions.
+
+    Args:
+        name: of the study.
+        metrics: names of the objectives.
+        modes: ``min`` or ``max`` for each of them.
+    """
+
+    _storage = None  # no pruning callback finds a database to write to
+
+    def __init__(self, name: str, metrics: Sequence[str], modes: Sequence[str]) -> None:
+        self.study_name = name
+        self._metrics = list(metrics)
+        self._modes = list(modes)
+
+    @property
+    def direction(self) -> Any:
+        """The ``optuna.study.StudyDirection`` of the one objective.
+
+        Raises:
+            RuntimeError: there are several objectives, as in Optuna.
+        """
+        if len(self._modes) > 1:
+            raise RuntimeError("A study with several objectives has no single direction; use trial.study.directions.")
+        return self.directions[0]
+
+    @property
+    def directions(self) -> list[Any]:
+        """The ``optuna.study.StudyDirection`` of each objective."""
+        from optuna.study import StudyDirection
+
+        return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of the objectives."""
+        return list(self._metrics)
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """Empty: a study here has none."""
+        return {}
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """Empty: a study here has none."""
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OTHER_TRIALS:
+            raise ObjectiveError(
+                f"trial.study.{name} is not known while a trial trains: a trial must come to the same result whatever "
+                "others run beside it. Look at them afterwards (`hpo show`), or compute it in the objective."
+            )
+        if name in _OF_THE_STUDY:
+            raise ObjectiveError(
+                f"trial.study.{name} is not there for an objective: trial.study can only be read. Say it in the study "
+                "file, or with `hpo` at the command line."
+            )
+        raise AttributeError(
+            f"trial.study.{name} is not there: an objective sees study_name, direction, directions, metric_names and "
+            "user_attrs of its study."
+        )
+
+
+class ObjectiveTrial(ABC):
+    """What the trials that an Optuna objective may get have in common: ``suggest_*`` and what is known of the trial.
+
+    Args:
+        number: of the trial.
+        study: the ``trial.study``.
+    """
+
+    def __init__(self, number: int, study: ObjectiveStudy) -> None:
         optuna = sys.modules.get("optuna")
         if optuna is not None:  # for objectives that look at the type
             optuna.trial.BaseTrial.register(type(self))
+        self.number = self._trial_id = number  # callbacks ask for the id before they look for a storage
+        self.study = study
+        self.storage = ObjectiveStorage()
+        self.datetime_start = datetime.now()
+        """When this attempt started."""
+        self.suggested: dict[str, Description] = {}
+        self.values: dict[str, Any] = {}
+        """Values of the parameters suggested so far."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters suggested so far."""
+        return dict(self.values)
+
+    @property
+    def distributions(self) -> dict[str, Any]:
+        """Optuna distributions of the parameters suggested so far."""
+        from pydantic import TypeAdapter
+
+        from hpo_core.model.space import Parameter
+
+        adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
+        return {name: adapter.validate_python(asked).distribution() for name, asked in self.suggested.items()}
+
+    @property
+    @abstractmethod
+    def constraints(self) -> dict[str, float]:
+        """Constraints set so far; feasible where all are at most 0."""
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        constraints = {f"constraints:{name}": value for name, value in self.constraints.items()}
+        return self.storage.get_trial_system_attrs(self.number) | constraints
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, "
+            "set_constraint, constraints, user_attrs, system_attrs, params, distributions, number, datetime_start and "
+            "a read-only study, but no Optuna study or database behind it."
+        )
 
     @abstractmethod
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
@@ -59,21 +200,6 @@ class Suggestions(ABC):
 
     def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
         return self.suggest_float(name, low, high, step=q)
-
-
-def distributions_of(suggested: Mapping[str, Description]) -> dict[str, Any]:
-    """Optuna distributions of parameters."""
-    from pydantic import TypeAdapter
-
-    from hpo_core.model.space import Parameter
-
-    adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
-    return {name: adapter.validate_python(description).distribution() for name, description in suggested.items()}
-
-
-def system_attrs_of(constraints: Mapping[str, float]) -> dict[str, Any]:
-    """Constraints as Optuna names them among a trial's system attributes."""
-    return {f"constraints:{name}": value for name, value in constraints.items()}
 
 
 def plain_choice(name: str, choice: Any) -> Any:
@@ -178,10 +304,11 @@ def to_yaml(description: Description) -> str:
     """
     defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
     defaults |= {("default", None), ("weights", None)}
-    shown = {
-        key: value for key, value in description.items() if value != {} and not _is_default((key, value), defaults)
-    }
-    return _flow_style(shown)
+
+    def is_default(key: str, value: Any) -> bool:
+        return value == {} or any(key == name and equal_values(value, default) for name, default in defaults)
+
+    return _flow_style({key: value for key, value in description.items() if not is_default(key, value)})
 
 
 def to_yaml_list(names: Sequence[str]) -> str:
@@ -202,10 +329,6 @@ def yaml_key(name: str) -> str:
 
 def _is_yaml_constant(name: str) -> bool:
     return name.lower() in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-
-
-def _is_default(item: tuple[str, Any], defaults: set[tuple[str, Any]]) -> bool:
-    return any(item[0] == key and equal_values(item[1], value) for key, value in defaults)
 
 
 def _flow_style(value: Any) -> str:

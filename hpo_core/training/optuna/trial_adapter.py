@@ -8,29 +8,48 @@ is 0, else as ``step`` units.
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.objective_callable import objective_callable
-from hpo_core.training.optuna.study_view import ObjectiveStorage, ObjectiveStudy
-from hpo_core.training.optuna.suggestions import (
-    NO_SUCH_ATTRIBUTE,
-    Description,
-    Suggestions,
-    distributions_of,
-    suggested_value,
-    system_attrs_of,
-)
-from hpo_core.training.random_state import seed_all
+from hpo_core.training.optuna.suggestions import Description, ObjectiveStudy, ObjectiveTrial, suggested_value
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import seed_all
+
+
+def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make an instance of a class; return anything else as it is.
+
+    Raises:
+        ObjectiveError: the class needs arguments, or its instances cannot be called.
+    """
+    if not inspect.isclass(found):
+        return found
+    name = found.__name__
+    if not any("__call__" in vars(base) for base in found.__mro__):
+        raise ObjectiveError(f"{name} is a class without __call__(self, trial), so it is no objective.")
+    try:
+        signature = inspect.signature(found)
+    except ValueError:  # a class in C that does not tell
+        signature = inspect.Signature()
+    needed = [
+        item.name
+        for item in signature.parameters.values()
+        if item.default is item.empty and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ObjectiveError(
+            f"{name} is a class that needs {', '.join(needed)}. Make an instance beside it in its module, such as "
+            f"`objective = {name}({', '.join(f'{argument}=...' for argument in needed)})`, and name that instance."
+        )
+    return cast(Callable[[Any], Any], found())
 
 
 def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:
@@ -104,34 +123,20 @@ class ObjectiveState:
         return [self.reports[min(beyond)]] if beyond else None
 
 
-class OptunaTrial(Suggestions):
+class OptunaTrial(ObjectiveTrial):
     """The part of ``optuna.Trial`` that an objective may use while it trains."""
 
     def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
-        super().__init__()
+        super().__init__(handle.number, ObjectiveStudy(request.study, request.metrics, request.modes))
         self._handle = handle
         self._metrics = request.metrics
         self._constraints = request.constraints
-        self._study = ObjectiveStudy(request.study, request.metrics, request.modes)
-        self.storage = ObjectiveStorage()
-        self._trial_id = request.job.trial  # callbacks ask for it before they look for a storage
         self._params = request.job.params
         self._space: dict[str, Description] = request.space
         self._state = state
         self._steps = steps
         self._begun = False
         self._stop_requested = False
-        self._suggested: dict[str, Any] = {}
-        self._started = datetime.now()
-
-    @property
-    def number(self) -> int:
-        return self._handle.number
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Parameters suggested so far."""
-        return dict(self._suggested)
 
     @property
     def user_attrs(self) -> dict[str, Any]:
@@ -139,29 +144,9 @@ class OptunaTrial(Suggestions):
         return json.loads(json.dumps(self._state.user_attrs))  # type: ignore[no-any-return]
 
     @property
-    def datetime_start(self) -> datetime:
-        """When this attempt started."""
-        return self._started
-
-    @property
-    def study(self) -> ObjectiveStudy:
-        """Name and directions of the study; read-only."""
-        return self._study
-
-    @property
-    def distributions(self) -> dict[str, Any]:
-        """Optuna distributions of the parameters suggested so far."""
-        return distributions_of({name: self._space[name] for name in self._suggested})
-
-    @property
     def constraints(self) -> dict[str, float]:
         """Constraints set so far; feasible where all are at most 0."""
         return dict(self._state.constraints)
-
-    @property
-    def system_attrs(self) -> dict[str, Any]:
-        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
-        return self.storage.get_trial_system_attrs(self._trial_id) | system_attrs_of(self._state.constraints)
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which is satisfied where it is at most 0. Of several values the first counts, as in Optuna.
@@ -250,8 +235,8 @@ class OptunaTrial(Suggestions):
             pass
 
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = suggested_value(call, name, asked, space=self._space, params=self._params)
-        self._suggested[name] = value
+        value = self.values[name] = suggested_value(call, name, asked, space=self._space, params=self._params)
+        self.suggested[name] = self._space.get(name, asked)  # of a constant as the objective asks for it
         return value
 
     def _note(self, resource: int, value: float) -> None:
@@ -312,10 +297,7 @@ class OptunaTrial(Suggestions):
             )
         return values
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(NO_SUCH_ATTRIBUTE.format(name=name))
 
-
-def _is_pruned(error: Exception) -> bool:
+def _is_pruned(error: BaseException) -> bool:
     optuna = sys.modules.get("optuna")  # without it nobody can have raised it
     return optuna is not None and isinstance(error, optuna.TrialPruned)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import distributed
@@ -13,47 +11,36 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 
-_NAMES = {"tls_ca_file": "tls_ca_file", "tls_cert": "tls_client_cert", "tls_key": "tls_client_key"}
+CONNECT_SECONDS = 30.0
 
 
 def security_of(cluster: AddressClusterSpec) -> Security | None:
-    """What a client needs to connect; None without TLS.
+    """What a client needs to connect, from Dask's configuration; None without TLS.
 
     Raises:
-        SpecError: a file cannot be read, or neither the study nor Dask's configuration names certificates.
+        SpecError: the configuration names no certificates, or their files cannot be used.
     """
     if not cluster.address.startswith("tls://"):
         return None
-    for name, path in cluster.tls_files.items():
-        if not Path(path).is_absolute():
-            raise SpecError(
-                f"cluster.{name} = {path!r} is relative, and the study may be resumed from another folder; write the "
-                "path in full (in a study file it may be relative to the file)."
-            )
-        if not os.access(path, os.R_OK):
-            raise SpecError(f"cluster.{name} = {path!r} cannot be read here; mend the path or its permissions.")
-    files = {_NAMES[name]: path for name, path in cluster.tls_files.items()}
     try:
-        security = Security(require_encryption=True, **files)  # type: ignore[no-untyped-call]
+        security = Security(require_encryption=True)  # type: ignore[no-untyped-call]
         context = security.get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
     except OSError as error:  # ssl.SSLError among them
         raise SpecError(f"The certificates for {cluster.address} cannot be used ({error}); mend the files.") from None
     if context is None:
         raise SpecError(
-            f"cluster.address = {cluster.address!r} needs certificates; give cluster.tls_ca_file, tls_cert and "
-            "tls_key, or set distributed.comm.tls in Dask's configuration."
+            f"cluster.address = {cluster.address!r} needs certificates; name their files in Dask's configuration: "
+            "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and ..._CLIENT__KEY, or "
+            "distributed.comm.tls in ~/.config/dask/*.yaml."
         )
     return security
-
-
-CONNECT_SECONDS = 30.0
 
 
 class RunningScheduler(ClusterKind[AddressClusterSpec]):
     """Joins a scheduler; scheduler and workers belong to others and are never ended or replaced."""
 
     def create(self) -> Any:
-        """Nothing is started."""
+        """Start nothing."""
         return None
 
     def connect(self) -> Any:

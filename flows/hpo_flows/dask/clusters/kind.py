@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -65,7 +66,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def scratch(self) -> Path:
-        """Where scheduler, nannies and workers make their scratch folders.
+        """Folder in which scheduler, nannies and workers make their scratch folders.
 
         Dask's default is a folder of this name in ``/tmp``. Another user who makes it first has files of this user
         emptied (its locks may be links), and code imported: each process of Dask imports from its scratch folder first.
@@ -80,8 +81,8 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def dashboard(self) -> bool:
-        """Whether Dask's dashboard is served; not by a kind without that setting."""
-        return bool(getattr(self.settings, "dashboard", False))
+        """Whether Dask's dashboard is served: where the environment has ``HPO_DASK_DASHBOARD=1``."""
+        return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
 
     @property
     def starting_workers(self) -> int:

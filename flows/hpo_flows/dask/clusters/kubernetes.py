@@ -15,6 +15,8 @@ from hpo_flows.dask.clusters.kind import ClusterKind, optional_package
 KUBERNETES_WORKER = ["dask", "worker", "--nthreads", "1"]
 KUBERNETES_SCHEDULER = ["dask", "scheduler", "--host", "0.0.0.0"]
 """dask-kubernetes (2026.3.0) would start the scripts dask-worker and dask-scheduler, which distributed has no more."""
+IDLE_SECONDS = 3600
+"""Pods of a dead controller go after so many seconds without a task."""
 
 
 class KubernetesPods(ClusterKind[KubernetesClusterSpec]):
@@ -48,7 +50,7 @@ def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str,
         resources={"requests": dict(amounts), "limits": dict(amounts)},
         env={},
         worker_command=KUBERNETES_WORKER,
-        idle_timeout=cluster.idle_timeout,
+        idle_timeout=IDLE_SECONDS,
     )
     resource["spec"]["scheduler"]["spec"]["containers"][0]["args"] = KUBERNETES_SCHEDULER
     worker = resource["spec"]["worker"]["spec"]

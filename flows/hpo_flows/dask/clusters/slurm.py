@@ -16,8 +16,7 @@ import dask
 from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
-from hpo_core.security.lock_file import LockFile
-from hpo_core.security.private_files import private_folder
+from hpo_core.security.private_files import LockFile, private_folder
 from hpo_core.spec import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
 from hpo_flows.dask.clusters.slurm_queue import SlurmWatch, cancel_jobs, job_name, jobs_of, mark_of, watched_cluster
@@ -48,7 +47,7 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 _ENDED_UNSEEN = 3
-"""So many jobs, and at least one for each worker, that end before their worker comes are no accident."""
+"""Number of jobs, and at least one for each worker, that end before their worker comes until the start fails."""
 
 
 class SlurmJobs(ClusterKind[SlurmClusterSpec]):

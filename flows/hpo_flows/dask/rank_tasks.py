@@ -1,0 +1,424 @@
+"""Jobs as Dask tasks: a task for each rank of a job, or several short jobs in turn in a task that stays open.
+
+Dask's task is the authority on what became of a rank. The shortcut beside it (open tasks, ``on_worker.py``) only saves
+time: where a call fails, the task's end tells whether the job was trained, and one that was not is given a task of its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import distributed
+import msgspec
+from distributed.scheduler import KilledWorker
+
+from hpo_core.checkpoints.storage import GANGS, gang_store_path
+from hpo_core.execution.executor import OnReport
+from hpo_core.execution.requests import JobRequests
+from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.trial import RESULTS, Job, Outcome, Report
+from hpo_core.security.masking import masked_report
+from hpo_core.security.private_files import private_folder
+from hpo_core.training.process_group import LOST_PEER, gang_report
+from hpo_core.training.request import RankPlace, decode_report, encode_request
+from hpo_flows.dask.cluster_room import ClusterRoom, host_of
+from hpo_flows.dask.lost_workers import ClusterWatch
+from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next
+from hpo_flows.dask.start_up import SchedulerClient
+
+OWN_END_SECONDS = 5.0
+"""Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
+
+
+@dataclass
+class _Submitted:
+    """A job, or a unit of one, that is not reported: one rank for each of its slots."""
+
+    job: Job
+    on_report: OnReport
+    reports: list[Report | None]
+    """How each rank ended."""
+    store: Path | None
+    """File where the ranks of a gang find each other."""
+    failed_at: float | None = None
+    """Monotonic time of the first report that is no result."""
+
+
+class _Rank(NamedTuple):
+    """One rank of a job: what a Dask task trains."""
+
+    submitted: _Submitted
+    number: int
+    job: Job
+    """The job, with the partition that this rank sees."""
+    request: bytes
+    workers: tuple[str, ...] | None
+    """Workers that may train it; None: any."""
+
+    def is_answered_by(self, report: Report) -> bool:
+        """Whether a report is of this very rank, not of what its task trained before."""
+        number = msgspec.UNSET if self.job.unit is None else self.job.unit.number
+        return (report.trial, report.attempt, report.unit) == (*self.job.key, number)
+
+    def without_result(self, outcome: Outcome, message: str, worker: str = "") -> Report:
+        return Report(trial=self.job.trial, attempt=self.job.attempt, outcome=outcome, message=message, worker=worker)
+
+
+@dataclass
+class _Task:
+    """A Dask task of the study that has not ended."""
+
+    key: str
+    rank: _Rank | None
+    """What was sent to it and is not reported; None: it is open."""
+    address: str = ""
+    """Address of its worker, once it is open, or from the start where the rank was placed on one."""
+    future: Any = None
+
+
+class RankTasks:
+    """The jobs of one study on a Dask cluster.
+
+    A rank that has a place goes to the worker there with most free threads. Its thread leaves the worker's pool
+    (``secede``), so it never waits in Dask's queue for another one: how many jobs a worker runs is the placement's to
+    say.
+
+    Args:
+        connection: to the scheduler.
+        watch: of the workers.
+        room: says which workers are where.
+        requests: of the study.
+        study: its name, which Dask's keys begin with.
+        folder: absolute study folder.
+        timeout: seconds that a worker may take to answer.
+    """
+
+    def __init__(
+        self,
+        connection: SchedulerClient,
+        watch: ClusterWatch,
+        room: ClusterRoom,
+        *,
+        requests: JobRequests,
+        study: str,
+        folder: str,
+        timeout: float,
+    ) -> None:
+        self._client = connection.client
+        self._watch, self._room, self._requests = watch, room, requests
+        self._study, self._folder = study, Path(folder)
+        self._timeout = timeout
+        self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
+        self._id = uuid.uuid4().hex[:12]
+        self._lock = threading.Lock()
+        self._submitted: dict[tuple[int, ...], _Submitted] = {}
+        """Jobs and units that are not reported, by trial, attempt and number of the unit."""
+        self._tasks: dict[str, _Task] = {}
+        """Tasks that have not ended, by Dask's key."""
+        self._open: dict[str, _Task] = {}
+        """Tasks that wait for a job, the one that waits longest first."""
+        self._calls: set[asyncio.Task[None]] = set()
+        self._topic = f"{study}/{self._id}"
+        self._client.subscribe_topic(self._topic, self._published)
+        stores = self._folder / GANGS
+        if stores.is_dir():  # left by a controller before this one that was killed
+            for left in private_folder(stores, below=self._folder).iterdir():
+                with contextlib.suppress(OSError):
+                    left.unlink()
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Start a job on its slots; ``on_report`` is called once with its report, mostly from another thread."""
+        seats = self._seats(slot)
+        if seats is None:
+            names = ", ".join(sorted({one.name for one in slot.ranks}))
+            message = f"no Dask worker is at {names} any more"
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
+            return
+        store = None
+        if len(seats) > 1:
+            private_folder(self._folder / GANGS, below=self._folder)
+            store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
+        submitted = _Submitted(job, on_report, [None] * len(seats), store)
+        with self._lock:
+            self._submitted[_key(job)] = submitted
+        gang = _rank_places(seats, store)
+        for number, (one, workers) in enumerate(zip(slot.ranks, seats, strict=True)):
+            own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
+            request = encode_request(self._requests.of(own, one.portion, gang[number]))
+            rank = _Rank(submitted, number, own, request, workers)
+            try:
+                self._submit(rank)
+            except Exception as error:
+                if store is None:
+                    with self._lock:
+                        self._submitted.pop(_key(job), None)
+                    raise
+                # ranks before it wait for it, and are cancelled
+                self._tell(rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}"))
+
+    def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
+        """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once."""
+        self._cancellation.request(attempts)
+
+    def end_broken(self) -> None:
+        """Cancel what is left of gangs of which a rank failed; called about once a second."""
+        late = time.monotonic() - OWN_END_SECONDS
+        with self._lock:
+            gangs = [
+                key for key, each in self._submitted.items() if each.failed_at is not None and each.failed_at <= late
+            ]
+        self._cancellation.request(gangs)
+
+    def end(self, key: str, outcome: Outcome, message: str, worker: str) -> None:
+        """Report this for the rank of a task, and ignore whatever may come from it later."""
+        with self._lock:
+            task = self._forget(key)
+        if task is not None and task.rank is not None:
+            self._tell(task.rank, task.rank.without_result(outcome, message, worker))
+
+    def _seats(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
+        """The workers that may train each rank, the preferred one first; None: a rank has none."""
+        found: list[tuple[str, ...] | None] = []
+        free: Counter[str] | None = None
+        for one in slot.ranks:
+            workers = self._room.workers_at(one.name)
+            if workers is not None and not workers:
+                return None
+            if workers is not None and len(workers) > 1:
+                if free is None:
+                    free = self._free_threads()
+                best = min(workers, key=lambda address: (-free[address], address))
+                free[best] -= 1
+                workers = (best,) if slot.others else (best, *(each for each in workers if each != best))
+            found.append(workers)
+        return found
+
+    def _free_threads(self) -> Counter[str]:
+        free = Counter(self._room.threads())
+        with self._lock:
+            free.subtract(task.address for task in self._tasks.values() if task.rank is not None)
+        return free
+
+    def _submit(self, rank: _Rank) -> None:
+        task = self._take_open(rank)
+        if task is None:
+            self._start(rank)
+        else:
+            self._client.loop.add_callback(self._begin_call, task, rank)
+
+    def _take_open(self, rank: _Rank) -> _Task | None:
+        wanted = rank.workers
+        with self._lock:
+            able = (key for key, task in self._open.items() if wanted is None or task.address in wanted)
+            key = next((key for key in able if self._watch.is_well(self._open[key].address)), None)
+            if key is None:
+                return None
+            task = self._open.pop(key)
+            task.rank = rank
+            return task
+
+    def _start(self, rank: _Rank) -> None:
+        """Submit a Dask task."""
+        job = rank.job
+        unit = "" if job.unit is None else f"/unit-{job.unit.number}"
+        if len(rank.submitted.reports) > 1:
+            unit = f"{unit}/rank-{rank.number}"
+        key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
+        workers = None
+        if rank.workers is not None:
+            workers = list(rank.workers[:1])
+        elif self._watch.out():
+            workers = list(self._watch.well())
+        task = _Task(key, rank, rank.workers[0] if rank.workers else "")
+        with self._lock:
+            self._tasks[key] = task
+        try:
+            task.future = self._client.submit(
+                train,
+                rank.request,
+                key,
+                self._topic,
+                rank.workers,
+                key=key,
+                pure=False,
+                retries=0,
+                workers=workers,
+                allow_other_workers=workers is not None,  # one that went meanwhile must not keep the job waiting for it
+            )
+        except BaseException:
+            with self._lock:
+                self._forget(key)
+            raise
+        task.future.add_done_callback(self._task_ended)
+
+    def _forget(self, key: str) -> _Task | None:
+        self._open.pop(key, None)
+        return self._tasks.pop(key, None)
+
+    def _task_ended(self, future: Any) -> None:
+        with self._lock:
+            task = self._forget(future.key)
+        if task is None or task.rank is None:
+            return
+        report = _report_of(task.rank, future)
+        if report is None:
+            try:
+                self._start(task.rank)
+                return
+            except Exception as error:
+                report = task.rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
+        self._tell(task.rank, report)
+
+    def _tell(self, rank: _Rank, report: Report) -> None:
+        """Take the report of a rank; the job is reported with its last rank."""
+        submitted = rank.submitted
+        if report.doubt is not msgspec.UNSET:
+            self._room.doubt_partition(report.worker, report.doubt)
+        if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:
+            self._room.doubt_worker(report.worker)
+        with self._lock:
+            submitted.reports[rank.number] = masked_report(report)  # a worker does not know this process's secrets
+            if report.outcome not in RESULTS and submitted.failed_at is None and submitted.store is not None:
+                submitted.failed_at = time.monotonic()
+            reports = [one for one in submitted.reports if one is not None]
+            if len(reports) < len(submitted.reports):
+                return
+            if self._submitted.get(_key(submitted.job)) is submitted:
+                del self._submitted[_key(submitted.job)]
+        if submitted.store is not None:
+            with contextlib.suppress(OSError):
+                submitted.store.unlink(missing_ok=True)
+        submitted.on_report(submitted.job, gang_report(reports) if len(reports) > 1 else reports[0])
+
+    # On the client's loop.
+
+    def _published(self, event: tuple[float, Any]) -> None:
+        key, address, data = event[1]
+        self._reported(key, data, address)
+
+    def _begin_call(self, task: _Task, rank: _Rank) -> None:
+        call = asyncio.ensure_future(self._call(task, rank))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _call(self, task: _Task, rank: _Rank) -> None:
+        with contextlib.suppress(Exception):  # then the task's end tells
+            found = await asyncio.wait_for(
+                self._client.run(train_next, task.key, rank.request, workers=[task.address], on_error="ignore"),
+                OPEN_SECONDS + self._timeout,
+            )
+            if found.get(task.address) is not None:
+                self._reported(task.key, found[task.address], task.address)
+
+    def _reported(self, key: str, data: bytes, address: str) -> None:
+        """An open task has trained its job and waits for the next."""
+        report = decode_report(data)
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is None or task.rank is None or not task.rank.is_answered_by(report):
+                return
+            rank, task.rank, task.address = task.rank, None, address
+            self._open[key] = task
+        self._tell(rank, msgspec.structs.replace(report, worker=address))
+
+
+class Cancellation:
+    """Sends the attempts to cancel to every worker; a worker that does not answer is not called again and again.
+
+    Args:
+        connection: to the scheduler.
+        watch: of its workers.
+        folder: of the study.
+        timeout: seconds that a worker may take to answer.
+    """
+
+    def __init__(self, connection: SchedulerClient, watch: ClusterWatch, *, folder: str, timeout: float) -> None:
+        self._connection = connection
+        self._watch = watch
+        self._folder = folder
+        self._timeout = timeout
+        self._waiting: dict[str, set[tuple[int, ...]]] = {}
+        """Attempts that a worker was not sent yet, by its address. On the client's loop only."""
+        self._calls: dict[str, asyncio.Task[None]] = {}
+
+    def request(self, attempts: Sequence[tuple[int, ...]]) -> None:
+        """Cancel these attempts (trial, attempt), or units of them (trial, attempt, number); returns at once."""
+        if attempts and self._connection.is_open:
+            self._connection.client.loop.add_callback(self._send, set(attempts))
+
+    # On the client's loop.
+
+    def _send(self, attempts: set[tuple[int, ...]]) -> None:
+        for address in self._watch.well():
+            self._waiting.setdefault(address, set()).update(attempts)
+            if address not in self._calls:
+                self._start(address)
+
+    def _start(self, address: str) -> None:
+        call = self._calls[address] = asyncio.ensure_future(self._call(address))
+        call.add_done_callback(functools.partial(self._call_ended, address))
+
+    def _call_ended(self, address: str, call: asyncio.Task[None]) -> None:
+        self._calls.pop(address, None)
+        if address in self._waiting and not call.cancelled():  # asked for between the call's end and here
+            self._start(address)
+
+    async def _call(self, address: str) -> None:
+        while attempts := self._waiting.pop(address, None):
+            with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
+                call = self._connection.client.run(
+                    cancel_attempts, self._folder, sorted(attempts), workers=[address], on_error="ignore"
+                )
+                await asyncio.wait_for(call, self._timeout)
+
+
+def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
+    """Place of each rank of a gang among the others; None for a job of one slot."""
+    if store is None:
+        return [None] * len(seats)
+    hosts = [host_of(workers[0]) if workers else "" for workers in seats]
+    return [
+        RankPlace(
+            rank=rank,
+            size=len(hosts),
+            local_rank=hosts[:rank].count(host),
+            local_size=hosts.count(host),
+            store=str(store),
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def _report_of(rank: _Rank, future: Any) -> Report | None:
+    """How the rank ended, from the end of its task; None: the task ended before the rank reached it."""
+    try:
+        data, worker = future.result()
+        report = decode_report(data)
+    except KilledWorker as error:
+        worker = error.last_worker.address
+        return rank.without_result(Outcome.LOST, f"its Dask worker died ({worker})", worker)
+    except distributed.CancelledError:
+        message = "its Dask future was cancelled (scheduler gone or worker removed)"
+        return rank.without_result(Outcome.LOST, message)
+    except Exception as error:
+        return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
+    return msgspec.structs.replace(report, worker=worker) if rank.is_answered_by(report) else None
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _key(job: Job) -> tuple[int, ...]:
+    return job.key if job.unit is None else (*job.key, job.unit.number)

@@ -1,0 +1,167 @@
+"""What Dask workers tell with their heartbeats: slots, attempts, devices that jobs share, partitions."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from hpo_core.model.devices.seen_device import SeenDevice
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.partition_file import PartitionFile
+
+if TYPE_CHECKING:  # workers need not import it
+    from hpo_core.spec import StudySpec
+
+T = TypeVar("T")
+_ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
+
+METRIC = "hpo_beats"
+"""Dask metric with :func:`hpo_core.training.worker.heartbeats`."""
+DEVICES = "hpo_devices"
+"""Dask metric with :func:`hpo_core.training.visible_devices.seen_devices`, by kind (``packing.devices``)."""
+USAGES = "hpo_usages"
+"""Dask metric with :func:`hpo_core.training.worker.usages`."""
+PARTITIONS = "hpo_partitions"
+"""Dask metric with :func:`hpo_core.training.held_partitions.held_partitions`, by folder of the study."""
+
+
+class HeldPartitions(NamedTuple):
+    """Which of a study's partitions lie on a worker."""
+
+    places: frozenset[int]
+    """Indices among the study's partitions, those of validation last."""
+    problems: dict[str, str]
+    """Why a partition that is there cannot be used, by its name."""
+    looked: int = 0
+    """Number of the look; later looks have larger ones."""
+    reading: bool = False
+    """Whether a partition is being read there, which may then count."""
+
+
+class WorkerFacts(NamedTuple):
+    """What the scheduler knows of one worker."""
+
+    threads: int
+    last_seen: float
+    keys: list[str]
+    """Tasks of the study that were sent to it and are not answered."""
+    executing: list[str]
+    """Tasks among ``keys`` that a thread of it runs."""
+    heartbeats: dict[str, int]
+    devices: dict[str, SeenDevice] | None
+    """Devices that jobs can share there, by name; None before it was asked."""
+    usages: dict[str, Usage]
+    """What running attempts were seen to use there, by attempt."""
+    partitions: HeldPartitions | None = None
+    """Partitions that lie there; None before it was asked."""
+
+
+class Asked(NamedTuple):
+    """What the workers of a study are asked to tell, once each."""
+
+    folder: str
+    """Folder of the study."""
+    devices: str | None = None
+    """Kind of the devices that jobs share (``packing.devices``); None: they share none."""
+    mps: bool = False
+    """Whether jobs are to share GPUs through MPS."""
+    partitions: tuple[PartitionFile, ...] = ()
+    """Partitions that models hop over, those of validation last."""
+    partition_folder: str = ""
+    jobs_on_device: int = 1
+    """Maximum number of jobs that share a device."""
+    computers: bool = False
+    """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
+
+    @classmethod
+    def of(cls, spec: StudySpec, folder: str) -> Asked:
+        """What a study has to know of its workers."""
+        packing, data, gang = spec.packing, spec.data, spec.training.gang
+        return cls(
+            folder,
+            devices=None if packing is None else packing.devices,
+            mps=packing is not None and packing.mps == "auto",
+            partitions=spec.partitions,
+            partition_folder="" if data is None else data.folder or "",
+            jobs_on_device=1 if packing is None else packing.most,
+            computers=gang != 1,
+        )
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether workers are asked at all."""
+        return self.devices is not None or bool(self.partitions)
+
+    def is_answered_by(self, facts: WorkerFacts) -> bool:
+        """Whether a worker told all of it."""
+        return (self.devices is None or facts.devices is not None) and (
+            not self.partitions or facts.partitions is not None
+        )
+
+
+def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:
+    """Runs on the scheduler; plain values, for it may be a process of another version of this package."""
+    return {
+        worker.address: (
+            worker.nthreads,
+            worker.last_seen,
+            [task.key for task in worker.processing if str(task.key).startswith(prefix)],
+            [task.key for task in worker.executing if task in worker.processing and str(task.key).startswith(prefix)],
+            worker.metrics.get(METRIC),
+            worker.metrics.get(DEVICES),
+            worker.metrics.get(USAGES),
+            worker.metrics.get(PARTITIONS),
+        )
+        for worker in dask_scheduler.workers.values()
+    }
+
+
+def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
+    """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
+    threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
+    of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None
+    seen = None if of_kind is None else _fitting(of_kind, SeenDevice)
+    if seen is not None and asked.devices == "gpu":
+        seen = {name: device for name, device in seen.items() if device.gpu}
+    try:
+        held = HeldPartitions(
+            *msgspec.convert(partitions[asked.folder], tuple[frozenset[int], dict[str, str], int, bool])
+        )
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError):
+        held = None
+    return WorkerFacts(
+        threads,
+        last_seen,
+        keys,
+        executing,
+        _fitting(heartbeats, int),
+        devices=seen,
+        usages=_fitting(usages, Usage),
+        partitions=held,
+    )
+
+
+def usages_in(workers: Mapping[str, WorkerFacts], folder: str) -> dict[tuple[int, int], Usage]:
+    """What running attempts of the study in ``folder`` were seen to use so far, by (trial, attempt)."""
+    found = {}
+    for facts in workers.values():
+        for name, usage in facts.usages.items():
+            numbers = _ATTEMPT.fullmatch(name.removeprefix(folder))
+            if name.startswith(folder) and numbers:
+                found[int(numbers[1]), int(numbers[2])] = usage
+    return found
+
+
+def _fitting(sent: Any, wanted: type[T]) -> dict[str, T]:
+    """Values by name that are of the type."""
+    found: dict[str, T] = {}
+    for name, value in sent.items() if isinstance(sent, dict) else ():
+        try:
+            found[msgspec.convert(name, str)] = msgspec.convert(value, wanted)
+        except (ValueError, msgspec.ValidationError) as error:
+            logging.getLogger(__name__).debug("a Dask worker says of %r: %s", name, error)
+    return found

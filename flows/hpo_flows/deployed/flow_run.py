@@ -1,0 +1,172 @@
+"""A study driven inside a Prefect flow run, and how such a run says that it failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+import psutil
+from prefect import get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import FailedRun
+from prefect.runtime import deployment, flow_run
+
+from hpo_core.execution.loop import Observer
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.errors import HpoError
+from hpo_core.model.trial import Job, Report
+from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
+from hpo_flows.prefect_api.api_watch import RETURN_SECONDS, api_is_unreachable, end_process_soon, wait_for_return
+from hpo_flows.prefect_pages.prefect_process import tags_of
+from hpo_flows.prefect_pages.study_pages import StudyPages, failed_state, tell_first
+from hpo_flows.study_run.session import ObserverFactory, Session, Summary
+
+LAST_PAGES_SECONDS = 20.0
+"""How long the end of a flow run waits for its pages."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PagesThread:
+    """Observer that shows its study in the present flow run, from a thread of its own."""
+
+    def __init__(self, session: Session, run: UUID) -> None:
+        self._session = session
+        self._run = run
+        self._ended = threading.Event()
+        self._pages: StudyPages | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, study: Study) -> PagesThread:
+        """Begin with what the study records next."""
+        url = self._session.journal_url
+        self._pages = StudyPages(
+            study.name,
+            lambda: open_journal(url, reading=True),
+            flow_run=self._run,
+            start=study.seq,
+            began=time.time(),
+            ended=self._ended,
+            say=self._session.say,
+        )
+        # of the flow run's context, which has the settings of its Prefect
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._pages.follow,), name="prefect-pages", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """The journal tells of it."""
+
+    def on_tick(self) -> None:
+        """The thread has a clock of its own."""
+
+    def close(self) -> None:
+        """The controller records no more."""
+        self._ended.set()
+
+    def finish(self, links: Mapping[str, str]) -> None:
+        """Wait until all is shown, for so long at most, and show where more is to be found."""
+        self._ended.set()
+        if self._thread is not None and self._pages is not None and not api_is_unreachable():
+            self._thread.join(LAST_PAGES_SECONDS)
+            if not self._thread.is_alive():
+                self._pages.finish(links)
+
+
+@masked_errors()
+def drive(
+    session: Session,
+    action: str,
+    *observers: ObserverFactory,
+    patience: float = RETURN_SECONDS,
+) -> tuple[Study, Summary]:
+    """Drive a session's study inside the present flow run, and show it there.
+
+    Args:
+        action: begins the name of the flow run.
+        observers: further ones.
+        patience: seconds that the end of the study waits for an API that does not answer.
+    """
+    end_with_worker()
+    mask_logs()
+    pages = PagesThread(session, label_run(session.spec, action))
+    session.say = get_run_logger().warning
+    begin: Callable[[Study], Observer] = pages.begin
+    for make in (begin, *observers):
+        session.add_observer(make)
+    try:
+        study, summary = session.run()
+    except BaseException as error:
+        pages.finish({})
+        if api_is_unreachable():
+            end_process_soon(130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    if wait_for_return(patience):
+        pages.finish(summary.links)
+    return study, summary
+
+
+def label_run(spec: StudySpec, action: str) -> UUID:
+    """Name the present flow run ``ACTION-STUDY`` and tag it with study and method; returns its id."""
+    run = UUID(str(flow_run.id))
+    tags = list(dict.fromkeys([*flow_run.tags, *tags_of(spec)]))
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run, name=f"{action}-{spec.study}", tags=tags)
+    return run
+
+
+def failed(message: str) -> State[Any]:
+    """The state Failed of the present flow run, whose log begins with these words."""
+    return failed_state(message, *_present_run())
+
+
+def _present_run() -> tuple[UUID | None, datetime]:
+    """The flow run, and when its process began."""
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    return (None if flow_run.id is None else UUID(flow_run.id)), began
+
+
+def failing_in_words() -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a flow: an error that says what is wrong becomes the state Failed with its words.
+
+    Prefect would put its class before it and a traceback into the run's log, which says nothing to whoever filled in a
+    form. Any other error is a mistake of this program and keeps its traceback.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def run(*arguments: P.args, **parameters: P.kwargs) -> R:
+            logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
+            try:
+                return function(*arguments, **parameters)
+            except Exception as error:
+                if deployment.id is None:
+                    raise
+                if not isinstance(error, HpoError):
+                    tell_first(f"{type(error).__name__}: {terminal_text(str(error), lines=True)}", *_present_run())
+                    raise
+                state: Any = failed(str(error))
+                return state  # type: ignore[no-any-return]
+
+        return run
+
+    return decorate
+
+
+def _is_no_engine_traceback(record: logging.LogRecord) -> bool:
+    """Not the engine's own traceback of a run that ended as Failed: the state has said why, in the line before."""
+    return not (record.exc_info and record.exc_info[0] is FailedRun)

@@ -1,0 +1,190 @@
+"""The process of a home's own server: Prefect's (``prefect SOCKET LOCK USERS``) or MLflow's (``mlflow SOCKET``).
+
+It answers its own pages and programs only. Prefect's password, CSRF tokens and CORS origins are set in its environment;
+MLflow has no password, so each of its requests needs one here (HTTP's basic authentication). Whatever comes under
+another name of this machine (a DNS name that an attacker points at 127.0.0.1) or from another site's page is refused,
+WebSockets included, which CORS does not cover.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from datetime import datetime
+from hmac import compare_digest
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BEGAN = "hpo.began"
+"""Key in the context of a flow run: when its study began, where that was before the server was there."""
+_LOOK_SECONDS = 0.5
+_SHUTDOWN_SECONDS = 3
+_END_SECONDS = 5.0
+
+
+class OwnPagesOnly:
+    """ASGI middleware that refuses other Host headers than the server's own, and other Origins.
+
+    Args:
+        server: what it is, for the refusal.
+    """
+
+    def __init__(self, app: App, port: int, server: str) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
+        self._origins = {b"http://" + host for host in self._hosts}
+        self._cure = (
+            f"This {server} answers as 127.0.0.1:{port} and localhost:{port} only, and to its own pages only; "
+            "through a tunnel use the same port number.\n"
+        ).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = [value.lower() for name, value in scope.get("headers", []) if name == b"host"]
+        origins = {value.lower() for name, value in scope.get("headers", []) if name == b"origin"}
+        if scope["type"] == "lifespan" or (len(hosts) == 1 and hosts[0] in self._hosts and origins <= self._origins):
+            await self._app(scope, receive, send)
+        else:
+            await _refuse(scope, send, 403, [(b"content-type", b"text/plain")], self._cure)
+
+
+class WithPassword:
+    """ASGI middleware that refuses requests without the password."""
+
+    def __init__(self, app: App, auth: str) -> None:
+        self._app = app
+        self._wanted = b"Basic " + base64.b64encode(auth.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope.get("headers", []) if name == b"authorization"]
+        if scope["type"] == "lifespan" or (len(given) == 1 and compare_digest(given[0], self._wanted)):
+            await self._app(scope, receive, send)
+        else:
+            await _refuse(scope, send, 401, [(b"www-authenticate", b'Basic realm="hpo"')], b"")
+
+
+async def _refuse(scope: Scope, send: Send, status: int, headers: list[Any], words: bytes) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [*headers, (b"content-length", str(len(words)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": words})
+
+
+def _stage(words: str) -> None:
+    """Print how far the start is, for whoever waits: it takes minutes on a busy machine."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", flush=True)
+
+
+def _end() -> None:
+    """End this process in order, within a few seconds."""
+    timer = threading.Timer(_END_SECONDS, os._exit, args=(0,))
+    timer.daemon = True
+    timer.start()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_when_unused(users: str) -> None:
+    """End this process once no controller holds on to it; the lock is kept to the end, so no new one begins to."""
+    lock = os.open(users, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(_LOOK_SECONDS)
+    _stage("no study uses this server any more: it ends")
+    _end()
+
+
+def _end_with_starter() -> None:
+    """End this process once the standard input ends: whoever started it is gone."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    _end()
+
+
+def _serve(app: App, bound: socket.socket, **settings: Any) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_SECONDS, **settings)
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def serve_prefect(listening: int, lock: int, users: str) -> None:
+    """Serve Prefect until no controller holds on to the server.
+
+    Args:
+        listening: the socket, bound already.
+        lock: the lock that says that this process lives; inherited, and passed on to nobody.
+        users: the lock that controllers hold.
+    """
+    for given in (listening, lock):
+        os.set_inheritable(given, False)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    threading.Thread(target=_end_when_unused, args=(users,), daemon=True).start()
+    _stage("importing Prefect")
+    from prefect.server.api.server import create_app
+
+    begin_flow_runs_with_their_studies()
+    _stage("preparing API and pages")
+    app = create_app()
+    with socket.socket(fileno=listening) as bound:
+        guarded = OwnPagesOnly(app, bound.getsockname()[1], "Prefect server")
+        _stage("opening the database")
+        _serve(guarded, bound, timeout_keep_alive=30)
+
+
+def begin_flow_runs_with_their_studies() -> None:
+    """Have this process's Prefect take the time in a flow run's context for its start.
+
+    A study does not wait for its server, and Prefect's API takes no time for the start of a flow run: it would begin
+    after its first task runs.
+    """
+    from prefect.server.orchestration import core_policy, dependencies
+    from prefect.server.orchestration.rules import FlowRunUniversalTransform
+
+    class BeginWithTheStudy(FlowRunUniversalTransform):
+        async def before_transition(self, context: Any) -> None:
+            began = (context.run.context or {}).get(BEGAN)
+            state = context.proposed_state
+            if began is not None and state is not None and state.is_running() and context.run.start_time is None:
+                state.timestamp = min(datetime.fromisoformat(began), state.timestamp)
+
+    class Policy(core_policy.CoreFlowPolicy):
+        @staticmethod
+        def priority() -> list[Any]:
+            return [*core_policy.CoreFlowPolicy.priority(), BeginWithTheStudy]
+
+    async def policy() -> type[Policy]:
+        return Policy
+
+    dependencies.ORCHESTRATION_DEPENDENCIES["flow_policy_provider"] = policy
+
+
+def serve_mlflow(listening: int) -> None:
+    """Serve MLflow until the standard input ends, whose first line is the password."""
+    auth = sys.stdin.buffer.readline().decode().strip()
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    from mlflow.server.fastapi_app import app
+
+    with socket.socket(fileno=listening) as bound:
+        _serve(OwnPagesOnly(WithPassword(app, auth), bound.getsockname()[1], "MLflow server"), bound)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "prefect":
+        serve_prefect(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        serve_mlflow(int(sys.argv[2]))

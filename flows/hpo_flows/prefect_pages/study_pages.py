@@ -1,0 +1,294 @@
+"""A study in one Prefect flow run: its task runs, log and artifacts, as the journal tells of them.
+
+Both ways into Prefect use this: the process that shows a command's study (``follower.py``), and a thread of a deployed
+flow's process (``hpo_flows.deployed.flow_run``). It only reads the journal, so what happens in Prefect neither delays
+nor ends training. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from inspect import Parameter, Signature
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import LogCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State
+from prefect.events.worker import EventsWorker
+from prefect.states import Failed
+
+from hpo_core.journal.protocol import Journal
+from hpo_core.journal.sql import is_alive
+from hpo_core.model.errors import JournalError, StudyNotFoundError
+from hpo_core.model.events import Entry
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
+from hpo_core.security.masking import masked
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.views.summary import notices_of
+from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
+from hpo_flows.prefect_pages.artifacts import StudyArtifacts
+from hpo_flows.prefect_pages.prefect_process import shown_parameters
+from hpo_flows.prefect_pages.task_runs import TaskRuns
+from hpo_flows.progress import ResultLines
+
+POLL_SECONDS = 0.3
+JOURNAL_SECONDS = 5.0
+"""Until a journal that cannot be reached is tried again."""
+_LINES = 200
+"""Lines of a log that are sent together."""
+_LINE_LENGTH = 100_000
+"""Most characters of a line."""
+_PAGE = 200
+log = logging.getLogger("hpo.prefect")
+
+
+class StudyPages:
+    """Shows a study in a flow run until its controller has ended.
+
+    Args:
+        name: the study, which need not be in the journal yet.
+        open_journal: called again where the journal cannot be reached.
+        start: the first entry that counts as news.
+        began: when its controller began, in seconds since the epoch.
+        ended: set once the controller records no more.
+        say: told what a person at the controller's terminal should know.
+        cancelled: called once somebody cancelled the flow run, where nobody else ends its controller.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_journal: Callable[[], Journal],
+        *,
+        flow_run: UUID,
+        start: int,
+        began: float,
+        ended: threading.Event,
+        say: Callable[[str], None],
+        cancelled: Callable[[], None] | None = None,
+    ) -> None:
+        self.study: Study | None = None
+        """The study as it is shown; None until it is in the journal."""
+        self._name = name
+        self._open_journal = open_journal
+        self._flow_run = flow_run
+        self._start = start
+        self._began = began
+        self._ended = ended
+        self._say = say
+        self._cancelled = cancelled
+        self._told = False
+        self._journal: Journal | None = None
+        self._lines: list[LogCreate] = []
+        self._task_runs: TaskRuns | None = None
+        self._asked = 0.0
+        self._answers = True
+
+    def follow(self) -> None:
+        """Show what is new until the controller has ended and all is shown."""
+        with get_client(sync_client=True) as client:
+            while True:
+                ended = self._ended.is_set()  # before the journal is read: what was recorded until then is shown
+                shown = self._api_answers(client) and self._show_news(client, to_end=ended)
+                if ended and shown:
+                    break
+                if ended:  # whoever waits for this has a limit
+                    time.sleep(POLL_SECONDS)
+                else:
+                    self._ended.wait(POLL_SECONDS)
+            if self._task_runs is not None:
+                self._task_runs.close(time.time())
+                self._artifacts.update(client)
+            self._send_log(client)
+
+    def finish(self, links: Mapping[str, str]) -> None:
+        """Add links to what belongs to the study, after its end.
+
+        Args:
+            links: title to target, for example MLflow and the report; see :func:`study_markdown`.
+        """
+        if self._task_runs is not None and links:
+            with get_client(sync_client=True) as client:
+                self._artifacts.update(client, links)
+
+    def wait_for_states(self, seconds: float = 20.0) -> bool:
+        """Wait until the API holds the final state of every task run; whether it does.
+
+        States travel through this process, a websocket and the server's recorder. A server that ended before that
+        would show a finished study with task runs that run for ever.
+
+        Args:
+            seconds: how long the next one is waited for: on a busy machine they come slowly, but they come. After that,
+                what is missing is sent once more.
+        """
+        wanted = set() if self._task_runs is None else {one.id for one in self._task_runs.shown.values()}
+        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[self._flow_run]))
+        for again in (False, True):
+            EventsWorker.drain_all(timeout=seconds)
+            deadline, best = time.monotonic() + seconds, 0
+            with get_client(sync_client=True) as client:
+                while time.monotonic() < deadline:
+                    final: set[UUID] = set()
+                    for offset in range(0, len(wanted), _PAGE):
+                        runs = client.read_task_runs(flow_run_filter=of_run, limit=_PAGE, offset=offset)
+                        final |= {run.id for run in runs if run.state is not None and run.state.is_final()}
+                    if wanted <= final:
+                        return True
+                    if len(final) > best:
+                        deadline, best = time.monotonic() + seconds, len(final)
+                    time.sleep(POLL_SECONDS)
+            if self._task_runs is not None and not again:
+                self._task_runs.send_again(final)
+        return False
+
+    # What is new.
+
+    def _api_answers(self, client: SyncPrefectClient) -> bool:
+        """Whether the API answered when it was asked last, which is every two seconds."""
+        if time.monotonic() - self._asked >= ASK_SECONDS:
+            self._answers = api_answers()
+            self._asked = time.monotonic()
+            if self._answers and self._cancelled is not None:
+                with contextlib.suppress(httpx.HTTPError):
+                    state = client.read_flow_run(self._flow_run).state
+                    if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                        self._cancelled()
+                        self._cancelled = None
+            if not self._answers and not self._told:
+                self._told = True
+                self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
+        return self._answers
+
+    def _show_news(self, client: SyncPrefectClient, *, to_end: bool) -> bool:
+        """Show what the journal has; whether that is all of it, and was sent."""
+        try:
+            if self.study is None and not self._open_study():
+                return to_end  # it ended before it began its study
+            news = self._news()
+        except JournalError as error:
+            log.warning("the journal cannot be read now: %s", error)
+            if self.study is None:
+                self._ended.wait(JOURNAL_SECONDS)
+            return False
+        for entry in news:
+            self._show(entry)
+        try:
+            self._artifacts.on_tick(client)
+            self._send_log(client)
+        except httpx.HTTPError as error:
+            log.warning("Prefect's pages are not up to date: %s", error)
+            return False
+        return True
+
+    def _open_study(self) -> bool:
+        """Open the study where it is in the journal by now."""
+        if self._journal is None:
+            self._journal = self._open_journal()
+        try:
+            study = Study.open(self._name, self._journal, at=self._start - 1)
+        except StudyNotFoundError:
+            return False
+        self.study = study
+        self._task_runs = runs = TaskRuns(study, self._flow_run, self._write)
+        pool = self._pool_words if study.spec.share is not None else None
+        placed = None if study.spec.packing is None else lambda: runs.running
+        self._artifacts = StudyArtifacts(study, self._flow_run, placed, began=self._began, pool=pool)
+        self._result_lines = ResultLines(study)
+        for notice in notices_of(study):
+            self._write(logging.WARNING, notice, time.time())
+        return True
+
+    def _news(self) -> list[Entry]:
+        """The entries that the study has not replayed."""
+        assert self.study is not None and self._journal is not None
+        if self._journal.info(self._name).entries == self.study.seq:
+            return []
+        return list(self._journal.entries(self._name, self.study.seq))
+
+    def _show(self, entry: Entry) -> None:
+        assert self.study is not None and self._task_runs is not None
+        self.study.replay(entry)
+        report, granted = self._task_runs.show(entry)
+        if report is not None:
+            self._write(logging.INFO, self._result_lines.line(report, granted), entry.time)
+        if news := self._result_lines.news():
+            self._write(logging.WARNING, news, entry.time)
+
+    def _write(self, level: int, words: str, time: float, task_run: UUID | None = None) -> None:
+        self._lines.append(log_line(self._flow_run, level, words, datetime.fromtimestamp(time, UTC), task_run))
+
+    def _send_log(self, client: SyncPrefectClient) -> None:
+        while self._lines:
+            try:
+                client.create_logs(self._lines[:_LINES])
+            except httpx.HTTPStatusError as error:  # the server refuses them, and would again
+                log.warning("lines of the flow run's log are missing: %s", error)
+            del self._lines[:_LINES]
+
+    def _pool_words(self) -> str:
+        """How the study stands in its pool; empty where that cannot be read."""
+        assert self._journal is not None
+        with contextlib.suppress(JournalError):
+            if (found := standings(live_rows(self._journal, is_alive)).get(self._name)) is not None:
+                return found.words
+        return ""
+
+
+def log_line(flow_run: UUID, level: int, words: str, when: datetime, task_run: UUID | None = None) -> LogCreate:
+    """A line of a flow run's log, and of that of one of its task runs."""
+    timestamp: Any = when
+    return LogCreate(
+        name="hpo",
+        level=level,
+        message=masked(words)[:_LINE_LENGTH],
+        timestamp=timestamp,
+        flow_run_id=flow_run,
+        task_run_id=task_run,
+    )
+
+
+def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
+    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns what it returns."""
+    parameters = shown_parameters(spec)
+
+    def tune(**_: Any) -> Any:
+        return body()
+
+    # Prefect shows parameters by the names of the signature
+    tune.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters])  # type: ignore[attr-defined]
+    return Flow(tune, name="tune", validate_parameters=False, persist_result=False)(**parameters)
+
+
+def failed_state(message: str, run: UUID | None, began: datetime) -> State[Any]:
+    """The state Failed with these words; :func:`tell_first` tells them, too."""
+    words = masked(terminal_text(message, lines=True))
+    tell_first(words, run, began)
+    return Failed(message=words)
+
+
+def tell_first(reason: str, run: UUID | None, began: datetime) -> None:
+    """Have the log of a flow run begin with why it failed.
+
+    A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
+    message, which is a tab away. The line has the time at which the run began, and says when it was written.
+    """
+    if run is None:
+        return
+    line = log_line(run, logging.ERROR, f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}", began)
+    try:
+        with get_client(sync_client=True) as client:
+            client.create_logs([line])
+    except Exception as error:  # the state has the reason
+        log.debug("the reason at the top of the log: %s", error)

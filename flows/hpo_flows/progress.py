@@ -1,0 +1,330 @@
+"""What a terminal shows while a study runs: a live table, or plain lines in pipes and logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hpo_core.cli.output import best_line
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import RESULTS, Job, Report
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.study import Study
+from hpo_core.views.device_use import granted_words
+from hpo_core.views.formatting import duration
+from hpo_core.views.rungs import (
+    BracketView,
+    RungNames,
+    RungView,
+    bracket_views,
+    by_shape,
+    entry_levels,
+    grouped_brackets,
+    halt_words,
+    is_stopping,
+    is_unlimited,
+)
+
+BAR = 24
+"""Width of a bar."""
+_GAP = 2
+REDRAW_SECONDS = 0.5
+"""Seconds between two drawings at least: their cost must not grow with the number of reports."""
+
+
+def remaining_units(study: Study) -> int | None:
+    """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
+    state = study.state
+    repeats = study.spec.repeats
+    asked = repeats * sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
+    if state.halted is not None:
+        return state.resource_running - state.further_running + asked
+    planned = None if is_unlimited(study.spec) else repeats * sum(rung.units for rung in study.method.rungs())
+    left = study.rules.resource_left(state)
+    search = min((units for units in (planned, left) if units is not None), default=None)
+    return None if search is None else search + asked
+
+
+class Pace:
+    """Units per second since this controller began, for the ETA.
+
+    Args:
+        before: seconds since then.
+    """
+
+    def __init__(self, study: Study, before: float = 0.0) -> None:
+        self._study = study
+        self._started = time.monotonic() - before
+        self._units = study.state.resource_used
+        self._known: tuple[float, float | None] = (-1.0, None)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def eta(self) -> float | None:
+        """Seconds to the end: of the plan, or of a stop rule that is due before it; None while nothing is known."""
+        now = time.monotonic()
+        if now - self._known[0] >= REDRAW_SECONDS or self._known[0] < 0:
+            self._known = (now, self._eta())
+        return self._known[1]
+
+    def eta_text(self) -> str:
+        """The ETA for people: an estimate has no milliseconds."""
+        left = self.eta()
+        return duration(None if left is None else float(round(left)))
+
+    def _eta(self) -> float | None:
+        study = self._study
+        left = [study.rules.seconds_left(time.time()) if study.state.halted is None else None]
+        done = study.state.resource_used - self._units
+        units = remaining_units(study)
+        if units is not None and (done > 0 or not units):
+            left.append(units * self.elapsed() / max(done, 1))
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+
+class ResultLines:
+    """A line per report, with what was decided from it."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._names = RungNames(study.spec)
+        self._stopping = is_stopping(study.spec)
+        self._ceilings = len(study.state.ceilings)
+        self._halted = study.state.halted is not None
+        self._warned: set[str] = set()
+
+    def warnings(self, report: Report) -> list[str]:
+        """What the training function was warned of and no report before it, one line each."""
+        new = [line for line in report.warnings or () if line not in self._warned]
+        self._warned.update(new)
+        return [terminal_text(f"warning, first seen in trial {report.trial}: {line}") for line in new]
+
+    def line(self, report: Report, granted: list[Job]) -> str:
+        """One report and its consequences."""
+        study, names = self._study, self._names
+        trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
+        last = None
+        if report.outcome in RESULTS and trial is not None:
+            known = trial.all_results
+            last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
+        if last is not None and trial is not None:
+            reached = ", ".join(
+                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}"
+                for metric in study.spec.objectives
+                if metric.name in report.metrics or not study.spec.any_metric
+            )
+            text = f"trial {report.trial} at {last.resource} ({names.label(last.bracket, last.rung)}): {reached}"
+            if trial.stopped is not None and trial.stopped.rung == last.rung:
+                text += f", {names.stop_line(trial.stopped)}"
+            if report.unrestored:
+                more = f", and more: hpo show {study.name} --trial {report.trial}" if len(report.unrestored) > 1 else ""
+                text += f"; not restored from its parent: {report.unrestored[0]}{more}"
+        else:
+            text = f"trial {report.trial}: {report.outcome}: {report.message}"
+        for event in study.state.ceilings[self._ceilings :]:
+            text += f" -> {names.ceiling_line(event)}"
+        self._ceilings = len(study.state.ceilings)
+        text = terminal_text(text)  # a log, too, may be read in a terminal
+        return text + "".join(f" -> {self._granted(job)}" for job in granted)
+
+    def _granted(self, job: Job) -> str:
+        if job.retry:
+            return f"trial {job.trial} tried again"
+        if job.rung == FURTHER:
+            return f"trial {job.trial} is trained further, to {job.target}"
+        if job.parent is not None:
+            return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
+        if job.rung:
+            went = "goes on" if self._stopping else "promoted"
+            return f"trial {job.trial} {went} to {self._names.label(job.bracket, job.rung)}, trains to {job.target}"
+        bracket = f" in bracket {job.bracket}" if self._names.several or self._names.shared else ""
+        return f"new trial {job.trial}{bracket}"
+
+    def news(self) -> str:
+        """A line about a halt that was not shown yet, or nothing."""
+        halted, before = self._study.state.halted, self._halted
+        self._halted = halted is not None
+        return (
+            terminal_text(f"halted: {halt_words(self._study.spec, halted)}")
+            if halted is not None and not before
+            else ""
+        )
+
+
+class PlainLines:
+    """A line per report, for pipes and logs.
+
+    Args:
+        placed: tells how many jobs run, where jobs share devices.
+    """
+
+    def __init__(self, study: Study, write: Callable[[str], None], placed: Callable[[], int] | None = None) -> None:
+        self._study = study
+        self._placed = placed
+        self._write = write
+        self._pace = Pace(study)
+        self._lines = ResultLines(study)
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        state = self._study.state
+        jobs = granted_words(self._study, self._placed and self._placed())
+        self._write(
+            f"[{state.completed_jobs} done, {jobs}, best {best_line(self._study)}, "
+            f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
+        )
+        for line in self._lines.warnings(report):
+            self._write(line)
+        self.on_tick()
+
+    def on_tick(self) -> None:
+        """Results are written as they come; a halt may come between them."""
+        if news := self._lines.news():
+            self._write(news)
+
+    def close(self) -> None:
+        self.on_tick()
+
+
+class LiveBoard:
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place.
+
+    Args:
+        placed: tells how many jobs run, where jobs share devices.
+    """
+
+    def __init__(self, study: Study, console: Console, placed: Callable[[], int] | None = None) -> None:
+        self._study = study
+        self._placed = placed
+        self._pace = Pace(study)
+        self._lines = ResultLines(study)
+        self._last = ""
+        self._drawn = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._live.update(self.board())
+        self._live.start()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        self._last = self._lines.line(report, granted)
+        for line in self._lines.warnings(report):  # above the board, where it stays
+            self._live.console.print(Text(line, style="yellow"), soft_wrap=True)
+        if time.monotonic() - self._drawn >= REDRAW_SECONDS:
+            self.on_tick()
+
+    def on_tick(self) -> None:
+        self._drawn = time.monotonic()
+        self._live.update(self.board())
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def board(self) -> Group:
+        """The board as of now."""
+        study = self._study
+        state = study.state
+        head = Text.assemble(
+            (f"{study.name}  ", "bold"),
+            f"{state.completed_jobs} jobs done, {granted_words(study, self._placed and self._placed())}, "
+            f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
+        )
+        parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]
+        for title, line, style in self._notes():
+            parts.append(Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="fold"))
+        return Group(*parts)
+
+    def _notes(self) -> Iterator[tuple[str, str, str]]:
+        study = self._study
+        if enter := entry_levels(study.spec):
+            places = ", ".join(f"{bracket} at {level:,}" for bracket, level in enter.items())
+            yield "brackets", f"all on these rungs, entered by {places}", ""
+        if study.state.ceilings:
+            yield "ceiling", RungNames(study.spec).ceiling_line(study.state.ceilings[-1]), ""
+        if rules := study.rules.progress(study.state, time.time()):
+            yield "stops at", ", ".join(rules), ""
+        if study.state.halted is not None:
+            yield "halted", halt_words(study.spec, study.state.halted), "yellow"
+        yield "best", best_line(study), "green"
+        yield "last", self._last, ""
+
+
+def rung_table(study: Study, width: int = 80) -> Table:
+    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together.
+
+    In a narrow terminal columns are left out, the bar first: no number is ever cut.
+    """
+    views = bracket_views(study)
+    several = len(views) > 1
+    unlimited = is_unlimited(study.spec)
+    went = "went on" if is_stopping(study.spec) else "promoted"
+    columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
+    rows: list[tuple[list[RenderableType], str]] = []
+    for view, rungs in _lines_of(views):
+        whole = len(rungs) < len(view.rungs)
+        for k, rung in enumerate(rungs):
+            name = [view.name if k == 0 else ""] * several
+            last = view.rungs[-1]
+            cells = [
+                *name,
+                f"{rung.rung}–{last.rung}" if whole else str(rung.rung),
+                f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
+                *_progress(rung, view, unlimited, several),
+            ]
+            rows.append((cells, "" if rung.is_open and (not several or view.state == "open") else "dim"))
+    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
+    kept = list(range(len(columns)))
+    for column in ("", went, "running"):
+        if sum(sizes[k] + _GAP for k in kept) - _GAP > width:
+            kept.remove(columns.index(column))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for k in kept:
+        table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
+    for cells, style in rows:
+        table.add_row(*(cells[k] for k in kept), style=style)
+    return table
+
+
+def _size(cell: RenderableType) -> int:
+    return len(cell) if isinstance(cell, str) else BAR
+
+
+def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[RenderableType]:
+    if not rung.is_open:
+        return ["", "closed", "", ""]
+    expected = max(rung.expected, rung.results)
+    bar: RenderableType = ProgressBar(total=max(expected, 1), completed=rung.results, width=BAR)
+    shown = f"{rung.results:,}/{expected:,}"
+    if unlimited:
+        bar, shown = "", f"{rung.results:,}"
+    running = str(rung.running or "")
+    if several and view.state != "open":
+        running = view.state
+    return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
+
+
+def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[RungView]]]:
+    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several."""
+    shown = grouped_brackets(views)
+    if len(views) > len(shown):  # many: all that is to come in one line
+        coming = [view for view in views if view.state == "to come"]
+        shown = [view for view in shown if view.state != "to come"]
+        shown += _together(coming)
+    for view in shown:
+        resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
+        yield view, [view.total] if resting else view.rungs
+
+
+def _together(views: Sequence[BracketView]) -> list[BracketView]:
+    if not views:
+        return []
+    numbers = sorted(number for view in views for number in view.numbers)
+    longest = max(by_shape(views), key=lambda view: len(view.rungs))
+    whole = BracketView(numbers, "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
+    for view in views:
+        whole.rungs[0].add(view.total)
+    return [whole]

@@ -1,0 +1,299 @@
+"""Starts Prefect's UI, MLflow and the index of reports of a home, prints their addresses, and ends them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hpo_core.home import Home, is_name
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError
+from hpo_core.report.html_page import Live, html_page, table
+from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageResponse
+from hpo_core.security.private_files import LockFile, open_private
+from hpo_core.study import Study
+from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
+from hpo_core.views.formatting import number
+from hpo_core.views.summary import summarize
+from hpo_flows.prefect_api.connection import configured_api, prepare_environment
+from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
+
+
+def ui_lock(folder: Path) -> LockFile:
+    """The lock that is held while a home is served on this machine; its text says where.
+
+    Args:
+        folder: ``HOME/ui``.
+    """
+    return LockFile(folder / f"ui-{socket.gethostname()}.lock", "`hpo ui`")
+
+
+def said_by(lock: LockFile) -> dict[str, Any]:
+    """What the holder of the lock wrote: ``said``, lines for a person, and ``mlflow``, its address."""
+    text = lock.read()
+    found: dict[str, Any] = json.loads(text) if text.startswith("{") else {}
+    return found
+
+
+def mlflow_page(home: Home, place: ProjectionPlace) -> str:
+    """Where a study's run in MLflow is seen: in the ``hpo ui`` that runs now, else as its projection noted."""
+    folder = home.folder / "ui"
+    if not place.tracking_uri.startswith("sqlite:") or place.tracking_uri != home.default_tracking_uri:
+        return place.url
+    if not os.access(folder, os.R_OK | os.W_OK):
+        return place.url
+    lock = ui_lock(folder)
+    try:
+        if lock.take(fcntl.LOCK_SH):  # nobody serves it
+            return place.url
+        address = said_by(lock).get("mlflow")
+    finally:
+        lock.close()
+    return place.url if not address else run_url(address, place.experiment_id, place.run_id)
+
+
+KEPT = 8
+"""Reports that are kept in memory; of the others the oldest go."""
+
+
+class ReportIndex:
+    """Answers for a ``LocalServer``: ``""`` is a list that follows its studies, ``NAME/`` the report of one."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._reports: dict[str, LiveReport] = {}
+        self._rows: dict[str, tuple[int, list[str]]] = {}
+
+    def answer(self, place: str) -> PageResponse | None:
+        """The index, or a page of a study's report."""
+        if place in ("", "fragment", "version"):
+            return self._index(place)
+        name, _, part = place.partition("/")
+        report = self._report(name) if "/" in place and is_name(name) else None
+        return None if report is None else report.answer(part)
+
+    def _report(self, name: str) -> LiveReport | None:
+        with self._lock:
+            if name not in self._reports:
+                source = self._home.read_journal()
+                if name not in {info.name for info in source.studies()}:
+                    source.close()
+                    return None
+                while len(self._reports) >= KEPT:
+                    del self._reports[next(iter(self._reports))]
+                folder = self._home.study_folder(name)
+
+                def links() -> dict[str, str]:
+                    run = read_place(folder)
+                    return {"All studies": "../"} | ({} if run is None else {"MLflow": mlflow_page(self._home, run)})
+
+                self._reports[name] = LiveReport(source, name, folder, links)
+            return self._reports[name]
+
+    def _index(self, place: str) -> PageResponse:
+        source = self._home.read_journal()
+        try:
+            studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
+            version = f"{len(studies)}-{sum(info.entries for info in studies)}"
+            if place == "version":
+                return PageResponse(json.dumps({"version": version, "ended": False}), "application/json")
+            rows = []
+            for info in studies:  # a study is read again only where its journal has grown
+                entries, row = self._rows.get(info.name, (-1, []))
+                if entries != info.entries:
+                    row = _row(source, info.name, info.created)
+                    self._rows[info.name] = (info.entries, row)
+                rows.append(row)
+        finally:
+            source.close()
+        shown = "<p>No study yet.</p>"
+        if rows:
+            shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
+            for name, *_ in rows:  # a name has no character that HTML knows
+                cell = 'data-label="study">'
+                shown = shown.replace(
+                    f"{cell}{name}</td>", f'{cell}<a href="{escape(name)}/">{escape(name)}</a></td>', 1
+                )
+        home = escape(str(self._home.folder))
+        body = (
+            f'<header><h1>Studies</h1><p class="about">of {home}, the newest first</p></header>'
+            f'<section class="card" style="margin-top:18px">{shown}</section>'
+        )
+        live = Live(version, ASK_SECONDS, draws=False)
+        return PageResponse(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
+
+
+def _row(source: Journal, name: str, created: float) -> list[str]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
+    try:
+        summary = summarize(Study.open(name, source, reading=True))
+    except HpoError as error:
+        return [name, "", f"damaged: {error}", "", "", "", when]
+    best = "" if summary.best is None else f"{summary.metric} {number(summary.best.value, 5)}"
+    return [name, summary.method, summary.status, f"{summary.trials:,}", f"{summary.jobs:,}", best, when]
+
+
+Say = Callable[[str], None]
+_END_SECONDS = 15.0
+_MLFLOW = "MLflow:"
+
+
+def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
+    """Serve until Ctrl-C, SIGTERM or SIGHUP; where another one serves this home, say where and return.
+
+    Args:
+        with_password: whether passwords are said, too; what is no terminal may be a log that others read.
+    """
+    folder = home.make_folder("ui")
+    lock = ui_lock(folder)
+    if not lock.take(fcntl.LOCK_EX):
+        lines = said_by(lock).get("said", ["its addresses are not known yet"])
+        say("Another `hpo ui` serves this home:")
+        for line in lines if with_password else [f"its addresses are in {folder}"]:
+            say(line)
+        lock.close()
+        return
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, _as_interrupt)
+    with ExitStack() as stack:
+        stack.callback(lock.close)
+        try:
+            said = list(_start(home, stack, say, with_password=with_password))
+            addresses = [word for line in said if line.startswith(_MLFLOW) for word in line.split() if "://" in word]
+            lock.write(json.dumps({"said": said, "mlflow": next(iter(addresses), "")}))
+            for line in said:
+                say(line)
+            say("Studies of this home that are started now show in this Prefect. Ctrl-C ends it.")
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            say("ending ...")
+        finally:
+            lock.write("")
+
+
+def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> Iterator[str]:
+    reports = LocalServer(ReportIndex(home).answer)
+    stack.callback(reports.server_close)
+    threading.Thread(target=reports.serve_forever, daemon=True).start()
+    prefect: SharedServer | None = None
+    if (api := configured_api()) is None and find_spec("prefect") is not None:
+        say("starting Prefect's server and MLflow ...")
+        prefect = SharedServer(home.folder / "prefect")
+        prefect.start()
+        stack.callback(prefect.close)
+    mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
+    if prefect is not None:
+        prefect.wait(say)
+        _end_killed_runs(home, prefect, say)
+        word = prefect.auth if with_password else f"see auth in {prefect.secrets_file}"
+        yield f"Prefect: {prefect.url} (password {word})"
+    elif api is not None:
+        yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
+    yield f"{_MLFLOW}  {mlflow}"
+    # The address is the password: what is no terminal gets the file instead.
+    if with_password:
+        yield f"Reports: {reports.url}"
+    else:
+        place = home.folder / "ui" / "reports-url"
+        with open_private(place, "wb") as file:
+            file.write(reports.url.encode())
+        yield f"Reports: see {place}"
+
+
+def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
+    """Runs whose process was killed look as if they went on; Prefect is imported only where there are such runs."""
+    folder = home.folder / SHOWN_RUNS
+    if not any_killed(folder, OWN_SERVER):
+        return
+    prepare_environment(server.folder)
+    from prefect.client.orchestration import SyncPrefectClient
+
+    try:
+        with SyncPrefectClient(server.api_url, auth_string=server.auth) as client:
+            crashed = report_killed_runs(client, folder, OWN_SERVER)
+    except Exception as error:  # pages are served all the same, and the next command reports them
+        say(f"Flow runs whose process was killed may still look Running ({type(error).__name__}: {error}).")
+        return
+    if crashed:
+        say(f"Flow runs whose process was killed, Crashed in Prefect now: {len(crashed):,}.")
+
+
+@contextmanager
+def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
+    """MLflow's address; its own server is used where studies name one."""
+    uri = home.default_tracking_uri
+    if not uri.startswith("sqlite:"):
+        yield f"{uri} (named by your settings)"
+        return
+    if find_spec("mlflow") is None:
+        yield "not installed: pip install 'hpo-core[mlflow]'"
+        return
+    auth = f"hpo:{secrets.token_urlsafe(24)}"
+    folder = home.make_folder("ui")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        with open_private(folder / "mlflow.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hpo_flows.guarded_server", "mlflow", str(reserved.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_mlflow_environment(home, uri),
+                pass_fds=(reserved.fileno(),),
+                umask=0o077,
+                start_new_session=True,
+            )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(f"{auth}\n".encode())
+        process.stdin.flush()
+        if with_password:
+            yield f"http://127.0.0.1:{port} (user and password {auth})"
+        else:
+            with open_private(folder / "mlflow-password", "wb") as file:
+                file.write(auth.encode())
+            yield f"http://127.0.0.1:{port} (user and password: see {folder / 'mlflow-password'})"
+    finally:
+        with suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _mlflow_environment(home: Home, uri: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HPO_", "MLFLOW_"))}
+    artifacts = home.artifacts_at(uri)
+    if artifacts is None:
+        raise HpoError(f"MLflow at {uri} has no folder of artifacts here; name its server in MLFLOW_TRACKING_URI.")
+    return kept | {
+        "_MLFLOW_SERVER_FILE_STORE": uri,
+        "_MLFLOW_SERVER_REGISTRY_STORE": uri,
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _as_interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt

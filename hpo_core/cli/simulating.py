@@ -1,0 +1,503 @@
+"""What ``hpo simulate`` does: plays scenarios, prints and draws what a study would take before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from hpo_core.cli.output import err, out, print_json
+from hpo_core.execution.faults import Faults
+from hpo_core.execution.virtual_workers import make_workers
+from hpo_core.home import Home
+from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import shown
+from hpo_core.partitioning import with_partitions
+from hpo_core.replay.audit import damage_named
+from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
+from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.devices_question import SharedDevicesQuestion, source_of, taken_for_granted
+from hpo_core.simulation.gang_speeds import LINEAR, taken_as_linear
+from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
+from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
+from hpo_core.simulation.past import PastStudy, read_past
+from hpo_core.simulation.past_curves import RULES, PastCurves
+from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
+from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
+from hpo_core.simulation.statistics import Answer, common_target
+from hpo_core.spec import (
+    StopSpec,
+    StudySpec,
+    limits,
+    load_spec,
+    notices,
+)
+from hpo_core.spec.study_file import changed, settings_of, split_change
+from hpo_core.study import Study
+from hpo_core.views.formatting import Spread
+
+MOST_SCENARIOS = 24
+REPEATS, REPEATS_OF_POLICIES = 25, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What was typed."""
+
+    study_file: Path | None = None
+    from_journal: str | None = None
+    workers: Sequence[int] = ()
+    repeat: int = REPEATS
+    changes: Sequence[str] = ()
+    """``KEY=VALUE``; the same key more than once means alternatives."""
+    stragglers: float = 0.0
+    drops: float = 0.0
+    drop: str = "retry"
+    speeds: Sequence[float] = (1.0,)
+    joins: Sequence[tuple[int, float]] = ()
+    leaves: Sequence[tuple[int, float]] = ()
+    seconds_per_unit: float | None = None
+    overhead: float = 0.0
+    cost_spread: float = 0.0
+    target: float | None = None
+    shared: SharedDevicesQuestion | None = None
+    """Devices that jobs share, in place of workers."""
+    partitions: int | None = None
+    """So many equal partitions of the data, in place of the study's; None: the study's, if it has any."""
+    copies: int = 1
+    """Workers that hold each partition."""
+
+
+def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> list[Scenario]:
+    """Every combination of the numbers of workers (or of the policies) and of the alternatives among the changes.
+
+    Raises:
+        SpecError: a change is wrong, the number of workers is not known, or there are too many combinations.
+    """
+    alternatives: dict[tuple[str, ...], list[str]] = {}
+    for change in question.changes:
+        alternatives.setdefault(split_change(change)[0], []).append(change)
+    several = math.prod(len(changes) for changes in alternatives.values())
+    if several > MOST_SCENARIOS**2:  # some may fall together below
+        raise SpecError(f"That makes {shown(several)} combinations; ask for at most {MOST_SCENARIOS} at once.")
+    combinations = list(itertools.product(*alternatives.values()))
+    if len(alternatives.get(("search", "method"), ())) > 1:
+        combinations = list(dict.fromkeys(map(_fitting, combinations)))
+    specs = [(changes, _spec(question, past, changes)) for changes in combinations]
+    if len(specs) * max(1, len(question.workers)) > MOST_SCENARIOS:
+        raise SpecError(
+            f"That makes {len(specs) * len(question.workers)} combinations; ask for at most {MOST_SCENARIOS} at once."
+        )
+    if question.copies < 1:
+        raise SpecError(f"--copies {question.copies} must be at least 1: each partition lies on some worker.")
+    faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
+    varied = [changes for changes in alternatives.values() if len(changes) > 1]
+    if question.shared is not None:
+        return _shared_scenarios(question, question.shared, specs, varied=varied, faults=faults, past=past, home=home)
+    found = []
+    sizes: Sequence[int | None] = question.workers or [None]
+    for count in sizes:
+        for changes, spec in specs:
+            size = count if count is not None else _own_workers(spec)
+            words = [_short(change) for change in changes if any(change in several for several in varied)]
+            if not words or len(question.workers) > 1:
+                words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
+            workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
+            placed = None if spec.data is None else PartitionedData(question.copies)
+            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
+    return found
+
+
+def _shared_scenarios(
+    question: Question,
+    shared: SharedDevicesQuestion,
+    specs: Sequence[tuple[tuple[str, ...], StudySpec]],
+    *,
+    varied: Sequence[Sequence[str]],
+    faults: Faults,
+    past: PastStudy | None,
+    home: Home,
+) -> list[Scenario]:
+    """Each of the specs with each policy, on the devices that its jobs share."""
+    if question.workers or question.joins or question.leaves or tuple(question.speeds) != (1.0,):
+        raise SpecError("--devices lists what jobs run on; drop --workers, --speeds, --join and --leave beside it.")
+    if question.partitions is not None or question.copies != 1:
+        raise SpecError("--devices and --partitions exclude each other: a model that hops shares no device; drop one.")
+    shared.check()
+    found = []
+    for changes, spec in specs:
+        known = _known_jobs(shared, spec, question, home)
+        are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
+        measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
+        for cluster in shared.clusters(spec, known, measured_durations=measured):
+            words = [_short(change) for change in changes if any(change in several for several in varied)]
+            name = ", ".join([cluster.policy, *words])
+            workers = make_workers(len(cluster.devices))
+            found.append(Scenario(name, spec, workers, faults, tuple(changes), cluster))
+    if len(found) > MOST_SCENARIOS:
+        raise SpecError(
+            f"That makes {len(found)} combinations; ask for at most {MOST_SCENARIOS} at once, as with --policy fill."
+        )
+    return found
+
+
+def _known_jobs(shared: SharedDevicesQuestion, spec: StudySpec, question: Question, home: Home) -> KnownJobs:
+    journal = home.read_journal()
+    try:
+        return shared.known_jobs(spec, journal, question.from_journal)
+    finally:
+        journal.close()
+
+
+def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the settings that the method among the changes does not know: others of the comparison do."""
+    split = [split_change(change) for change in changes]
+    known = settings_of(next(value for keys, value in split if keys == ("search", "method")))
+    return tuple(
+        change
+        for change, (keys, _) in zip(changes, split, strict=True)
+        if not known or keys[0] != "search" or keys[1:2] == () or keys[1] in known
+    )
+
+
+def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) -> StudySpec:
+    changes = [*changes, *(made_up_partitions(question.partitions) if question.partitions is not None else ())]
+    if question.study_file is not None:
+        return with_partitions(load_spec(question.study_file, changes))
+    if past is None:
+        raise SpecError("Give a study's YAML file, or --from-journal NAME, or both.")
+    if not changes:
+        return past.spec
+    where = f"study {past.spec.study!r} with {', '.join(changes)}"
+    plain = past.spec.plain() | {"warm_start": None}  # filled in, it may be large; simulations leave it out
+    return StudySpec.from_plain(changed(plain, changes), where)
+
+
+def _own_workers(spec: StudySpec) -> int:
+    if spec.cluster.size is not None:
+        return spec.cluster.size
+    raise SpecError(
+        f"Study {spec.study!r} does not say how many workers it has (cluster.kind = {spec.cluster.kind!r}), and a "
+        "simulation looks at no cluster; say how many to play, for example --workers 4."
+    )
+
+
+def _short(change: str) -> str:
+    key, _, value = change.partition("=")
+    return value if key == "search.method" else f"{key.rpartition('.')[2]} {value}"
+
+
+GAP = 3
+OF_POLICIES = (
+    "time to the end",
+    "times sooner",
+    "occupancy",
+    "device-hours",
+    "lost or failed attempts",
+)
+"""Columns that a terminal has room for; the page has all."""
+MADE_UP = (
+    "The learning curves are made up: they show schedules and costs. Losses, and with them times to a target, will be "
+    "others. --from-journal NAME takes curves and durations from a study of your own.",
+)
+
+
+def simulate(question: Question, home: Home, *, picture: str | None = None, as_json: bool = False) -> None:
+    """Simulate, print, and write the picture (``off``: none; None: in the home folder)."""
+    simulated = answer(question, home)
+    path = None
+    if picture != "off":
+        place = Path(picture) if picture else home.make_folder("simulations") / f"{simulated.study}.html"
+        path = write_simulated(simulated, place.absolute())
+    if as_json:
+        print_json(facts(simulated) | {"picture": None if path is None else str(path)})
+        return
+    print_simulated(simulated)
+    if path is not None:
+        out.say(f"picture  {path}")
+
+
+def parse_numbers(option: str, text: str) -> list[float]:
+    """``1,1,0.5``.
+
+    Raises:
+        SpecError: a part is no number.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SpecError(f"{option} {text}: write numbers with commas between them, as 1,1,0.5.") from None
+
+
+def parse_changes_of_cluster(option: str, texts: Sequence[str]) -> list[tuple[int, float]]:
+    """``COUNT@SECONDS``, each.
+
+    Raises:
+        SpecError: a part is not of that form.
+    """
+    found = []
+    for text in texts:
+        count, _, seconds = text.partition("@")
+        try:
+            found.append((int(count), float(seconds)))
+        except ValueError:
+            raise SpecError(f"{option} {text}: write COUNT@SECONDS, as 10@3600.") from None
+    return found
+
+
+def answer(question: Question, home: Home) -> Simulated:
+    """Play all scenarios.
+
+    Raises:
+        SpecError: the question makes no sense, or asks what the past study does not know.
+        StudyNotFoundError: the journal holds no study of that name.
+    """
+    if question.repeat < 1:
+        raise SpecError(f"--repeat {question.repeat}: give at least 1.")
+    past = None
+    if question.from_journal is not None:
+        journal = home.read_journal()
+        try:
+            with damage_named(journal, question.from_journal):
+                past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
+        finally:
+            journal.close()
+    answers = []
+    scenarios = make_scenarios(question, past, home)
+    needs = _needs(scenarios)
+    for scenario in scenarios:
+        _check_jobs(scenario)
+    with err.status("simulating") as status:
+        for scenario in scenarios:
+            world = _world(question, scenario, past, needs)
+            runs = []
+            for repeat in range(question.repeat):
+                status.update(f"simulating {scenario.name}: {repeat + 1} of {question.repeat}")
+                runs.append(play(scenario, world, repeat))
+            answers.append(Answer(scenario, tuple(runs)))
+    spec = scenarios[0].spec
+    wanted = question.target if question.target is not None else spec.stop.target
+    target = wanted * spec.metric.sign if wanted is not None else common_target(answers)
+    return Simulated(
+        study=spec.study,
+        metric=spec.metric.name,
+        sign=spec.metric.sign,
+        answers=tuple(answers),
+        target=target,
+        target_given=wanted is not None,
+        source=_source(question, past, scenarios[0]),
+        limits=_limits(question, past, answers, target_given=wanted is not None or target is None, needs=needs),
+    )
+
+
+def _check_jobs(scenario: Scenario) -> None:
+    """Refuse what would be played for days; a stop rule ends a study earlier, at a time that nobody knows yet."""
+    spec = scenario.spec.model_copy(update={"warm_start": None})
+    jobs = expected_jobs(Study.create(spec))
+    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
+        raise SpecError(
+            f"{scenario.name}: the search plans {jobs:,} jobs, and at most {limits.SIMULATED_JOBS:,} are simulated; "
+            "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=999)."
+        )
+
+
+def _needs(scenarios: Sequence[Scenario]) -> dict[int, SimulatedNeeds]:
+    """By identity of a spec: what its jobs need, the same for each policy."""
+    found: dict[int, SimulatedNeeds] = {}
+    for scenario in scenarios:
+        if scenario.cluster is not None and id(scenario.spec) not in found:
+            found[id(scenario.spec)] = scenario.cluster.needs(scenario.spec)
+    return found
+
+
+def _world(
+    question: Question, scenario: Scenario, past: PastStudy | None, known: dict[int, SimulatedNeeds]
+) -> Callable[[StudySpec, int], World]:
+    """Where a scenario's repeats are played: one world for all, or each with its own order of past trials."""
+    needs = known.get(id(scenario.spec))
+    if past is not None:
+
+        def of_the_past(spec: StudySpec, repeat: int) -> World:
+            curves = PastCurves(past, spec, repeat)
+            return World(curves, curves, past.has_checkpoints, needs)
+
+        return of_the_past
+    curves = AnalyticCurves(
+        scenario.spec,
+        scenario.spec.seed,
+        seconds_per_unit=1.0 if question.seconds_per_unit is None else question.seconds_per_unit,
+        overhead=question.overhead,
+        cost_spread=question.cost_spread,
+    )
+    return lambda spec, repeat: World(curves, needs=needs)
+
+
+def _source(question: Question, past: PastStudy | None, scenario: Scenario) -> str:
+    if scenario.cluster is None:
+        return _source_of_curves(question, past)
+    if scenario.cluster.measured_durations:
+        return f"Made-up curves; durations as measured or stated. {source_of(scenario.cluster)}"
+    return f"{_source_of_curves(question, past)} {source_of(scenario.cluster)}"
+
+
+def _source_of_curves(question: Question, past: PastStudy | None) -> str:
+    if past is not None:
+        return f"Curves and durations: {past.describe()}."
+    if question.seconds_per_unit is None:
+        return "Made-up curves; 1 second a unit of training (--seconds-per-unit says otherwise)."
+    beside = f", {question.overhead:g} s a job beside" if question.overhead else ""
+    return f"Made-up curves; {question.seconds_per_unit:g} s a unit of training{beside}."
+
+
+def _limits(
+    question: Question,
+    past: PastStudy | None,
+    answers: Sequence[Answer],
+    *,
+    target_given: bool,
+    needs: dict[int, SimulatedNeeds],
+) -> tuple[str, ...]:
+    said = [(one.scenario.name, notice) for one in answers for notice in notices(one.scenario.spec)]
+    found = [notice if len(answers) == 1 else f"{name}: {notice}" for name, notice in said]
+    found += MADE_UP if past is None else RULES
+    if past is not None:
+        jobs = sum(run.jobs for one in answers for run in one.runs)
+        guessed = sum(run.guessed for one in answers for run in one.runs)
+        found.insert(
+            len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed."
+        )
+    if any(one.scenario.placed is not None for one in answers):
+        found += HOPPING_RULES
+    if any(taken_as_linear(one.scenario.spec) for one in answers):
+        found += LINEAR
+    if any(one.scenario.spec.share is not None for one in answers):
+        found.append("A study that shares slots is played alone: it has all of them.")
+    if needs:
+        failed = any(run.failed for one in answers for run in one.runs)
+        found += taken_for_granted(list(needs.values()), failed=failed)
+    if question.drops:
+        fate = "its trial is gone" if question.drop == "abandon" else "its job is granted again at once"
+        found.append(f"A dropped job is noticed at that moment, and {fate}.")
+    if not target_given:
+        found.append("No target was given: the goal is the best that every repeat of every scenario came to.")
+    if len(answers[0].scenario.spec.objectives) > 1:
+        found.append("Best, target and band are those of the first metric.")
+    return tuple(found)
+
+
+def print_simulated(simulated: Simulated) -> None:
+    """For people."""
+    out.say(simulated.heading(), style="bold")
+    out.say(simulated.source)
+    rows = table(simulated, quartiles=not simulated.shared)
+    if simulated.shared:
+        _print_below_each_other(simulated, rows)
+    else:
+        _print_side_by_side(simulated, rows)
+    out.print()
+    out.say(MEDIANS if simulated.shared else SPREADS, style="dim")
+    for line in [*endings(simulated), *simulated.limits]:
+        out.say(f"- {line}", style="dim")
+
+
+def _print_below_each_other(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
+    """Policies are many: a line for each."""
+    shown_rows = [row for row in rows if row[0] in OF_POLICIES]
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    found.add_column(no_wrap=True)
+    for label, _ in shown_rows:
+        found.add_column(Text(label), justify="right")
+    for place, one in enumerate(simulated.answers):
+        found.add_row(Text(one.scenario.name), *(cells[place] for _, cells in shown_rows))
+    out.print()
+    out.print(found)
+
+
+def _print_side_by_side(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
+    labels = ["", *(label for label, _ in rows)]
+    columns = [[one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)]
+    while columns:
+        here = [labels, columns.pop(0)]
+        while columns and _width([*here, columns[0]]) <= out.width:
+            here.append(columns.pop(0))
+        shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+        for column in here:
+            shown.add_column(Text(column[0]), no_wrap=True)
+        for cells in zip(*(column[1:] for column in here), strict=True):
+            shown.add_row(*cells)
+        out.print()
+        out.print(shown)
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(GAP + max(map(len, column)) for column in columns) - GAP
+
+
+def facts(simulated: Simulated) -> dict[str, Any]:
+    """For programs: metrics, not losses; seconds."""
+    sign = simulated.sign
+    return {
+        "study": simulated.study,
+        "metric": simulated.metric,
+        "repeats": simulated.repeats,
+        "source": simulated.source,
+        "limits": list(simulated.limits),
+        "target": None if simulated.target is None else simulated.target * sign,
+        "target_given": simulated.target_given,
+        "scenarios": [_scenario_facts(one, simulated.target, sign) for one in simulated.answers],
+    }
+
+
+def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str, Any]:
+    figures = one.figures(target)
+    best = figures.pop("best_loss")
+    if one.scenario.cluster is None:
+        del figures["occupancy"]
+    return {
+        "name": one.scenario.name,
+        "workers": len(one.scenario.workers),
+        **_cluster_facts(one.scenario),
+        "changes": list(one.scenario.changes),
+        "figures": {key: None if spread is None else dataclasses.asdict(spread) for key, spread in figures.items()}
+        | {"best": None if best is None else dataclasses.asdict(_as_metric(best, sign))},
+        "rungs": [{"trained_to": level, "results": count} for level, count in one.rungs()],
+        "runs": [
+            {
+                "seed": run.seed,
+                "ended": run.ended,
+                "seconds": run.seconds,
+                "seconds_to_target": None if target is None else run.reached(target),
+                "seconds_to_first_at_max": run.first_full,
+                "trials_at_max": run.full,
+                "trials": run.trials,
+                "jobs": run.jobs,
+                "failed_attempts": run.failed,
+                "resource": run.resource,
+                "utilization": run.utilization,
+                "worker_seconds": run.offered,
+                **({} if run.occupancy is None else {"occupancy": run.occupancy}),
+                "best": None if run.loss is None else run.loss * sign,
+                "best_params": run.best,
+                "best_resource": run.best_resource,
+            }
+            for run in one.runs
+        ],
+    }
+
+
+def _cluster_facts(scenario: Scenario) -> dict[str, Any]:
+    cluster = scenario.cluster
+    return {} if cluster is None else {"policy": cluster.policy, "devices": [one.name for one in cluster.devices]}
+
+
+def _as_metric(spread: Spread, sign: float) -> Spread:
+    if sign > 0:
+        return spread
+    return Spread(-spread.median, -spread.high, -spread.low, least=-spread.most, most=-spread.least, count=spread.count)

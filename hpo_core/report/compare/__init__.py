@@ -1,1 +1,0 @@
-"""Studies side by side."""

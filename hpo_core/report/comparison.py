@@ -1,0 +1,327 @@
+"""Studies side by side: repeats over seeds as groups, best values over resource and time, final quality, cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Entry
+from hpo_core.report.bands import Track, incumbents, series_colors
+from hpo_core.report.html_page import Section, card, html_page, table, write_page
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.style import MUTED, Figure, Trace, axis, layout, rounded, scale, text, trace, whole
+from hpo_core.views.formatting import Spread, duration, number, percent
+
+_TITLE = 90
+"""Names of searches longer than this, all together, stand below the title."""
+_REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
+_DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
+"""End of a study's name that an unnamed flow run adds, and `make demo`."""
+_ASIDE = ("study", "seed", "tracking", "prefect")
+"""Parts of a study that name it and say where it is shown: all others are equal in repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One study of a comparison."""
+
+    series: Series
+    by_resource: Track
+    """Incumbent over the units of training used in all."""
+    by_time: Track
+    """Incumbent over active seconds."""
+
+    @property
+    def name(self) -> str:
+        return self.series.study.name
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric."""
+        best = self.series.study.best
+        return None if best is None else self.series.study.metric_value(best.loss)
+
+    @property
+    def resource(self) -> int:
+        """Units of training used in all."""
+        return self.series.study.state.resource_used
+
+    def facts(self) -> dict[str, Any]:
+        """A row for programs."""
+        series, study = self.series, self.series.study
+        best = study.best
+        return {
+            "study": study.name,
+            "method": study.spec.search.method,
+            "sampler": study.spec.sampler.name,
+            "seed": study.spec.seed,
+            "status": study.status,
+            "trials": len(study.state.trials),
+            "jobs": study.state.completed_jobs,
+            "best": self.best,
+            "trial": None if best is None else best.trial,
+            "at": None if best is None else best.resource,
+            "params": None if best is None else study.state.trials[best.trial].params,
+            "resource": self.resource,
+            "seconds": round(series.wall, 3),
+            "worker_seconds": round(series.busy, 3),
+            "utilization": None if series.utilization is None else round(series.utilization, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Studies that differ by seed alone (one, where nothing repeats it)."""
+
+    name: str
+    members: tuple[Contender, ...]
+
+    def values(self) -> list[float]:
+        """Best values of the members that have one, in their order."""
+        return [member.best for member in self.members if member.best is not None]
+
+
+def read_contender(entries: Iterable[Entry]) -> Contender:
+    """Replay a study, in one pass over its entries.
+
+    Raises:
+        JournalError: the entries do not begin with the creation of a study, or have a gap.
+    """
+    series = read_series(entries)
+    by_resource = [(float(step.resource), step.loss) for step in series.steps]
+    by_time = [(step.time, step.loss) for step in series.steps]
+    return Contender(series, (by_resource, float(series.study.state.resource_used)), (by_time, series.wall))
+
+
+def grouped(contenders: Sequence[Contender]) -> list[Group]:
+    """Repeats together: names that are equal up to a number or date at their end, equal settings, different seeds.
+
+    Studies with one seed are in different groups: they show no spread over seeds.
+
+    Raises:
+        SpecError: the studies optimize different metrics.
+    """
+    first = contenders[0].series.study
+    for other in contenders[1:]:
+        if other.series.study.spec.metric != first.spec.metric:
+            one, two = first.spec.metric, other.series.study.spec.metric
+            raise SpecError(
+                f"Study {first.name!r} optimizes {one.name} ({one.mode}), study {other.name!r} {two.name} "
+                f"({two.mode}): they do not compare. Compare studies of one metric and mode."
+            )
+    groups: list[tuple[str, str, list[Contender]]] = []
+    for contender in contenders:
+        stem, settings = stem_of(contender.name), _settings(contender)
+        for other_stem, other_settings, members in groups:
+            if (stem, settings) == (other_stem, other_settings) and _seed(contender) not in map(_seed, members):
+                members.append(contender)
+                break
+        else:
+            groups.append((stem, settings, [contender]))
+    stems = [stem for stem, _, _ in groups]
+    return [
+        Group(stem if len(members) > 1 and stems.count(stem) == 1 else members[0].name, tuple(members))
+        for stem, _, members in groups
+    ]
+
+
+def stem_of(name: str) -> str:
+    """A study's name without the number of its repeat, and without date and time.
+
+    >>> stem_of("asha-seed3"), stem_of("digits-2"), stem_of("pbt"), stem_of("7")
+    ('asha', 'digits', 'pbt', '7')
+    >>> stem_of("retrain-20261121-140102-ab12"), stem_of("digits-2-20261121-140102")
+    ('retrain', 'digits')
+    """
+    plain = _DATED.sub("", name)
+    return _REPEAT.sub("", plain) or plain
+
+
+def _seed(contender: Contender) -> int:
+    return contender.series.study.spec.seed
+
+
+def _settings(contender: Contender) -> str:
+    plain = {key: value for key, value in contender.series.study.spec.plain().items() if key not in _ASIDE}
+    if plain["warm_start"] is not None:
+        plain["warm_start"].pop("past")  # drawn from the study's own seed
+    return repr(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Some studies of one metric."""
+
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, studies: Iterable[Iterable[Entry]]) -> Comparison:
+        """From the entries of each study.
+
+        Raises:
+            SpecError: none were given, one was given twice, or their metrics differ.
+        """
+        contenders = [read_contender(entries) for entries in studies]
+        if not contenders:
+            raise SpecError("No study to compare; name at least one.")
+        names = [contender.name for contender in contenders]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SpecError(f"Study {twice!r} is named twice; name each study once.")
+        return cls(tuple(grouped(contenders)))
+
+    @property
+    def contenders(self) -> list[Contender]:
+        return [member for group in self.groups for member in group.members]
+
+    @property
+    def metric(self) -> str:
+        return self.groups[0].members[0].series.metric
+
+    @property
+    def maximize(self) -> bool:
+        return self.groups[0].members[0].series.maximize
+
+    def ranked(self) -> list[Group]:
+        """Groups by the median of their best values, the best one first; those without any last."""
+
+        def key(group: Group) -> tuple[bool, float]:
+            spread = Spread.of(group.values())
+            return (spread is None, 0.0 if spread is None else spread.median * (-1 if self.maximize else 1))
+
+        return sorted(self.groups, key=key)
+
+    def facts(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "metric": self.metric,
+            "mode": "max" if self.maximize else "min",
+            "groups": [group_facts(group) for group in self.ranked()],
+            "studies": [contender.facts() for contender in self.contenders],
+        }
+
+
+def group_facts(group: Group) -> dict[str, Any]:
+    """Final quality over the seeds of a group, and what it cost."""
+    spread = Spread.of(group.values())
+    rows = [member.facts() for member in group.members]
+
+    def median(key: str) -> float | None:
+        found = Spread.of(row[key] for row in rows)
+        return None if found is None else found.median
+
+    return {
+        "group": group.name,
+        "studies": len(rows),
+        "median": None if spread is None else spread.median,
+        "least": None if spread is None else spread.least,
+        "most": None if spread is None else spread.most,
+        "resource": median("resource"),
+        "seconds": median("seconds"),
+        "worker_seconds": median("worker_seconds"),
+        "utilization": median("utilization"),
+    }
+
+
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """Write the page and return its path.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    drawn = [figure for figure in (*_over_resource_and_time(comparison), final_quality(comparison)) if figure]
+    names = [group.name for group in comparison.groups]
+    wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
+    objectives = {len(contender.series.study.spec.objectives) for contender in comparison.contenders}
+    several = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
+    title, below = " / ".join(names), ""
+    if len(title) > _TITLE:
+        below, title = f'<p class="about">{escape(title)}</p>', f"{len(names)} searches"
+    quality = Section(
+        "Quality and cost",
+        "Resource: units of training in all. Worker time: of all attempts, failed ones too. Utilization: worker time "
+        "over the slots offered.",
+        (_group_table(comparison) if len(comparison.contenders) > len(names) else "") + _study_table(comparison),
+    )
+    about = f"{len(comparison.contenders)} studies side by side · {text(wanted)}{several}"
+    head = f'<header><h1>{escape(title)}</h1>{below}<p class="about">{about}</p></header>'
+    body = head + card(quality) + "".join(map(card, drawn))
+    return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
+
+
+_COST = ("resource", "wall time", "worker time", "utilization")
+
+
+def _cost(facts: dict[str, Any]) -> list[str]:
+    share = facts["utilization"]
+    used = [f"{facts['resource']:,.0f}", duration(facts["seconds"]), duration(facts["worker_seconds"])]
+    return [*used, "–" if share is None else percent(share)]
+
+
+def _group_table(comparison: Comparison) -> str:
+    rows = []
+    for facts in map(group_facts, comparison.ranked()):
+        spread = "–" if facts["least"] is None else f"{number(facts['least'])} – {number(facts['most'])}"
+        rows.append([facts["group"], facts["studies"], number(facts["median"]), spread, *_cost(facts)])
+    head = ("search", "seeds", f"best {comparison.metric} (median)", "least – most", *_COST)
+    return table(head, rows, 1000)
+
+
+def _study_table(comparison: Comparison) -> str:
+    keys = ("study", "method", "sampler", "seed", "status", "trials")
+    rows = []
+    for facts in (contender.facts() for contender in comparison.contenders):
+        by = "–" if facts["trial"] is None else f"trial {facts['trial']} at {facts['at']:,}"
+        rows.append([*(facts[key] for key in keys), number(facts["best"]), by, *_cost(facts)])
+    return table((*keys, f"best {comparison.metric}", "by", *_COST), rows, 1000)
+
+
+def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
+    """Incumbents over units of training: how well a search spends; over time: how well it uses workers as well."""
+    several = any(len(group.members) > 1 for group in comparison.groups)
+    spread = " Where a search ran with several seeds: their median, and the band from worst to best." if several else ""
+    caption = f"The best {text(comparison.metric)} so far.{spread} A line ends where the last study of it ended."
+    metric, maximize = text(comparison.metric), comparison.maximize
+    by_resource = [(group.name, [member.by_resource for member in group.members]) for group in comparison.groups]
+    by_time = [(group.name, [member.by_time for member in group.members]) for group in comparison.groups]
+    along = "units of training used"
+    title = "Best value over training used"
+    return [
+        incumbents("by-resource", title, caption, by_resource, metric=metric, maximize=maximize, along=along),
+        incumbents("by-time", "Best value over time", caption, by_time, metric=metric, maximize=maximize),
+    ]
+
+
+def final_quality(comparison: Comparison) -> Figure | None:
+    """A dot per study, a line at the median of each group; the best group on top."""
+    groups = [group for group in comparison.ranked() if group.values()]
+    if len(comparison.contenders) < 2 or not groups:
+        return None
+    names = [group.name for group in comparison.groups]
+    color = dict(zip(names, series_colors(len(names)), strict=True))
+    values = [value for group in groups for value in group.values()]
+    data: list[Trace] = []
+    shapes: list[dict[str, Any]] = []
+    for row, group in enumerate(reversed(groups)):
+        points = [
+            (member.best, row, f"{whole(member.name)}: {number(member.best)}")
+            for member in group.members
+            if member.best is not None
+        ]
+        data.append(trace(group.name, points, color[group.name], size=11, opacity=0.75, showlegend=False))
+        spread = Spread.of(group.values())
+        if spread is not None and spread.count > 1:
+            ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
+            shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})
+    labels = [whole(group.name, 30) for group in reversed(groups)]
+    upward = axis(tickvals=list(range(len(groups))), ticktext=labels, range=[-0.6, len(groups) - 0.4])
+    across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
+    caption = (
+        "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
+    )
+    height = 120 + 44 * len(groups) + 14 * sum(label.count("<br>") for label in labels)
+    return Figure("final", "Final quality", caption, data, layout(height, xaxis=across, yaxis=upward, shapes=shapes))

@@ -1,0 +1,201 @@
+"""Learning curves, the best value over time, and the distribution of results."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpo_core.model.trial import Outcome
+from hpo_core.report.series import Series
+from hpo_core.report.style import (
+    BEST,
+    CUT,
+    DARKER,
+    FAILED,
+    GAP,
+    LISTED,
+    Figure,
+    Point,
+    Scale,
+    Trace,
+    axis,
+    layout,
+    level_color,
+    rounded,
+    scale,
+    text,
+    time_axis,
+    trace,
+)
+from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import duration, number
+from hpo_core.views.summary import rule_words
+
+CURVE_BUDGET = 12_000
+"""Points drawn in all; the lowest rungs are thinned first."""
+CURVE_POINTS = 60
+"""Points of one trial's curve, besides its results."""
+LEVELS = 8
+"""Lines of the distribution; with more levels the lowest, the highest and some between them."""
+STEPS = 300
+"""Points of one line of the distribution."""
+ENOUGH = 5
+"""Results that a line of the distribution needs."""
+
+
+def incumbent(series: Series) -> Figure | None:
+    """The best value so far as a step line over all results."""
+    if not series.steps:
+        return None
+    divisor, across = time_axis(series.wall)
+    levels = len(series.levels)
+    results = [s for s in series.spans if s.outcome is Outcome.COMPLETED and s.value is not None]
+    drawn = scale((span.value for span in results), maximize=series.maximize)
+    data: list[Trace] = []
+    for level, resource in enumerate(series.levels):
+        here = [span for span in results if span.level == level]
+        points = [
+            (span.end / divisor, span.value, f"trial {span.trial} at {resource:,}: {number(span.value)}")
+            for span in here[:: -(-len(here) // 3000) or 1]
+        ]
+        if points:
+            name, color = f"results at {resource:,}", level_color(level, levels)
+            data.append(trace(name, points, color, opacity=0.85, showlegend=levels <= LISTED))
+    last = series.steps[-1]
+    steps = [
+        (step.time / divisor, step.value, f"best since here: {number(step.value)} (trial {step.trial})")
+        for step in [*series.steps, last._replace(time=series.wall)]
+    ]
+    data.append(trace("best so far", steps, BEST, mode="lines", width=3, shape="hv"))
+    moving = last.time > 0.8 * series.wall and len(results) > 9
+    caption = (
+        f"Every dot is a result, the orange line the best so far{rule_words(series.study.spec)}; "
+        f"it last moved after {duration(last.time)} of "
+        f"{duration(series.wall)}{', so more trials may well find better' if moving else ''}."
+        f"{CUT if drawn.cut else ''}"
+    )
+    shape = layout(420, xaxis=across, yaxis=drawn.axis(text(series.metric)))
+    return Figure("incumbent", "Best value over time", caption, data, shape)
+
+
+def learning_curves(series: Series) -> Figure | None:
+    """Metric over resource, one line per trial."""
+    known = [trial for trial in series.trials if trial.all_results]
+    best = series.study.best
+    shown: list[TrialRecord] = []
+    points = 0
+    for trial in sorted(known, key=lambda t: (-series.reached(t), math.inf if t.loss is None else t.loss)):
+        points += min(CURVE_POINTS, len(series.curves[trial.number]))
+        if points > CURVE_BUDGET and shown:
+            break
+        shown.append(trial)
+    values = [value for trial in shown for value in series.curves[trial.number].values()]
+    if not any(map(math.isfinite, values)):
+        return None
+    drawn = scale(values, maximize=series.maximize)
+    levels = len(series.levels)
+    data: list[Trace] = []
+    for level in range(levels):
+        group = [t for t in shown if series.reached(t) == level and (best is None or t.number != best.trial)]
+        if group:
+            name = f"trained up to {series.levels[level]:,} ({len(group)})"
+            data.append(_lines(series, group, name, level_color(level, levels), width=1.0 + 0.8 * level / levels))
+    if best is not None:
+        data.append(_lines(series, [series.trials[best.trial]], f"trial {best.trial}, the best", BEST, width=3.5))
+    if diverged := [t for t in shown if t.loss is None]:
+        data.append(_crosses(series, diverged, drawn))
+    few = f" The {len(shown)} that came furthest of {len(known)} are drawn." if len(shown) < len(known) else ""
+    caption = (
+        f"Each line is one trial: {text(series.metric)} against the resource trained for; the {DARKER}, the higher "
+        f"the rung it reached, and the best in orange.{few}{CUT if drawn.cut else ''}"
+    )
+    bottom = axis("resource trained for")
+    first = max(1, min(resource for trial in shown for resource in series.curves[trial.number]))
+    if levels > 1:
+        bottom |= {"tickvals": series.levels, "ticktext": [f"{level:,}" for level in series.levels]}
+        if series.levels[-1] / series.levels[0] >= 8:
+            low, high = math.log10(min(series.levels[0], first)), math.log10(series.levels[-1])
+            bottom |= {"type": "log", "range": [low - 0.04 * (high - low), high + 0.04 * (high - low)]}
+    shape = layout(480, xaxis=bottom, yaxis=drawn.axis(text(series.metric)))
+    return Figure("curves", "Learning curves", caption, data, shape)
+
+
+def thinned_curve(series: Series, trial: TrialRecord) -> list[tuple[int, float | None]]:
+    """(resource, metric) of a trial, all its results among them; None where the metric is not finite."""
+    curve = sorted(series.curves.get(trial.number, {}).items())
+    rungs = {result.resource for result in trial.all_results}
+    step = -(-len(curve) // CURVE_POINTS) or 1
+    return [
+        (at, rounded(value) if math.isfinite(value) else None)
+        for k, (at, value) in enumerate(curve)
+        if k % step == 0 or at in rungs
+    ]
+
+
+def _lines(series: Series, group: list[TrialRecord], name: str, color: str, *, width: float) -> Trace:
+    points: list[Point] = []
+    sizes: list[int] = []
+    for trial in group:
+        rungs = {result.resource for result in trial.all_results}
+        for resource, value in thinned_curve(series, trial):
+            shown = number(math.nan if value is None else value)
+            points.append((resource, value, f"trial {trial.number} at {resource:,}: {shown}"))
+            sizes.append((8 if width > 3 else 5) if resource in rungs else 0)
+        points.append(GAP)
+        sizes.append(0)
+    marker = {"opacity": 1, "line": {"width": 0}}
+    opacity = 1 if width > 3 else 0.75
+    return trace(name, points, color, mode="lines+markers", width=width, size=sizes, marker=marker, opacity=opacity)
+
+
+def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> Trace:
+    """A cross at the last finite value of each diverged trial, or at the bad end of the axis."""
+    points: list[Point] = []
+    for trial in diverged:
+        finite = [v for _, v in sorted(series.curves[trial.number].items()) if math.isfinite(v)]
+        last = finite[-1] if finite else drawn.low if series.maximize else drawn.high
+        height = min(max(last, drawn.low), drawn.high)
+        points.append((trial.resource, height, f"trial {trial.number} diverged before {trial.resource:,}"))
+    return trace(f"diverged ({len(diverged)})", points, FAILED, size=9, marker={"symbol": "x"})
+
+
+def distribution(series: Series) -> Figure | None:
+    """The share of results at a level that are at least as good as a value."""
+    by_level: dict[int, list[float]] = {}
+    for trial in series.trials:
+        for result in trial.results:
+            if result.loss is not None:
+                level = 0 if series.lineage is not None else series.level(result.resource)
+                by_level.setdefault(level, []).append(series.study.metric_value(result.loss))
+    known = [level for level in sorted(by_level) if len(by_level[level]) >= ENOUGH]
+    if not known:
+        return None
+    shown = sorted({*known[:: -(-len(known) // LEVELS)], known[-1]})
+    drawn = scale((value for level in shown for value in by_level[level]), maximize=series.maximize)
+    data: list[Trace] = []
+    for level in shown:
+        name = "all results" if series.lineage is not None else f"at {series.levels[level]:,}"
+        color = level_color(len(series.levels) - 1 if len(shown) == 1 else level, len(series.levels))
+        ordered = sorted(by_level[level], reverse=series.maximize)
+        count, most = len(ordered), min(len(ordered), STEPS)
+        places = sorted({round(k * (count - 1) / max(most - 1, 1)) for k in range(most)})
+        points = [
+            (ordered[k], (k + 1) / count, f"{100 * (k + 1) / count:.0f}% up to {number(ordered[k])}") for k in places
+        ]
+        shape = "vh" if series.maximize else "hv"
+        words: dict[str, Any] = {"hoverinfo": "text+name"}
+        data.append(trace(f"{name} ({count:,})", points, color, mode="lines", width=2.2, shape=shape, **words))
+    better = "at least" if series.maximize else "at most"
+    levels = ", one line per resource trained to" if len(shown) > 1 else ""
+    caption = (
+        f"The share of results whose {text(series.metric)} is {better} the value below{levels}: the further a line "
+        f"lies to the {'right' if series.maximize else 'left'}, the better they are.{CUT if drawn.cut else ''}"
+    )
+    up = axis("share of results", tickformat=".0%", range=[0, 1.03])
+    return Figure(
+        "distribution",
+        "Distribution of results",
+        caption,
+        data,
+        layout(380, xaxis=drawn.axis(text(series.metric)), yaxis=up),
+    )

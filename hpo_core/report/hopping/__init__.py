@@ -1,1 +1,0 @@
-"""Models that hop, in the report."""

@@ -1,1 +1,0 @@
-"""Jobs in the report: on the devices they share, and on the points of a grid."""

@@ -1,1 +1,0 @@
-"""Figures of population based training: fitness, schedules, family tree."""

@@ -1,0 +1,432 @@
+"""Results of simulations: a table with one column for each scenario, and a page of figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hpo_core.model.partition_file import weights_of
+from hpo_core.report.bands import band_lines, incumbents, series_colors
+from hpo_core.report.html_page import Section, card, html_page, write_page
+from hpo_core.report.html_page import table as html_table
+from hpo_core.report.style import (
+    BLUE,
+    INK,
+    MUTED,
+    NAVY,
+    Figure,
+    Trace,
+    axis,
+    layout,
+    log_axis,
+    rounded,
+    text,
+    time_axis,
+    trace,
+    whole,
+)
+from hpo_core.simulation.repeats import Run, Scenario
+from hpo_core.simulation.run_figures import LOAD_BINS
+from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
+from hpo_core.simulation.statistics import Answer
+from hpo_core.views.formatting import Spread, duration, number, quantile
+
+FEW = 5
+"""Scenarios that are drawn over time, and have quartiles in the table."""
+MOST_DEVICES = 32
+"""Devices whose lines can be told apart."""
+SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
+
+MEDIANS = "Medians of the repeats."
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """All answers to one question, with the words around them."""
+
+    study: str
+    metric: str
+    sign: float
+    """Factor between the metric and a loss."""
+    answers: tuple[Answer, ...]
+    target: float | None
+    """A loss."""
+    target_given: bool
+    source: str
+    """Where curves and durations come from."""
+    limits: tuple[str, ...]
+    """What the simulation takes for granted."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs share devices."""
+        return self.answers[0].scenario.cluster is not None
+
+    @property
+    def hops(self) -> bool:
+        """Whether models hop between partitions of the data."""
+        return any(answer.scenario.placed is not None for answer in self.answers)
+
+    @property
+    def repeats(self) -> int:
+        return len(self.answers[0].runs)
+
+    def heading(self) -> str:
+        """What was done, in a line."""
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        return f"{self.study}: simulated {times}"
+
+
+def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, list[str]]]:
+    """(figure, one cell per scenario): the median, and in brackets the quartiles."""
+    found = [answer.figures(simulated.target) for answer in simulated.answers]
+    runs = simulated.repeats
+    metric, sign = simulated.metric, simulated.sign
+
+    def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
+        return [_cell(figures[key], show, runs, missing=missing, quartiles=quartiles) for figures in found]
+
+    rows = [("time to the end", cells("seconds", duration))]
+    if (sooner := times_sooner(simulated)) is not None:
+        rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
+    if simulated.hops:
+        placed = [(answer.scenario.placed, answer.scenario) for answer in simulated.answers]
+        rows.append(("with all data on each worker", cells("seconds_replicated", duration, "–")))
+        shares = ["all" if one is None else _percent(one.share(_sizes(of), len(of.workers))) for one, of in placed]
+        rows.append(("data on a worker", shares))
+    if simulated.target is not None:
+        better = "≤" if sign > 0 else "≥"
+        goal = f"time to {metric} {better} {number(simulated.target * sign)}"
+        rows.append((goal, cells("seconds_to_target", duration)))
+    tops = {answer.scenario.max_resource for answer in simulated.answers}
+    if tops != {None}:
+        top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
+        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", duration)))
+        rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
+    if simulated.shared:
+        rows.append(("occupancy", cells("occupancy", _percent)))
+    rows += [
+        ("devices in use" if simulated.shared else "utilization", cells("utilization", _percent)),
+        ("device-hours" if simulated.shared else "worker-hours", cells("worker_seconds", _hours)),
+        ("trials", cells("trials", _whole)),
+        ("jobs", cells("jobs", _whole)),
+        ("units of training", cells("resource", _whole)),
+    ]
+    if any(run.failed for answer in simulated.answers for run in answer.runs):
+        rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
+        lost = "job-hours lost" if simulated.shared else "worker-hours lost"
+        rows.append((lost, cells("lost_worker_seconds", _hours)))
+    rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
+    return rows
+
+
+def _sizes(scenario: Scenario) -> tuple[float, ...]:
+    data = scenario.spec.data
+    return (1.0,) if data is None else weights_of(data.files)
+
+
+def times_sooner(simulated: Simulated) -> list[float] | None:
+    """How many times sooner each scenario ends than one job per device, by medians.
+
+    None where that was not played, or where a stop rule or a halt ended a repeat: the work was not the same then.
+    """
+    if any(answer.endings() for answer in simulated.answers):
+        return None
+    ends = [answer.figures(None)["seconds"] for answer in simulated.answers]
+    found = []
+    for answer, end in zip(simulated.answers, ends, strict=True):
+        alone = [
+            other_end
+            for other, other_end in zip(simulated.answers, ends, strict=True)
+            if other.scenario.cluster is not None
+            and other.scenario.cluster.policy == ONE_PER_DEVICE
+            and other.scenario.changes == answer.scenario.changes
+        ]
+        if not alone or alone[0] is None or end is None or not end.median:
+            return None
+        found.append(alone[0].median / end.median)
+    return found if len(found) > 1 else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
+
+
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, *, missing: str, quartiles: bool) -> str:
+    if spread is None:
+        return missing
+    middle, low, high = show(spread.median), show(spread.low), show(spread.high)
+    cell = middle if low == high or not quartiles else f"{middle} ({low} – {high})"
+    return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
+
+
+def endings(simulated: Simulated) -> list[str]:
+    """One line for each reason for which repeats ended early."""
+    return [
+        f"{answer.scenario.name}: {count} of {len(answer.runs)} repeats ended early ({reason})."
+        for answer in simulated.answers
+        for reason, count in answer.endings().items()
+    ]
+
+
+def write_simulated(simulated: Simulated, path: Path) -> Path:
+    """Write the page and return its path.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    few = replace(simulated, answers=tuple(_to_draw(simulated)) if simulated.shared else simulated.answers[:FEW])
+    figures = [_trade(simulated), _incumbents(few), _load(few), _rungs(few)]
+    if simulated.shared:
+        figures = [_ends(simulated), _device_claims(simulated), _incumbents(few), _rungs(few)]
+    drawn = [figure for figure in figures if figure is not None]
+    many = len(simulated.answers) - len(few.answers)
+    only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
+    if simulated.shared and many:
+        only = f"Drawn over time below: {escape(' and '.join(answer.scenario.name for answer in few.answers))}."
+    notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
+    quartiles = len(simulated.answers) <= FEW  # many scenarios stand one below the other, and without quartiles
+    lines = [["", *(answer.scenario.name for answer in simulated.answers)]]
+    lines += [[label, *cells] for label, cells in table(simulated, quartiles=quartiles)]
+    first, *others = lines if quartiles else [list(line) for line in zip(*lines, strict=True)]
+    shown = html_table(first, others, 1000) + (f'<p class="caption">{only}</p>' if only else "")
+    parts: list[Section | Figure] = [
+        Section("What to expect", SPREADS if quartiles else MEDIANS, shown),
+        *drawn,
+        Section("What this takes for granted", "", f'<div class="caption">{notes}</div>'),
+    ]
+    head = f'<header><h1>{escape(simulated.heading())}</h1><p class="about">{text(simulated.source, 400)}</p></header>'
+    body = head + "".join(map(card, parts))
+    return write_page(html_page(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
+
+
+def _is_alone(answer: Answer) -> bool:
+    return answer.scenario.cluster is not None and answer.scenario.cluster.policy == ONE_PER_DEVICE
+
+
+def _to_draw(simulated: Simulated) -> list[Answer]:
+    """What is drawn over time: one job per device, and the packing that ends soonest."""
+
+    def end(answer: Answer) -> float:
+        seconds = answer.figures(None)["seconds"]
+        return seconds.median if seconds is not None else 0.0
+
+    alone = [answer for answer in simulated.answers if _is_alone(answer)][:1]
+    packed = [answer for answer in simulated.answers if not _is_alone(answer)]
+    return alone + ([min(packed, key=end)] if packed else [])
+
+
+def _each(simulated: Simulated) -> list[tuple[Answer, str]]:
+    return list(zip(simulated.answers, series_colors(len(simulated.answers)), strict=True))
+
+
+def _last(answers: Sequence[Answer]) -> float:
+    return max((run.seconds for answer in answers for run in answer.runs), default=0.0)
+
+
+def _trade(simulated: Simulated) -> Figure | None:
+    """Time to the end against worker-hours: one point per scenario."""
+    found = [(answer.scenario.name, answer.figures(None), color) for answer, color in _each(simulated)]
+    points = [
+        (name, time, cost, color)
+        for name, figures, color in found
+        if (time := figures["seconds"]) is not None and (cost := figures["worker_seconds"]) is not None
+    ]
+    if len(simulated.answers) < 2 or min(min(time.least, cost.least) for _, time, cost, _ in points) <= 0:
+        return None
+    last = max(time.most for _, time, _, _ in points)
+    divisor, upward = time_axis(last, "time to the end")
+    left, right = min(cost.least for _, _, cost, _ in points), max(cost.most for _, _, cost, _ in points)
+    wide = max(math.log10(right / left), 0.3)
+    across = log_axis("worker-hours", left / 3600, right / 3600, pad=0.05 * wide + 0.05)
+    across["range"][1] += 0.25 * wide  # room for names
+    data: list[Trace] = []
+    for name, time, cost, color in points:
+        point = (cost.median / 3600, time.median / divisor, f" {whole(name)}")
+        words: dict[str, Any] = {
+            "textposition": "top right",
+            "cliponaxis": False,
+            "textfont": {"size": 12, "color": INK},
+        }
+        drawn = trace(name, [point], color, mode="markers+text", size=11, showlegend=False, **words)
+        drawn |= {"error_x": _bars(cost, 3600), "error_y": _bars(time, divisor)}
+        drawn |= {"hoverinfo": "all", "hovertemplate": f"{whole(name)}<br>%{{x}} worker-hours<extra></extra>"}
+        data.append(drawn)
+    least = min(time.least for _, time, _, _ in points)
+    up = log_axis(upward["title"]["text"], least / divisor, last / divisor, pad=0.12)
+    caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
+    return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=up))
+
+
+def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
+    up, down = (spread.high - spread.median) / divisor, (spread.median - spread.low) / divisor
+    look = {"type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": MUTED}
+    return look | {"array": [rounded(up)], "arrayminus": [rounded(down)]}
+
+
+def _incumbents(simulated: Simulated) -> Figure | None:
+    """The best metric so far over time, with a band over the repeats."""
+    target = simulated.target if simulated.target_given else None
+    caption = (
+        f"Line: median of the repeats; band: from the worst to the best of them."
+        f"{'' if target is None else ' Dashed: the target.'} A line ends where the last repeat ends."
+    )
+    found = incumbents(
+        "incumbents",
+        "Best result over time",
+        caption,
+        [(answer.scenario.name, [(run.steps, run.seconds) for run in answer.runs]) for answer in simulated.answers],
+        metric=f"best {text(simulated.metric)} so far",
+        maximize=simulated.sign < 0,
+    )
+    if found is not None and target is not None:
+        place = {"xref": "paper", "x0": 0, "x1": 1, "y0": target * simulated.sign, "y1": target * simulated.sign}
+        found.layout["shapes"] = [{"type": "line", **place, "line": {"color": MUTED, "dash": "dash", "width": 1}}]
+    return found
+
+
+def _load(simulated: Simulated) -> Figure | None:
+    """Share of the workers that was busy, over time."""
+    last = _last(simulated.answers)
+    if last <= 0:
+        return None
+    divisor, across = time_axis(last)
+    data: list[Trace] = []
+    for answer, color in _each(simulated):
+        end = _last([answer])
+        times = [end * (k + 0.5) / LOAD_BINS for k in range(LOAD_BINS)]
+        workers = answer.scenario.workers
+        there = [sum(worker.joins <= time < worker.leaves for worker in workers) for time in times]
+        ordered = [sorted(at) for at in zip(*(_busy(run, times) for run in answer.runs), strict=True)]
+        low, middle, high = (
+            [100 * min(1.0, quantile(o, share) / n) if n else 0.0 for o, n in zip(ordered, there, strict=True)]
+            for share in (0.25, 0.5, 0.75)
+        )
+        several, drawn = len(answer.runs) > 1, (times, low, middle, high)
+        data += band_lines(answer.scenario.name, color, drawn, several=several, divisor=divisor, shape="linear")
+    upward = axis("busy workers (%)", range=[0, 104])
+    caption = "Share of the workers there that had a job: median of the repeats, band between the quartiles."
+    return Figure("load", "How busy the workers are", caption, data, layout(320, xaxis=across, yaxis=upward))
+
+
+def _busy(run: Run, times: Sequence[float]) -> list[float]:
+    """Busy workers of a run at times that may lie beyond its end."""
+    bins = len(run.load)
+    return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]
+
+
+def _rungs(simulated: Simulated) -> Figure | None:
+    """Results per level of training."""
+    levels = sorted({level for answer in simulated.answers for level, _ in answer.rungs()})
+    if not levels:
+        return None
+    most = max(count for answer in simulated.answers for _, count in answer.rungs())
+    data: list[Trace] = []
+    for answer, color in _each(simulated):
+        counts = dict(answer.rungs())
+        own = [counts.get(level, 0) for level in levels]
+        data.append(
+            {
+                "type": "bar",
+                "name": whole(answer.scenario.name),
+                "x": [f"{level:,}" for level in levels],
+                "y": own,
+                "marker": {"color": color},
+                "text": [f"{count:,.0f}" if count else "" for count in own],
+                "textposition": "outside",
+                "textangle": 0,
+                "cliponaxis": False,
+                "hoverinfo": "x+y+name",
+                "textfont": {"color": INK, "size": 11},
+                "showlegend": len(simulated.answers) > 1,
+            }
+        )
+    upward = axis("results (median)", type="log", range=[math.log10(0.7), math.log10(most * 2)], dtick=1)
+    shape = layout(360, xaxis=axis("trained to", type="category"), yaxis=upward, barmode="group")
+    return Figure("rungs", "Results at each level", "How many trials were trained that far.", data, shape, zoom=False)
+
+
+def _ends(simulated: Simulated) -> Figure | None:
+    """Time to the end, one bar for each packing policy."""
+    found = [(answer, answer.figures(None)) for answer in simulated.answers]
+    known = [(a, s, o) for a, f in found if (s := f["seconds"]) and (o := f["occupancy"])]
+    last = max((seconds.most for _, seconds, _ in known), default=0.0)
+    if last <= 0:
+        return None
+    divisor, across = time_axis(last, "time to the end")
+    data: list[Trace] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [whole(answer.scenario.name, 30) for answer, _, _ in known],
+            "x": [rounded(seconds.median / divisor) for _, seconds, _ in known],
+            "marker": {"color": [MUTED if _is_alone(answer) else BLUE for answer, _, _ in known]},
+            "text": [f" {duration(s.median)}, {100 * o.median:.0f} % occupied" for _, s, o in known],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "textfont": {"color": INK, "size": 12},
+            "hoverinfo": "y+text",
+            "showlegend": False,
+        }
+    ]
+    across["range"] = [0, 1.45 * max(seconds.median for _, seconds, _ in known) / divisor]
+    shape = layout(70 + 34 * len(known), xaxis=across, yaxis=axis(type="category", autorange="reversed"))
+    caption = "Medians of the repeats; occupancy: the compute that jobs claim, over the compute that is there."
+    return Figure("ends", "How long it takes with each policy", caption, data, shape, zoom=False)
+
+
+def _device_claims(simulated: Simulated) -> Figure | None:
+    """Compute of each device that jobs claim over time, in the first repeat of what :func:`_to_draw` chooses."""
+    drawn = _to_draw(simulated)
+    last = max((answer.runs[0].seconds for answer in drawn), default=0.0)
+    if last <= 0:
+        return None
+    divisor, across = time_axis(last)
+    places = [(place + 0.5) * last / LOAD_BINS for place in range(LOAD_BINS)]
+    names: list[str] = []
+    rows: list[list[float | None]] = []
+    for answer in drawn:
+        run, cluster = answer.runs[0], answer.scenario.cluster
+        assert cluster is not None
+        begins = [place * last / LOAD_BINS for place in range(LOAD_BINS)]
+        for device, claims in list(zip(cluster.devices, run.claims, strict=True))[:MOST_DEVICES]:
+            names.append(whole(f"{device.name}, {answer.scenario.name}" if len(drawn) > 1 else device.name, 60))
+            at = [min(int(begin / run.seconds * LOAD_BINS), LOAD_BINS - 1) for begin in begins]
+            rows.append(
+                [rounded(100 * claims[k]) if begin < run.seconds else None for k, begin in zip(at, begins, strict=True)]
+            )
+    data: list[Trace] = [
+        {
+            "type": "heatmap",
+            "x": [rounded(place / divisor) for place in places],
+            "y": names,
+            "z": rows,
+            "zmin": 0,
+            "zmax": rounded(max(100.0, *(value for row in rows for value in row if value is not None))),
+            "colorscale": [[0.0, "#f4f6f8"], [0.001, "#d8e3ee"], [0.5, "#74acdf"], [0.95, BLUE], [1.0, NAVY]],
+            "ygap": 2,
+            "hoverongaps": False,
+            "colorbar": {"title": {"text": "compute<br>claimed (%)", "font": {"size": 12}}, "thickness": 12},
+            "hovertemplate": "%{y}<br>%{z:.0f} % claimed<extra></extra>",
+        }
+    ]
+    upward = axis(type="category", autorange="reversed", showgrid=False)
+    shape = layout(min(110 + 22 * len(rows), 1600), xaxis=across, yaxis=upward)
+    caption = "The first repeat: how much of each device's compute its jobs claim. White: the study has ended."
+    left_out = max(len(answer.runs[0].claims) - MOST_DEVICES for answer in drawn)
+    if left_out > 0:
+        caption += f" The first {MOST_DEVICES} devices; {left_out} more are not drawn."
+    return Figure("claims", "How full the devices are", caption, data, shape, min_width=600)

@@ -1,0 +1,389 @@
+"""The report of one study: all figures and tables in one HTML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+
+from hpo_core.model.events import (
+    CeilingRaised,
+    Entry,
+    StudyExtended,
+    StudyHalted,
+    TrialExtended,
+    TrialExtensionEnded,
+)
+from hpo_core.pool.words import share_words
+from hpo_core.report.curves import distribution, incumbent, learning_curves
+from hpo_core.report.front_figure import front_figure, front_table
+from hpo_core.report.grid_map import grid_figures
+from hpo_core.report.hop_lanes import hop_figure, hop_tables
+from hpo_core.report.html_page import Live, Section, card, html_page, table, write_page
+from hpo_core.report.ladder import ladder_figure, rung_counts
+from hpo_core.report.parameters import contour, importance_bars, importances, parallel_coordinates, parameter_panels
+from hpo_core.report.pool_slots import pool_slots
+from hpo_core.report.population import lineage_tree, population_fitness, schedules
+from hpo_core.report.series import Series, Turn, read_series
+from hpo_core.report.style import Figure, text
+from hpo_core.report.timelines import device_figures, device_table, jobs_over_time
+from hpo_core.report.trials_table import embedded_trials, trials_section
+from hpo_core.search.search_settings import SearchProgress
+from hpo_core.views.device_use import granted_words
+from hpo_core.views.failure_reasons import next_command
+from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
+from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
+from hpo_core.views.rungs import BracketView, halt_words
+from hpo_core.views.settings_words import data_words, gang_words, packing_words
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words, spread_of
+from hpo_core.views.trial_story import trial_state
+
+TOP, FAILURES, TURNS = 15, 50, 50
+"""Rows of the tables of the best trials, of failures and of the course."""
+NO_LINKS: Mapping[str, str] = MappingProxyType({})
+
+
+def write_report(
+    entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS, folder: Path | None = None
+) -> Path:
+    """Write a study's report to ``path`` and return it.
+
+    Args:
+        entries: the study's journal from its first entry on, read once; a prefix gives the report as of then.
+        path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
+        links: name -> address, shown in the head (MLflow run, checkpoint).
+        folder: of the study, for the ends of its logs; None shows none.
+
+    Raises:
+        JournalError: the entries do not begin with the creation of a study, or have a gap.
+        StorageError: the file cannot be written.
+    """
+    return write_page(render(read_series(entries), links, folder=folder), path)
+
+
+def render(
+    series: Series,
+    links: Mapping[str, str] = NO_LINKS,
+    *,
+    folder: Path | None = None,
+    live: Live | None = None,
+    whole: bool = True,
+) -> str:
+    """The page as text; ``live`` and ``whole`` are those of :func:`html_page`."""
+    drawn = figures(series)
+    first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
+    parts: list[Figure | Section | None] = [
+        brackets(series),
+        course(series),
+        *(figure for figure in drawn if figure not in first),
+        None if drawn else Section("Nothing to draw yet", "No job was granted."),
+        device_table(series),
+        *hop_tables(series),
+        front_table(series),
+        top_trials(series),
+        failures(series),
+    ]
+    return html_page(
+        f"{series.study.name} – report",
+        f"{head(series, links)}"
+        f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{"".join(map(card, first))}</div>'
+        f"{''.join(card(part) for part in parts if part is not None)}{trials_section(series)}",
+        drawn,
+        f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
+        trials=embedded_trials(series, folder),
+        live=live,
+        whole=whole,
+    )
+
+
+def _is_first(part: Figure | Section) -> bool:
+    """Whether a part stands in the pair at the top of the page."""
+    return isinstance(part, Section) or part.key in ("rungs", "population")
+
+
+def figures(series: Series) -> list[Figure]:
+    """All figures that this study has something to show in, in reading order."""
+    found = importances(series)
+    evolved = series.lineage is not None
+    if evolved and found is not None and found.resource != series.levels[0]:
+        found = None  # later generations were chosen and changed, not drawn
+    drawn = [
+        front_figure(series),
+        incumbent(series),
+        *([population_fitness(series), schedules(series), lineage_tree(series)] if evolved else
+          [*grid_figures(series), learning_curves(series), ladder_figure(series), rung_counts(series)]),
+        *device_figures(series),
+        hop_figure(series),
+        pool_slots(series),
+        jobs_over_time(series),
+        importance_bars(found) if found else None,
+        *([] if evolved else [
+            parameter_panels(series, found) if found else None,
+            contour(series, found) if found else None,
+            parallel_coordinates(series, list(found.shares) if found else []),
+        ]),
+        distribution(series),
+    ]  # fmt: skip
+    shown = [figure for figure in drawn if figure is not None]
+    for figure in shown:
+        if figure.zoom:
+            _make_room(figure)
+    return shown
+
+
+def _make_room(figure: Figure) -> None:
+    """Move the plot down: Plotly's buttons belong above the legend, whose number of rows is estimated."""
+    names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
+    rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
+    room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
+    figure.layout["margin"]["t"] += room
+    figure.layout["height"] += room - 14
+
+
+def head(series: Series, links: Mapping[str, str]) -> str:
+    """Name, status, tiles, links, and the next command, as HTML."""
+    study, spec, halted = series.study, series.study.spec, series.study.state.halted
+    status = "running" if study.status == "open" and study.state.running else study.status
+    wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
+    progress = SearchProgress(
+        brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
+        level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
+        generation=series.lineage.generations() if series.lineage is not None else 0,
+    )
+    about = [wanted, spec.search.summary(progress), f"sampler {spec.sampler.name}"]
+    if spec.repeats > 1:
+        about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
+    if spec.training.threads is not None:
+        about.append(f"threads {spec.training.threads}")
+    if spec.packing is not None:
+        about.append(f"packing {packing_words(spec.packing)}")
+        about += measured_ratio_lines(measured_ratios(study))
+        about += kept_apart_lines(kept_apart_in(study), 4)
+    if spec.training.gang != 1:
+        about.append(f"gangs {gang_words(study)}")
+    if spec.share is not None:
+        about.append(f"share {share_words(spec.share, 'slot' if spec.packing is None else 'device')}")
+    if spec.data is not None:
+        about.append(f"data: {data_words(spec)}")
+    if rules := study.rules.progress(study.state, 0.0):
+        about.append(f"stops at {', '.join(rules)}")
+    about.append(f"entry {study.seq - 1}")
+    if series.began > 1e9:  # younger than 2001: a real clock
+        about.append(datetime.fromtimestamp(series.began, UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    lines = [("about", " · ".join(about), 300)]
+    if status == "halted" and halted is not None:
+        lines.append(("halted", halt_words(spec, halted), 400))
+    elif study.state.exhausted:
+        lines.append(("about", exhausted_words(study), 400))
+    lines += [("about", notice, 400) for notice in notices_of(study)]
+    lines += [
+        ("about", f"Training warned, first in trial {trial}: {line}", 500) for line, trial in series.warnings.items()
+    ]
+    notes = "".join(f'<p class="{kind}">{text(words, most)}</p>' for kind, words, most in lines)
+    tiles = "".join(
+        f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
+        f'<div class="small">{text(small, 60)}</div></div>'
+        for label, value, small in key_numbers(series)
+    )
+    return (
+        f'<header><h1>{escape(study.name)} <span class="pill {status}">{status}</span></h1>'
+        f"{notes}{_links(links)}"
+        f'<p class="next">Next: <code>{escape(next_command(study))}</code></p></header>'
+        f'<section class="tiles">{tiles}</section>'
+    )
+
+
+def _links(links: Mapping[str, str]) -> str:
+    shown = []
+    for name, target in links.items():
+        scheme = target.partition(":")[0].lower() if ":" in target.split("/")[0] else ""
+        if scheme in ("", "http", "https", "file"):
+            shown.append(f'<a href="{escape(target)}">{text(name, 80)}</a>')
+        else:  # javascript: and its like are shown, never followed
+            shown.append(f"<span>{text(name, 80)}: <code>{escape(target)}</code></span>")
+    return f'<p class="links">{"".join(shown)}</p>' if shown else ""
+
+
+def key_numbers(series: Series) -> list[tuple[str, str, str]]:
+    """(label, value, small print) of the tiles in the head."""
+    study, spec, state = series.study, series.study.spec, series.study.state
+    best = study.best
+    tiles = []
+    if best is not None:
+        found = spread_of(state, best)
+        where = f"{found.short}, " if found is not None else ""
+        where += f"trial {best.trial} at {best.resource:,}{rule_words(spec)}"
+        tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
+    else:
+        what = "feasible" if state.infeasible_results else "finite"
+        tiles.append((f"best {series.metric}", "–", f"no {what} result yet"))
+    if spec.constraints:
+        names = ", ".join(spec.constraints)
+        tiles.append(("infeasible", f"{state.infeasible_results:,}", f"results; {names} should be at most 0"))
+    if len(spec.objectives) > 1:
+        tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(spec.objectives)} objectives"))
+    running = f", {granted_words(study)}" if state.running else ""
+    tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
+    tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
+    used = state.resource_used
+    if used and series.lineage is not None:  # each trial is a session of a longer training
+        planned = used + spec.repeats * sum(rung.units for rung in study.method.rungs())
+        tiles.append(("resource used", f"{used:,}", f"of {planned:,} planned"))
+    elif used:
+        full = spec.repeats * len(state.trials) * (spec.search.outline().max_resource or 0)
+        small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
+        tiles.append(("resource used", f"{used:,}", small))
+        if full / used > 1.005:
+            tiles.append(("saving", percent(1 - used / full), f"{full / used:.3g} times less training"))
+    paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
+    tiles.append(("wall time", duration(series.wall), paused))
+    share = series.utilization
+    if share is not None and spec.packing is None and spec.data is None:  # their own figures say it
+        of = f"{duration(series.busy)} of worker time"
+        of += ", of the slots it might use" if spec.share is not None else ""
+        tiles.append(("utilization", percent(share), of))
+    return tiles
+
+
+def best_parameters(series: Series) -> Section | None:
+    """The incumbent's parameters."""
+    study, spec, best = series.study, series.study.spec, series.study.best
+    if best is None:
+        return None
+    params = series.trials[best.trial].params
+    rows = [(name, parameter_value(params[name])) for name in spec.space if name in params]
+    rows += [
+        (f"{name} (constant)", parameter_value(item)) for name, item in spec.constants.items() if name not in params
+    ]
+    others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
+    metrics = table(("its other metrics", "value"), others) if others else ""
+    other = other_best_words(study)
+    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(spec)}."
+    words += f" By the other rule, {other}." if other else ""
+    return Section("Best parameters", text(words, 300), table(("parameter", "value"), rows) + metrics)
+
+
+def brackets(series: Series) -> Section | None:
+    """What each bracket took and brought, where there are several."""
+    if not series.brackets:
+        return None
+    bands, top = series.bands, max(band.rung.level for band in series.bands.all)
+    starts = bands.entry_levels or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
+    together = [[bracket] for bracket in starts] if bands.entry_levels else [ladder.numbers for ladder in bands.ladders]
+    rows = []
+    for numbers in together:
+        trials = [trial for trial in series.trials if trial.bracket in numbers]
+        best = min(trials, key=series.best_loss, default=None)
+        loss = math.inf if best is None else series.best_loss(best)
+        rows.append(
+            (
+                BracketView(numbers, "open").name,
+                f"{starts[numbers[0]]:,}",
+                f"{len(trials):,}",
+                f"{sum(len(trial.results) for trial in trials):,}",
+                f"{sum(trial.searched for trial in trials):,}",
+                f"{sum(trial.searched == top for trial in trials):,}",
+                number(series.study.metric_value(loss)) if loss < math.inf else "–",
+                f"{best.number}" if best is not None and loss < math.inf else "–",
+            )
+        )
+    columns = (
+        *("bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}"),
+        *(f"best {series.metric}", "by trial"),
+    )
+    if bands.entry_levels:
+        caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
+    elif len(set(starts.values())) == 1:
+        caption = "The same search several times, one after the other, each with rungs of its own."
+    else:
+        caption = (
+            "Each bracket has rungs of its own. Those that start low try many trials and drop most of them early; "
+            "those that start high train few for long, and are right where early results mislead."
+        )
+    return Section("Brackets", caption, table(columns, rows))
+
+
+def course(series: Series) -> Section | None:
+    """What changed the course of the study: ceilings that rose, halts, resumes, extensions."""
+    if not series.turns:
+        return None
+    rows = [(duration(time), *_turn(series, event)) for time, event in series.turns[:TURNS]]
+    shown = table(("time", "what", "why"), rows, 500) + _more(len(series.turns), TURNS)
+    return Section("Course of the study", "What changed its course, from outside or by its own rules.", shown)
+
+
+def _turn(series: Series, event: Turn) -> tuple[str, str]:
+    if isinstance(event, CeilingRaised):
+        words = series.bands.names.ceiling_line(event)
+        return f"rung {event.rung} opened", words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
+    if isinstance(event, StudyHalted):
+        return "halted", halt_words(series.study.spec, event)
+    if isinstance(event, StudyExtended):
+        return "extended", f"{event.configs:,} more configurations were asked for."
+    if isinstance(event, TrialExtended):
+        start = "from the start" if event.checkpoint is None else f"from {event.checkpoint.resource:,}"
+        return f"trial {event.trial} extended", f"To be trained to {event.target:,}, {start}, beyond the search."
+    if isinstance(event, TrialExtensionEnded):
+        return f"trial {event.trial} not extended", f"Not trained to {event.target:,}: {event.reason}"
+    return "resumed", "A controller went on with it."
+
+
+def _more(count: int, most: int) -> str:
+    return f"<p>and {count - most:,} more</p>" if count > most else ""
+
+
+def top_trials(series: Series) -> Section | None:
+    """The best trials with all their parameters."""
+    ranked = series.ranked_trials()[:TOP]
+    if not ranked:
+        return None
+    names = list(series.study.spec.space)
+    rows = []
+    for trial in ranked:
+        loss = series.best_loss(trial)
+        at = next(r.resource for r in trial.all_results if r.loss == loss)
+        own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
+        best = number(series.study.metric_value(loss))
+        bracket = [trial.bracket] * series.brackets
+        rows.append([trial.number, *bracket, best, at, trial.resource, trial_state(series.study, trial), *own])
+    caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
+    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
+    return Section("Top trials", caption, table(columns, rows, 60))
+
+
+def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]]:
+    """(time, (what, trial, when, why)) of everything that went wrong, in order."""
+    rows = [
+        (time, (f"attempt failed: {f.outcome}", f"{f.trial}", f"attempt {f.attempt} to {f.target:,}", f.message))
+        for time, f in series.failures
+    ]
+    for time, lost in series.abandoned:
+        where = "at" if series.trials[lost.trial].is_at(lost) else "on the way to"
+        when = f"{where} {series.bands.names.label(lost.bracket, lost.rung)}"
+        rows.append((time, ("trial abandoned", f"{lost.trial}", when, lost.reason)))
+    rows += [
+        (time, ("report ignored", f"{late.trial}", f"attempt {late.attempt}", late.reason))
+        for time, late in series.ignored
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def failures(series: Series) -> Section:
+    """What went wrong: abandoned trials first, then single attempts."""
+    rows = failure_rows(series)
+    diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
+    lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
+    if not rows and not diverged:
+        return Section("Failures", "None.")
+    caption = (
+        f"{plural(len(series.abandoned), 'trial')} abandoned, {plural(len(series.failures), 'attempt')} failed, "
+        f"{plural(diverged, 'training')} diverged, {plural(len(series.ignored), 'late report')} ignored; "
+        f"{duration(lost)} of worker time brought no result."
+    )
+    first = sorted(rows, key=lambda row: (row[1][0] != "trial abandoned", row[0]))[:FAILURES]
+    shown = [(duration(time), *cells) for time, cells in first]
+    body = table(("time", "what", "trial", "when", "why"), shown) if shown else ""
+    return Section("Failures", caption, body + _more(len(rows), FAILURES))

@@ -1,1 +1,0 @@
-"""All trials of a study as data within its page."""

@@ -1,0 +1,215 @@
+"""All trials of a study as data for the page: rows for the table, and what the section of one trial shows.
+
+The size is bounded: rows are there for every trial, curves, stories and logs as far as they fit, the best and the
+failed trials first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo_core.checkpoints.storage import log_path
+from hpo_core.report.curves import thinned_curve
+from hpo_core.report.series import Series, Span
+from hpo_core.report.style import rounded, scale, text
+from hpo_core.security.masking import masked
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.state import TrialRecord
+from hpo_core.views.failure_reasons import rank_named
+from hpo_core.views.formatting import duration, listed, number
+from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
+from hpo_core.views.summary import repeat_spread
+from hpo_core.views.trial_story import trial_state, trial_story, usage_words
+
+TAIL = 3_000
+"""Bytes of one log."""
+CURVE_BYTES, STORY_BYTES, LOG_BYTES, VISIT_BYTES = 1_500_000, 1_500_000, 400_000, 1_000_000
+"""Bytes of all trials together."""
+EPOCHS = 100
+"""Latest epochs of a trial whose visits are listed."""
+LOGS = 300
+"""Trials whose logs are looked for."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def trials_section(series: Series) -> str:
+    """HTML of the table and of the section of one trial, which ``trials.js`` fills; empty where there is no trial."""
+    if not series.trials:
+        return ""
+    return (
+        '<section class="card"><h2>All trials</h2>'
+        '<p class="caption">Click a title to sort, a number to see that trial. The filter takes words, and '
+        "comparisons of a column: <code>state=winner</code>, <code>trained_for&gt;=9</code>.</p>"
+        '<div class="bar"><input id="trials-filter" type="search" placeholder="Filter" aria-label="Filter">'
+        '<select id="trials-sort" aria-label="Sort"></select>'
+        '<button id="trials-back" aria-label="Page before">‹</button><span class="small" id="trials-count"></span>'
+        '<button id="trials-on" aria-label="Next page">›</button>'
+        '<button id="trials-csv">Download CSV</button></div>'
+        '<div class="scroll"><table id="trials" class="stack"></table></div></section>'
+        '<section class="card" id="trial" hidden></section>'
+    )
+
+
+def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any] | None:
+    """What ``trials.js`` shows; None where there is no trial.
+
+    Args:
+        series: of the study.
+        folder: of the study, for the ends of logs; None shows none.
+    """
+    if not series.trials:
+        return None
+    spec, best = series.study.spec, series.study.best
+    names = dict.fromkeys(spec.space)
+    for trial in series.trials:  # a journal from elsewhere may hold others
+        names |= dict.fromkeys(trial.params)
+    spans: dict[int, list[Span]] = {trial.number: [] for trial in series.trials}
+    for span in series.spans:
+        spans[span.trial].append(span)
+    measured = any(span.usage is not None for span in series.spans)
+    rows = [_cells(series, trial, spans[trial.number], measured=measured) for trial in series.trials]
+    drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
+    axis = drawn.axis(text(series.metric))
+    return {
+        "study": series.study.name,
+        "columns": [*rows[0], *names],
+        "params": len(names),
+        "rows": [
+            [*row.values(), *(_plain(trial.params.get(name)) for name in names)]
+            for row, trial in zip(rows, series.trials, strict=True)
+        ],
+        "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
+        "winner": None if best is None else best.trial,
+        "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
+        "details": _details(series, spans, folder),
+    }
+
+
+def _cells(series: Series, trial: TrialRecord, spans: Sequence[Span], *, measured: bool) -> dict[str, Any]:
+    """The row of a trial by column, without its parameters."""
+    study, spec = series.study, series.study.spec
+    loss = series.best_loss(trial)
+    at = next((r for r in trial.all_results if r.loss == loss), None)
+    found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
+    if series.brackets:
+        found["bracket"] = trial.bracket
+    found[f"best {series.metric}"] = None if at is None else _plain(study.metric_value(loss))
+    found["at"] = None if at is None else at.resource
+    if spec.repeats > 1:
+        repeats = None if at is None else repeat_spread(at, spec.metric.name)
+        found["std"] = None if repeats is None else _plain(repeats.std)
+        found["repeats"] = None if repeats is None else ", ".join(number(value, 5) for value in repeats.values)
+    last = trial.all_results[-1].metrics if trial.all_results else {}
+    found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
+    seconds = round(math.fsum(span.end - span.start for span in spans), 1)
+    found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
+    if measured:  # the largest memory, the others of the latest attempt
+        usages = [span.usage for span in spans if span.usage is not None]
+        found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
+        found["cores"] = usages[-1].cores if usages else None
+        found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what JSON or a number of JavaScript cannot hold becomes words."""
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 2**53):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
+
+
+def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
+    """Curve, story, attempts, visits and log by trial, the most wanted first, as far as each fits."""
+    found: dict[int, dict[str, Any]] = {}
+    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
+    study, partitions = series.study, PartitionNames.of(series.study.spec)
+
+    def keep(trial: TrialRecord, key: str, value: Any, budget: str) -> None:
+        size = len(json.dumps(value))
+        if value and size <= left[budget]:
+            left[budget] -= size
+            found.setdefault(trial.number, {})[key] = value
+
+    ranked = series.ranked_trials()
+    failed = [trial for trial in series.trials if trial.abandoned is not None]
+    wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
+    for place, trial in enumerate(wanted.values()):
+        keep(trial, "curve", thinned_curve(series, trial), "curve")
+        repeats = {r.resource: repeat_spread(r, study.spec.metric.name) for r in trial.all_results}
+        stds = {at: rounded(one.std) for at, one in repeats.items() if one is not None and one.std is not None}
+        keep(trial, "spread", stds, "curve")
+        if left["story"] > 0:
+            created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
+            keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")
+            keep(trial, "attempts", [_attempt(series, span) for span in spans[trial.number]], "story")
+        if partitions is not None and left["visits"] > 0:
+            keep(trial, "visits", _visits(trial, partitions), "visits")
+        if folder is not None and place < LOGS:
+            ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
+            keep(trial, "log", log_tail(folder, trial.number, trial.attempts, ranks), "log")
+    return found
+
+
+def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
+    """A row for each of the latest epochs: number, partitions in order, workers, those of validation, time."""
+    epochs = [epoch for result in trial.all_results for epoch in epochs_of(result.visits or (), names, result.together)]
+    return [
+        [
+            epoch.epoch,
+            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.units], VISITS_NAMED),
+            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.units], VISITS_NAMED),
+            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
+            duration(epoch.seconds),
+        ]
+        for epoch in epochs[-EPOCHS:]
+    ]
+
+
+def _attempt(series: Series, span: Span) -> list[Any]:
+    outcome = "running" if span.outcome is None else span.outcome.value
+    used = usage_words(span.usage, hops=series.study.spec.data is not None)
+    took = duration(span.end - span.start)
+    return [span.attempt, series.levels[span.level], outcome, duration(span.start), took, span.worker, used]
+
+
+def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:
+    """Name and end of the log of the latest attempt that has one; None where none has.
+
+    Args:
+        folder: of the study.
+        ranks: by attempt, the rank of its gang that failed.
+    """
+    for attempt in range(attempts - 1, max(-1, attempts - 4), -1):
+        place = log_path(trial, attempt, (ranks or {}).get(attempt, 0))
+        text = _end_of(folder / place)
+        if text.strip():
+            return place, text
+    return None
+
+
+def _end_of(path: Path) -> str:
+    """Empty unless it is a regular file; what a training printed for a terminal is made plain text."""
+    try:
+        # A link would show another file of this user in a page that is passed on; a pipe would make us wait.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        file.seek(max(0, found.st_size - TAIL))
+        raw = file.read(TAIL).decode("utf-8", "replace")
+    if found.st_size > TAIL:
+        raw = "… " + raw.partition("\n")[2]
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in _ESCAPES.sub("", raw).split("\n"))
+    return masked(terminal_text("\n".join(lines), lines=True))

@@ -1,0 +1,295 @@
+"""Results of several rungs as one score per trial.
+
+On each rung results are ranked, so their scale does not matter. On the base rung a trial's score is the normal
+quantile of its place. Those that went on to the next rung are ranked anew among themselves. They share out the scores
+that they had, in the new order: where rungs agree, they are the best of the rung below, and so the scores of all
+trials compare. These scores are blended with the normal quantiles of their places there, by how far the rungs agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from hpo_core.model.arithmetic import float_sum
+
+Array = NDArray[np.float64]
+
+_BELIEVED = 1.0
+"""Correlation of neighbouring rungs before any trial was on both, and how many trials that belief counts as."""
+_BELIEVED_TRIALS = 20.0
+
+
+class RankedScores(NamedTuple):
+    """A score per trial, low is good, and how closely it follows the score on the highest rung."""
+
+    values: Array
+    """NaN: no result yet."""
+    agreement: Array
+    """Correlation of the rung that a score is from with the highest rung, from 0 to 1."""
+
+
+def scored(results: Array) -> RankedScores:
+    """RankedScores from results.
+
+    Args:
+        results: a row per trial, a column per rung from the lowest on; NaN: not there; inf: diverged.
+    """
+    trials, rungs = results.shape
+    known = ~np.isnan(results.T)
+    values = np.full(trials, np.nan)
+    at = np.full(trials, -1)
+    agreement = np.ones(rungs)
+    for rung in range(rungs):
+        here = np.flatnonzero(known[rung])
+        if not len(here):
+            continue
+        places = _places(results[here, rung])
+        fresh = normal_quantile(places)
+        before = values[here]
+        old = ~np.isnan(before)
+        if old.any():
+            link = _agreement(values[at == at[here[old]].max()], before[old], fresh[old])
+            agreement[rung] = link
+            before = np.where(old, before, fresh)
+            shared = np.interp(places, (np.arange(len(here)) + 0.5) / len(here), np.sort(before))
+            fresh = _blended(shared, fresh, link)
+        values[here] = fresh
+        at[here] = rung
+    below = np.append(np.cumprod(agreement[::-1])[::-1][1:], 1.0)
+    return RankedScores(values, np.where(at >= 0, below[at], 1.0))
+
+
+def _blended(shared: Array, fresh: Array, link: float) -> Array:
+    """Blend shared and fresh scores to the mean and variance of the second of two correlated variables."""
+    own = math.sqrt(1.0 - link * link)
+    middle, spread = _mean_and_spread(shared)
+    together = link * (shared - middle) + own * fresh
+    wanted, has = math.sqrt((link * spread) ** 2 + own**2), link * spread + own
+    found: Array = link * middle + together * (wanted / has if has > 0 else 1.0)
+    return found
+
+
+def _places(results: Array) -> Array:
+    """Place of each in (0, 1); ties share the mean of theirs."""
+    n = len(results)
+    order = np.argsort(results)
+    ordered = results[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    places = np.empty(n)
+    if len(starts) == n:
+        places[order] = (np.arange(n) + 0.5) / n
+    else:
+        counts = np.diff(np.append(starts, n))
+        places[order] = np.repeat((starts + 0.5 * counts) / n, counts)
+    return places
+
+
+def _agreement(all_below: Array, below: Array, here: Array) -> float:
+    """Correlation of two rungs, from those on both.
+
+    They are the best of the lower rung, so correlation among them is lower than among all: Thorndike's second case.
+    """
+    n = len(below)
+    (middle, spread), (middle_here, spread_here) = _mean_and_spread(below), _mean_and_spread(here)
+    if n < 3 or spread == 0.0 or spread_here == 0.0:
+        return _BELIEVED
+    r = float(np.add.reduce((below - middle) * (here - middle_here))) / n / (spread * spread_here)
+    wider = max(1.0, _mean_and_spread(np.concatenate([all_below, below]))[1] / spread)
+    found = r * wider / math.sqrt(1.0 - r * r + (r * wider) ** 2)
+    weight = n / wider**2
+    return min(1.0, max(0.0, (weight * found + _BELIEVED_TRIALS * _BELIEVED) / (weight + _BELIEVED_TRIALS)))
+
+
+def _mean_and_spread(values: Array) -> tuple[float, float]:
+    """Mean and standard deviation: ``numpy.std`` alone takes ten times as long for the few values of a rung."""
+    middle = float(np.add.reduce(values)) / len(values)
+    apart = values - middle
+    return middle, math.sqrt(float(np.add.reduce(apart * apart)) / len(values))
+
+
+def normal_quantile(p: Array) -> Array:
+    """Inverse of the normal distribution function (Acklam's rational approximation, error below 1.2e-9 relative)."""
+    p = np.clip(np.asarray(p, dtype=np.float64), 1e-12, 1.0 - 1e-12)
+    tail = np.minimum(p, 1.0 - p)
+    q = np.sqrt(-2.0 * np.log(tail))
+    outer = _polynomial(_C, q) / _polynomial(_D, q)
+    r = (p - 0.5) ** 2
+    inner = (p - 0.5) * _polynomial(_A, r) / _polynomial(_B, r)
+    found: Array = np.where(tail < 0.02425, np.where(p < 0.5, outer, -outer), inner)
+    return found
+
+
+def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+    found = np.full_like(x, coefficients[0])
+    for one in coefficients[1:]:
+        found *= x
+        found += one
+    return found
+
+
+_A = (-3.969683028665376e01, 2.209460984245205e02, -2.759285104469687e02, 1.383577518672690e02, -3.066479806614716e01,
+      2.506628277459239e00)  # fmt: skip
+_B = (-5.447609879822406e01, 1.615858368580409e02, -1.556989798598866e02, 6.680131188771972e01, -1.328068155288572e01,
+      1.0)  # fmt: skip
+_C = (-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e00, -2.549732539343734e00,
+      4.374664141464968e00, 2.938163982698783e00)  # fmt: skip
+_D = (7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e00, 3.754408661907416e00, 1.0)
+
+
+_MOST_RUNGS = 16
+_FINAL = math.inf
+"""Rung of a value that was not reported as an intermediate one."""
+_PACKED = 4 * 8
+"""Bytes of one result."""
+PAST = "hpo:past"
+"""System attribute of trials that are from an earlier study."""
+
+
+class Results(NamedTuple):
+    """Trials with results, and those whose first result is awaited."""
+
+    params: Sequence[Mapping[str, Any]]
+    results: Array
+    """A row per trial, a column per rung from the lowest on; low is good; NaN: not there; inf: diverged."""
+    past: NDArray[np.bool_]
+    """Which are from earlier studies, so that their losses may be on another scale."""
+    pending: Sequence[Mapping[str, Any]]
+
+
+class Read(NamedTuple):
+    """The results of one trial, packed."""
+
+    params: Mapping[str, Any]
+    names: frozenset[str]
+    """Names of its parameters; the same object for the same names."""
+    distributions: Mapping[str, BaseDistribution]
+    packed: bytes
+    """For each result four floats: step, value, violation of constraints, 1 for a trial of an earlier study. Bytes of
+    a thousand trials are joined ten times as fast as their numbers are made an array."""
+
+
+class TrialReader:
+    """Reads trials; of those that have ended it keeps what it read, as long as they are the same objects."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[FrozenTrial, Read]] = {}
+        self._names: dict[frozenset[str], frozenset[str]] = {}
+
+    def read(self, trials: Sequence[FrozenTrial]) -> list[Read]:
+        """Read trials; the order stays."""
+        kept = self._kept
+        if len(kept) > 2 * len(trials) + 100:  # most are no longer shown
+            kept = self._kept = {id(trial): kept[id(trial)] for trial in trials if id(trial) in kept}
+        found = []
+        for trial in trials:
+            known = kept.get(id(trial))  # it holds the trial, so that nothing else has this id
+            if known is not None:
+                found.append(known[1])
+                continue
+            one = self._read(trial)
+            found.append(one)
+            if trial.state.is_finished():
+                kept[id(trial)] = (trial, one)
+        return found
+
+    def _read(self, trial: FrozenTrial) -> Read:
+        found = {float(step): value for step, value in list(trial.intermediate_values.items())}
+        if trial.state == TrialState.COMPLETE:
+            assert trial.values is not None
+            if not found or found[max(found)] != trial.values[0]:
+                found[_FINAL] = trial.values[0]
+        elif trial.state == TrialState.PRUNED and not found:
+            found[-_FINAL] = math.nan
+        distributions = trial.distributions
+        names = frozenset(distributions)
+        violation, past = _violation(trial), float(PAST in trial.system_attrs)
+        packed = np.array([(step, value, violation, past) for step, value in found.items()], dtype=np.float64).tobytes()
+        return Read(trial.params, self._names.setdefault(names, names), distributions, packed)
+
+
+def of_one_objective(reads: Sequence[Read], direction: StudyDirection) -> Results:
+    """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
+
+    A pruned trial without a value is the worst of the lowest rung. One that violates constraints ranks behind all
+    that do not, by how much.
+    """
+    packed = [read.packed for read in reads]
+    counts = np.fromiter(map(len, packed), np.intp, len(packed)) // _PACKED
+    counts = counts[counts > 0]
+    steps, losses, violations, past = np.frombuffer(b"".join(packed)).reshape(-1, 4).T
+    losses = -losses if direction == StudyDirection.MAXIMIZE else losses.copy()
+    losses[np.isnan(losses)] = math.inf
+    first = np.cumsum(counts) - counts
+    results = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses, violations[first])
+    params = [read.params for read in reads if read.packed]
+    return Results(params, results, past[first] > 0, [read.params for read in reads if not read.packed])
+
+
+def of_several_objectives(
+    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], weights: Array
+) -> Results:
+    """One result per complete trial: the largest of its weighted places, objective by objective.
+
+    That is ParEGO (Knowles 2006) on places: with other weights each time, the whole front is approached.
+    """
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    params = [trial.params for trial in done]
+    pending = [trial.params for trial in trials if trial.state == TrialState.RUNNING]
+    if not done:
+        return Results([], np.zeros((0, 1)), np.zeros(0, dtype=np.bool_), pending)
+    signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
+    losses = np.array([trial.values for trial in done]) * signs
+    places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
+    joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
+    violations = np.array([_violation(trial) for trial in done])
+    past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
+    return Results(params, by_rung(np.arange(len(done)), np.zeros(len(done)), joined, violations), past, pending)
+
+
+def _violation(trial: FrozenTrial) -> float:
+    """Sum of what is above 0 of the constraints that a trial carries (Optuna 5: ``trial.set_constraint``)."""
+    attrs = trial.system_attrs
+    if not attrs:
+        return 0.0
+    found = list(attrs.get("constraints") or ())
+    found += [value for name, value in attrs.items() if name.startswith("constraints:")]
+    return float_sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
+
+
+def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array, violations: Array) -> Array:
+    """A row per trial and a column per step, from the lowest on, of results given by row and step."""
+    rungs = sorted(set(steps.tolist()))
+    table = np.full((len(violations), max(1, len(rungs))), np.nan)
+    table[rows, np.searchsorted(rungs, steps)] = losses
+    if len(rungs) and rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
+        table[~np.isnan(table[:, 0]), 1] = math.inf
+        table = table[:, 1:]
+    table = _thinned(table)
+    if violations.any():
+        for column in range(table.shape[1]):
+            here = np.flatnonzero(~np.isnan(table[:, column]))
+            pairs = np.stack([violations[here], table[here, column]], axis=1)
+            table[here, column] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    return table
+
+
+def _thinned(table: Array) -> Array:
+    """Keep at most 16 columns, those where many trials ended, so that a study that reports each step is not dear."""
+    if table.shape[1] <= _MOST_RUNGS:
+        return table
+    last = table.shape[1] - 1 - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
+    ended = np.bincount(last, minlength=table.shape[1])
+    ended[[0, -1]] = len(table) + 1
+    kept = np.sort(np.argsort(-ended, kind="stable")[:_MOST_RUNGS])
+    thinned = table[:, kept]  # a trial that ended between two kept rungs counts by its result at the lower one
+    lost = np.flatnonzero(np.isnan(thinned).all(axis=1))
+    thinned[lost, 0] = table[lost, last[lost]]  # it reported on none of them
+    return thinned

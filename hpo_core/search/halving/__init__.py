@@ -1,1 +1,0 @@
-"""What the methods of the successive halving family share: rungs, brackets, rankings."""

@@ -1,1 +1,0 @@
-"""What population based training decides: who is fitter, and how parameters change."""

@@ -1,0 +1,64 @@
+"""The most that a study may claim of a pool, where an operator sets a bound (``HPO_ALLOWED_SHARE``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+from pydantic import ValidationError
+
+from hpo_core.model.errors import SpecError
+from hpo_core.spec.packing import read_packing
+from hpo_core.spec.sections import ShareSpec
+from hpo_core.spec.study_file import read_yaml
+from hpo_core.spec.validation_errors import explain
+
+ALLOWED_SHARE = "HPO_ALLOWED_SHARE"
+
+
+def allowed_share(environment: Mapping[str, str]) -> ShareSpec | None:
+    """The most that a study may claim of a pool, as ``HPO_ALLOWED_SHARE`` says; None: the operator sets no bound.
+
+    Raises:
+        SpecError: it does not read like ``share`` of a study file.
+    """
+    text = environment.get(ALLOWED_SHARE, "").strip()
+    if not text:
+        return None
+    given = None
+    try:
+        given, _ = read_yaml(text)
+        return ShareSpec.model_validate(read_packing(given))
+    except (yaml.YAMLError, ValidationError) as error:
+        why = (
+            explain(error, ALLOWED_SHARE, given, {}, whole=ShareSpec)
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
+        raise SpecError(
+            f"{ALLOWED_SHARE} = {text!r}: write it as share of a study file, such as {{weight: 2, priority: 1}}. {why}"
+        ) from None
+
+
+def excess(share: ShareSpec | None, most: ShareSpec, *, at_address: bool) -> str:
+    """What a study claims of a pool beyond the most that it may; empty: nothing.
+
+    Args:
+        at_address: whether it runs on a cluster that others use as well.
+    """
+    if share is None:
+        return "share is absent, so the study would take every slot that it finds at that address" if at_address else ""
+    if share.weight > most.weight:
+        return f"share.weight = {share.weight:g} is more than {most.weight:g}"
+    if share.priority > most.priority:
+        return f"share.priority = {share.priority} is more than {most.priority}"
+    if share.preempt is not None and most.preempt is None:
+        return f"share.preempt = {share.preempt:g} ends attempts of other studies"
+    if share.preempt is not None and most.preempt is not None and share.preempt < most.preempt:
+        return f"share.preempt = {share.preempt:g} is less than {most.preempt:g} seconds"
+    if at_address and share.pool != most.pool:
+        named = "none is named" if most.pool is None else f"the pool is {most.pool!r}"
+        return f"share.pool = {share.pool!r} leaves nothing to the other studies at that address ({named})"
+    if share.slots is not None and (most.slots is None or share.slots < most.slots):
+        return f"share.slots = {share.slots} makes the pool smaller for all of its studies"
+    return ""

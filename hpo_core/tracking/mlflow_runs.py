@@ -1,0 +1,393 @@
+"""What the runs of a study and of its trials show beside tags: parameters, status, description. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from hpo_core.model.events import Reproduced
+from hpo_core.model.space import NumberParameter
+from hpo_core.model.stage import FURTHER
+from hpo_core.security.untrusted_text import markdown_code, markdown_text
+from hpo_core.spec import StudySpec
+from hpo_core.state import TrialRecord
+from hpo_core.tracking.tracked_study import TrackedStudy, TrialNotes
+from hpo_core.tracking.tracker_links import LONGEST_TAG, legal_key, param_value, tag_value
+from hpo_core.views.rungs import entry_levels, halt_words
+from hpo_core.views.summary import (
+    StudySummary,
+    constraint_words,
+    front_members,
+    other_best_words,
+    rule_words,
+    spread_of,
+    summarize,
+)
+
+_LONGEST_LIST = 250
+_LONGEST_FRONT = 20
+"""Rows of the table in the study's description."""
+
+
+def trial_name(number: int) -> str:
+    """Run name of a trial."""
+    return f"trial-{number:05d}"
+
+
+def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
+    """Parameters of a trial, and logarithms where the space is logarithmic: MLflow's axes are linear.
+
+    ``study`` tells trials apart on a page that compares several studies; within one it does not differ, and MLflow
+    leaves it out of the axes by itself.
+    """
+    shown = {legal_key(name): param_value(value) for name, value in (spec.constants | trial.params).items()}
+    for name, value in trial.params.items():
+        parameter = spec.space.get(name)
+        if not isinstance(parameter, NumberParameter) or not parameter.log:
+            continue
+        if isinstance(value, int | float) and value > 0:
+            shown.setdefault(legal_key(f"log10_{name}"), repr(round(math.log10(value), 6)))
+    shown.setdefault("study", spec.study)
+    return shown
+
+
+def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -> tuple[str, float | None]:
+    """MLflow status of a trial's run, and when it last ended (None: never)."""
+    trial, notes = fold.state.trials[number], fold.trials[number]
+    status = trial.status
+    if status == "abandoned":
+        return "FAILED", notes.ended
+    if status in ("paused", "stopped"):
+        return "FINISHED", notes.ended
+    if not has_controller:
+        return "KILLED", fold.time
+    if status != "running" and fold.state.halted is not None:
+        return "KILLED", notes.ended or fold.time
+    return "RUNNING", notes.ended
+
+
+def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, str]:
+    """MLflow status of the study's run, and our own word for it."""
+    status = fold.status
+    if status == "finished":
+        return "FINISHED", status
+    if status == "halted":
+        return "KILLED", status
+    return ("RUNNING", status) if has_controller else ("KILLED", "interrupted")
+
+
+def study_params(spec: StudySpec) -> dict[str, str]:
+    """What was asked for, flattened: ``search.configs``, ``space.lr``, ..."""
+    plain = spec.plain()
+    shown: dict[str, str] = {}
+    for part in ("objective", "metric", "seed", *(["repeats"] if spec.repeats > 1 else []), "search", "sampler"):
+        _flatten(part, plain[part], shown)
+    if len(spec.objectives) > 1:
+        shown["metrics"] = param_value(", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives))
+    _flatten("stop", {key: value for key, value in plain["stop"].items() if value is not None}, shown)
+    _flatten("constants", spec.constants, shown)
+    for name, parameter in spec.space.items():
+        given = json.dumps(parameter.model_dump(mode="json", exclude_defaults=True))
+        shown[legal_key(f"space.{name}")] = param_value(given)
+    return shown
+
+
+def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "", charts: str = "") -> str:
+    """Markdown above a study's run: what it searches, its best, and where to look next."""
+    spec, state = fold.spec, fold.state
+    created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
+    trials = f"; [all trials in a table, best first]({table}), [charts]({charts})" if table else ""
+    lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
+    best = state.incumbent
+    if best is not None and len(spec.objectives) == 1:
+        found = spread_of(state, best)
+        around = f"{found.short} " if found is not None else ""
+        lines.append(
+            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} {around}"
+            f"by {trial_name(best.trial)} after {best.resource} units{rule_words(spec)}, "
+            f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
+        )
+    if other := other_best_words(fold.study):
+        lines.append(f"- {markdown_text(other)}")
+    if len(spec.objectives) > 1:
+        numbers = sorted({member.trial for member in state.front})
+        lines.append(
+            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials, below (tag `hpo.pareto` "
+            "= `front`, file `front.json`)"
+        )
+    lines += [
+        f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
+        f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
+        f"- objective: `{spec.objective or 'driven by hand'}`",
+    ]
+    if words := constraint_words(spec, state.infeasible_results):
+        lines.append(f"- constraints: {markdown_text(words)}")
+    if enter := entry_levels(spec):
+        places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
+        lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")
+    lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
+    if state.halted is not None:
+        lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
+    if len(spec.objectives) > 1:
+        lines += front_table(fold)
+    lines += [
+        "",
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
+        f"went on when, and why. `hpo show {spec.study}` tells more.",
+        *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
+    ]
+    return "\n".join(lines)
+
+
+def front_table(fold: TrackedStudy) -> list[str]:
+    """The Pareto front as a Markdown table, best first in the first objective; empty where there is none yet."""
+    members = front_members(fold.spec, fold.state)
+    if not members:
+        return []
+    names = [markdown_text(metric.name) for metric in fold.spec.objectives]
+    lines = ["", f"| trial | trained to | {' | '.join(names)} | parameters |", "| --- " * (len(names) + 3) + "|"]
+    for member in members[:_LONGEST_FRONT]:
+        values = " | ".join(f"{value:.6g}" for value in member.values.values())
+        params = markdown_code(json.dumps(member.params))
+        lines.append(f"| {trial_name(member.trial)} | {member.resource} | {values} | {params} |")
+    if (more := len(members) - _LONGEST_FRONT) > 0:
+        lines += ["", f"{more} more are in `front.json`."]
+    return lines
+
+
+def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _flatten(f"{key}.{name}", item, into)
+    elif isinstance(value, list):
+        text = json.dumps(value)
+        into[legal_key(key)] = text if len(text) <= _LONGEST_LIST else f"{len(value)} items"
+    else:
+        into[legal_key(key)] = param_value(value)
+
+
+PARENT_RUN = "mlflow.parentRunId"
+CURSOR = "hpo.projected_seq"
+DIGEST = "hpo.projected_digest"
+"""Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
+
+_COLORS = {"front": "#d9480f", "dominated": "#adb5bd"}
+"""By place on the Pareto front: MLflow draws each run in a colour of its own, among which no front is seen."""
+
+
+class _Trial(NamedTuple):
+    """What the tags of a trial's run are read from."""
+
+    fold: TrackedStudy
+    record: TrialRecord
+    notes: TrialNotes
+    reproduced: Reproduced | None
+    """How it came to be, in a later generation of a population."""
+
+
+TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
+    "hpo.kind": lambda trial: "trial",
+    "hpo.trial": lambda trial: trial.record.number,
+    "hpo.bracket": lambda trial: trial.record.bracket,
+    "hpo.rung": lambda trial: _rung_of(trial),
+    "hpo.resource": lambda trial: trial.record.resource,
+    "hpo.state": lambda trial: trial.record.status,
+    "hpo.parent": lambda trial: trial.record.parent,
+    "hpo.generation": lambda trial: _in_population(trial, 0, "generation"),
+    "hpo.member": lambda trial: _in_population(trial, trial.record.number, "member"),
+    "hpo.initiator": lambda trial: _in_population(trial, None, "initiator"),
+    "hpo.opponent": lambda trial: _in_population(trial, None, "opponent"),
+    "hpo.worker": lambda trial: trial.notes.worker,
+    "hpo.device": lambda trial: trial.notes.device,
+    "hpo.outcome": lambda trial: trial.notes.outcome,
+    "hpo.failure": lambda trial: trial.notes.failure,
+    "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
+    "hpo.feasible": lambda trial: _feasible(trial),
+    "hpo.violation": lambda trial: trial.record.all_results[-1].total_violation if trial.record.infeasible else None,
+    "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
+    "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
+    "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
+    "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
+    "hpo.abandoned": lambda trial: trial.record.abandoned and trial.record.abandoned.reason,
+}
+"""Tags of a trial's run, one a line; an empty value is no tag."""
+
+STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
+    "hpo.trials": lambda study: study.trials,
+    "hpo.jobs": lambda study: study.jobs,
+    "hpo.failed_attempts": lambda study: study.failed_attempts,
+    "hpo.abandoned_trials": lambda study: study.abandoned,
+    "hpo.resource_used": lambda study: study.resource,
+    "hpo.halted": lambda study: study.reason,
+    "hpo.infeasible_results": lambda study: study.infeasible if study.constraints else None,
+    "hpo.stop_rule": lambda study: study.rule,
+    "hpo.best_trial": lambda study: study.best and study.best.trial,
+    "hpo.best_value": lambda study: study.best and repr(study.best.value),
+    "hpo.best_spread": lambda study: study.best and study.best.spread and study.best.spread.words,
+    "hpo.best_resource": lambda study: study.best and study.best.resource,
+    "hpo.best_params": lambda study: study.best and json.dumps(study.best.params),
+    "hpo.front_size": lambda study: len(study.front) if study.front and len(study.front[0].values) > 1 else None,
+}
+"""Tags of the study's run that change as it goes on, one a line; None is no tag."""
+
+
+def identity(fold: TrackedStudy) -> dict[str, str]:
+    """Tags that tell this study from all others, also from a deleted one of the same name."""
+    return {"hpo.study": fold.spec.study, "hpo.created": repr(fold.created)}
+
+
+def source_tags(spec: StudySpec) -> dict[str, str]:
+    """What MLflow shows as the source of a run."""
+    return {"mlflow.source.name": spec.objective or "driven by hand", "mlflow.source.type": "LOCAL"}
+
+
+def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:
+    """Tags of a trial's run."""
+    trial = _Trial(fold, fold.state.trials[number], fold.trials[number], fold.state.reproduced.get(number))
+    values = {key: value_of(trial) for key, value_of in TRIAL_TAGS.items()}
+    return {PARENT_RUN: parent_run, **identity(fold), **source_tags(fold.spec)} | {
+        key: tag_value(str(value)) for key, value in values.items() if value is not None and value != ""
+    }
+
+
+def _rung_of(trial: _Trial) -> int:
+    """The rung that its running or latest job is for, as a place in its ladder."""
+    record = trial.record
+    searching = record.granted is not None and record.granted.rung != FURTHER
+    rung = record.granted.rung if record.granted is not None and searching else record.rung
+    return trial.fold.names.place(record.bracket, rung)[1]
+
+
+def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | None:
+    """A field of how it came to be; ``at_first`` in generation 0; None where there is no population."""
+    if not trial.fold.state.has_members:
+        return None
+    found: int | None = at_first if trial.reproduced is None else getattr(trial.reproduced, field)
+    return found
+
+
+def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
+    """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
+    if len(fold.spec.objectives) == 1 or all(result.loss is None or result.infeasible for result in trial.results):
+        return None
+    return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
+
+
+def _feasible(trial: _Trial) -> str | None:
+    """``true`` or ``false``: whether the latest finite result satisfies the constraints; None where there are none."""
+    if not trial.fold.spec.constraints or trial.record.loss is None:
+        return None
+    return "false" if trial.record.infeasible else "true"
+
+
+def study_tags(
+    fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "", table: str = "", charts: str = ""
+) -> dict[str, str]:
+    """Tags of the study's run that change as it goes on.
+
+    Args:
+        loading: how the best model is loaded, for the description.
+        table: link to the table of its trials.
+        charts: link to their charts.
+    """
+    summary = summarize(fold.study)
+    values: dict[str, object] = {
+        **source_tags(fold.spec),
+        "hpo.status": status,
+        "mlflow.note.content": description(fold, status, loading=loading, table=table, charts=charts),
+        "hpo.best_run": best_run,
+    }
+    values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}
+    return {key: tag_value(str(value)) for key, value in values.items() if value is not None}
+
+
+_TAG = "mlflow.sharedViewState."
+_SECTION = "hpo"
+_MOST_CHARTS = 6
+_MOST_PARAMETERS = 12
+"""More columns than a screen shows."""
+
+
+def table_tag(identity: Mapping[str, str]) -> str:
+    """The experiment's tag that holds the table of one study."""
+    return _TAG + _key(identity)
+
+
+def table_link(identity: Mapping[str, str], experiment_id: str, *, charts: bool = False) -> str:
+    """A link from any page of the same MLflow, to the table or to the charts of the same trials."""
+    link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={_key(identity)}&workflowType=machine_learning"
+    return link + "&compareRunsMode=CHART" if charts else link
+
+
+def trial_table(spec: StudySpec, identity: Mapping[str, str], logarithmic: Collection[str] = ()) -> str:
+    """What the tag holds: the trials of this study alone, best final value first, and its charts.
+
+    Args:
+        logarithmic: objectives whose curves have a logarithmic axis.
+    """
+    finals = [_column("metrics", legal_key(f"final_{metric.name}")) for metric in spec.objectives]
+    names = [legal_key(name) for name in list(spec.space)[:_MOST_PARAMETERS]]
+    tags = ["hpo.state", "hpo.rung", *(["hpo.pareto"] if len(finals) > 1 else [])]
+    columns = [*finals, _column("metrics", "trained_to"), *(_column("params", name) for name in names)]
+    which = {**identity, "hpo.kind": "trial"}
+    table = {
+        "searchFilter": " and ".join(f"tags.`{key}` = '{value}'" for key, value in which.items()),
+        "orderByKey": finals[0],
+        "orderByAsc": spec.objectives[0].mode == "min",
+        "selectedColumns": columns + [_column("tags", tag) for tag in tags],
+        "columnOrder": [],
+        "runsHiddenMode": "SHOW_ALL" if len(finals) > 1 else "FIRST_20_RUNS",  # the front may be longer
+    }
+    charts = {
+        "compareRunCharts": _charts(spec, logarithmic),
+        "compareRunSections": [_section(_SECTION), _section("Model metrics"), _section("System metrics")],
+        "isAccordionReordered": True,  # else MLflow sorts the sections by name
+    }
+    whole = json.dumps(table | charts)
+    return whole if len(whole) <= LONGEST_TAG else json.dumps(table)
+
+
+def _charts(spec: StudySpec, logarithmic: Collection[str]) -> list[dict[str, Any]]:
+    """The objectives against each other, and the curve of each; MLflow adds a chart of every other metric."""
+    finals = [legal_key(f"final_{metric.name}") for metric in spec.objectives]
+    charts: list[dict[str, Any]] = []
+    if len(finals) > 1:
+        axes = {axis: {"key": key, "type": "METRIC"} for axis, key in zip(("xaxis", "yaxis"), finals, strict=False)}
+        charts.append({"type": "SCATTER", **axes, "runsCountToCompare": 100})
+    if len(finals) > 2:
+        chosen = {"selectedMetrics": finals[:_MOST_PARAMETERS], "selectedParams": [], "showAllRuns": True}
+        charts.append({"type": "PARALLEL", **chosen})
+    charts += [_curve(metric.name, metric.name in logarithmic) for metric in spec.objectives[:_MOST_CHARTS]]
+    common = {"metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
+    return [{"uuid": f"{_SECTION}-{number}", **common, **chart} for number, chart in enumerate(charts)]
+
+
+def _curve(metric: str, logarithmic: bool) -> dict[str, Any]:
+    return {
+        "type": "LINE",
+        "metricKey": legal_key(metric),
+        "scaleType": "log" if logarithmic else "linear",
+        "range": {},
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "lineSmoothness": 0,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+
+
+def _section(name: str) -> dict[str, Any]:
+    return {"uuid": name, "name": name, "display": True, "isReordered": False, "isGenerated": True}
+
+
+def _column(kind: str, name: str) -> str:
+    return f"{kind}.`{name}`"
+
+
+def _key(identity: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()[:20]

@@ -1,1 +1,0 @@
-"""Trained models in the form that MLflow's own functions load."""

@@ -1,0 +1,189 @@
+"""Links to MLflow's pages. Imports no MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from hpo_core.home import Home
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
+from hpo_core.security.masking import masked, without_credentials
+from hpo_core.security.private_files import write_private
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+
+_KIND = "workflowType=machine_learning"
+"""MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
+
+
+def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
+    """The page of a run; for a store without a server, the command that starts one."""
+    return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
+
+
+def experiments_url(tracking_uri: str) -> str:
+    """The page of all experiments, or the command as above."""
+    return _page(tracking_uri, f"/experiments?{_KIND}")
+
+
+def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids: Sequence[str]) -> str:
+    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above.
+
+    Args:
+        experiment_ids: all experiments the runs are in.
+    """
+    ids = [experiment_ids] if isinstance(experiment_ids, str) else list(experiment_ids)
+    runs = quote(json.dumps(list(run_ids), separators=(",", ":")))
+    experiments = quote(json.dumps(ids, separators=(",", ":")))
+    return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
+
+
+def shown_uri(tracking_uri: str) -> str:
+    """A tracking URI fit for a log: without its user and password."""
+    return without_credentials(tracking_uri)
+
+
+def reason_of(error: BaseException) -> str:
+    """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
+    text = masked(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def _page(tracking_uri: str, place: str) -> str:
+    if urlsplit(tracking_uri).scheme in ("http", "https"):
+        return f"{shown_uri(tracking_uri).rstrip('/')}/#{place}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(shown_uri(tracking_uri))}"
+
+
+_LONGEST_KEY = 250
+_LONGEST_PARAM = 6000
+LONGEST_TAG = 5000  # 8000 in MLflow's own store; older servers and other ones take 5000
+_FORBIDDEN = re.compile(r"[^\w/. \-]")
+
+
+@lru_cache(maxsize=4096)
+def legal_key(name: str) -> str:
+    """``name`` where MLflow takes it, else a likeness that no other name is turned into.
+
+    >>> legal_key("val/loss"), legal_key("f1@5")
+    ('val/loss', 'f1_5-d78748')
+    """
+    path = posixpath.normpath(name)
+    if (
+        name == path
+        and name != "."
+        and not name.startswith(("..", "/"))
+        and len(name) <= _LONGEST_KEY
+        and not _FORBIDDEN.search(name)
+    ):
+        return name
+    likeness = _FORBIDDEN.sub("_", name).replace("/", "_").strip(".")[: _LONGEST_KEY - 10]
+    return f"{likeness or 'unnamed'}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def param_value(value: Any) -> str:
+    """A parameter's value as text; PostgreSQL takes no NUL, and nobody a half of a character."""
+    return _cut(terminal_text(str(value), lines=True), _LONGEST_PARAM)
+
+
+def tag_value(value: Any) -> str:
+    """A tag's value as text."""
+    return _cut(terminal_text(str(value), lines=True), LONGEST_TAG)
+
+
+def milliseconds(seconds: float) -> int:
+    """A time as MLflow wants it; never 0, which it takes for "now"."""
+    return max(1, round(seconds * 1000))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 4] + " ..."
+
+
+def usage_metrics(usage: Usage) -> dict[str, float]:
+    """What an attempt used, named as MLflow names its own system metrics, where it has one.
+
+    >>> usage_metrics(Usage(memory=212_000_000, cores=1.5, compute=0.25))
+    {'system/system_memory_usage_megabytes': 212.0, 'system/cpu_utilization_percentage': 150.0, \
+'system/gpu_0_utilization_percentage': 25.0}
+    """
+    known = {
+        "system/system_memory_usage_megabytes": usage.memory / 1e6,
+        "system/cpu_utilization_percentage": usage.cores * 100,
+        "system/gpu_0_memory_usage_megabytes": None if usage.device_memory is None else usage.device_memory / 1e6,
+        "system/gpu_0_utilization_percentage": None if usage.compute is None else usage.compute * 100,
+        "system/startup_seconds": usage.startup_seconds,
+        "system/seconds_per_unit": usage.unit_seconds,
+    }
+    return {key: value for key, value in known.items() if value}
+
+
+_NAME = "mlflow.json"
+
+
+class ProjectionPlace(msgspec.Struct, frozen=True):
+    tracking_uri: str
+    """Without its password."""
+    experiment_id: str
+    run_id: str
+    url: str
+    """A web page, or the command that serves one."""
+    compare: str = ""
+    """The same for the comparison of the best trials; noted when the study ends."""
+
+
+def write_place(folder: Path, place: ProjectionPlace) -> None:
+    """Replace the file in one step."""
+    write_private(folder / _NAME, msgspec.json.encode(place))
+
+
+def read_place(folder: Path) -> ProjectionPlace | None:
+    """What was left there; None if nothing (or nothing readable) was."""
+    try:
+        return msgspec.json.decode((folder / _NAME).read_bytes(), type=ProjectionPlace)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def note_trouble(folder: Path, reason: str, tracker: str = "MLflow") -> None:
+    """Leave word that a tracker cannot be reached now (empty: it can), for whoever would wait for it."""
+    with contextlib.suppress(OSError):
+        if reason:
+            write_private(_trouble(folder, tracker), reason.encode())
+        else:
+            _trouble(folder, tracker).unlink(missing_ok=True)
+
+
+def in_trouble(folder: Path, tracker: str = "MLflow") -> bool:
+    """Whether the last attempt to reach a tracker failed."""
+    return _trouble(folder, tracker).exists()
+
+
+def _trouble(folder: Path, tracker: str) -> Path:
+    return folder / f"{tracker.lower()}.trouble"
+
+
+def dashboard_command(url: str) -> str:
+    """The command that shows a storage in Optuna's dashboard; a password is left out."""
+    return f"optuna-dashboard {shlex.quote(without_credentials(url))}"
+
+
+def optuna_links(home: Home, spec: StudySpec) -> dict[str, str]:
+    """For the report and the command line; empty where the study is not copied."""
+    try:
+        url = home.optuna_storage(spec)
+    except SpecError:
+        return {}
+    return {} if url is None else {"Optuna": dashboard_command(url)}

@@ -1,0 +1,331 @@
+"""RunningChild: the zygote's view of the child in which an attempt trains: its life, its limits, its report.
+
+::
+
+    TRAINING ── stop(): a limit, its share, a cancel ──▶ STOPPING ─┐  SIGTERM; after the grace period SIGKILL,
+        │                                                          ├─▶ and again every second
+        ├────── its report came ─────────────────────▶ REPORTED ───┘
+        └────── the process ended by itself ──────────────────────▶ ENDED: reaped; final_report() says how
+
+The limits hold while it is TRAINING: ``timeout`` for the whole job, ``storage_timeout`` while a checkpoint is written
+or read, ``stall_timeout`` for a step otherwise, and the memory of its share. A standstill of the zygote itself
+(SIGSTOP, a suspended machine) counts for none of them; its seconds are told as ``Report.stood_still``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Container
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stopwatch import Stopwatch
+from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.training.child.attempt_log import AttemptLog
+from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
+from hpo_core.training.child.meter import Meter
+from hpo_core.training.child.processes import process_state
+from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.out_of_memory import (
+    MEMORY_CURE,
+    OomKills,
+    aborted_for_memory,
+    exceeded,
+    oom_kills,
+    outcome_of_sigkill,
+    refused,
+)
+from hpo_core.training.request import JobRequest
+
+_READS_PER_TURN = 16
+"""Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
+_READS_TO_DRAIN = 256
+"""Reads that empty any pipe, once nobody writes to it."""
+_LIMIT_GRACE = 0.1
+"""Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
+LOOK_SECONDS = 1.0
+"""Longest time between two looks at the limits; an eighth of the shortest limit where that is less."""
+
+
+class ChildState(Enum):
+    """States of a child."""
+
+    TRAINING = "training"
+    STOPPING = "stopping"
+    REPORTED = "reported"
+    ENDED = "ended"
+
+
+def _look_seconds(*limits: float | None) -> float:
+    return min([LOOK_SECONDS, *(limit / 8 for limit in limits if limit is not None)])
+
+
+def _stopwatch(*limits: float | None) -> Stopwatch:
+    """A stopwatch for limits of which one holds: a standstill of this process counts for two looks at most."""
+    return Stopwatch(2 * _look_seconds(*limits), time.monotonic)
+
+
+class RunningChild:
+    """One child, from before its fork until it is reaped.
+
+    Args:
+        request: what it is to do.
+        progress: page shared with it.
+        without: children of this process that are none of the attempt.
+
+    Raises:
+        StorageError: the attempt's log cannot be written.
+    """
+
+    def __init__(self, request: JobRequest, progress: SharedProgress, without: Container[int] = ()) -> None:
+        self.request = request
+        self.state = ChildState.TRAINING
+        self.pid = 0
+        self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
+        self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for descriptor in (self.result_in, self.output_in):
+            os.set_blocking(descriptor, True)
+        self._progress = progress
+        self._inbox = Inbox()
+        self._started = time.time()
+        self._spent = _stopwatch(request.timeout)
+        self._spent.reset(request.elapsed)
+        self._still = _stopwatch(request.stall_timeout, request.storage_timeout)
+        self._last_step = 0.0, False
+        """When the child wrote its progress last, and whether it stores a checkpoint."""
+        self._oom_kills = oom_kills()
+        self._done: Done | None = None
+        self._stop_reason: tuple[Outcome, str] | None = None
+        self._end_within(request.grace)
+        self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
+        progress.begin(self._start)
+        self._meter = Meter(request.portion, progress, without)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the child was told to end, or has reported and only has to exit."""
+        return self.state is not ChildState.TRAINING
+
+    def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
+        """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
+        if self._stop_reason is not None or self._done is not None:
+            return
+        self._stop_reason = outcome, message
+        if self.state is ChildState.ENDED:  # the number may be somebody else's by now
+            return
+        self.state = ChildState.STOPPING
+        self._end_within(self.request.grace if grace is None else grace)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def stop_for_memory(self, message: str) -> None:
+        """Stop a child that exceeds its share, at once."""
+        self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child and its process group (which it may not have created yet)."""
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
+                kill(self.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
+        self.state = ChildState.ENDED
+        self.read_output(_READS_TO_DRAIN)
+        self.read_result(_READS_TO_DRAIN)
+
+    def close(self) -> None:
+        """Release descriptors and log; call it after the child was reaped."""
+        for descriptor in (self.result, self.output):
+            os.close(descriptor)
+        self.log.close()
+
+    def lower(self, memory: int) -> None:
+        """Limit it to so many bytes of its device, if that is less than its share."""
+        self._meter.lower(memory)
+
+    def _end_within(self, grace: float) -> None:
+        self._grace, self._ending = grace, _stopwatch(grace)
+
+    def read_result(self, reads: int = _READS_PER_TURN) -> bool:
+        """Read what the child wrote so far; False once nothing more can come or matter."""
+        for _ in range(reads):
+            try:
+                data = os.read(self.result, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data or self._done is not None:  # anything after the report is ignored
+                return False
+            try:
+                for message in self._inbox.feed(data):
+                    self._accept(message)
+            except MalformedMessageError as error:
+                self.stop(
+                    Outcome.CRASHED,
+                    f"The training process wrote to the descriptor its report goes through: {error}. Write to "
+                    "descriptors that the training function opened, and close no others.",
+                )
+                return False
+        return True
+
+    def _accept(self, message: object) -> None:
+        job = self.request.job
+        if not isinstance(message, Done):
+            raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
+        if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
+            raise MalformedMessageError("the report of another attempt")
+        self._done = message
+        if self.state is not ChildState.ENDED:
+            self.state = ChildState.REPORTED
+            self._end_within(self.request.grace)  # its exit functions may take so long
+
+    def read_output(self, reads: int = _READS_PER_TURN) -> bool:
+        """Copy what was printed so far into the log; False once nothing more can come."""
+        for _ in range(reads):
+            try:
+                data = os.read(self.output, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.log.write(data)
+        return True
+
+    def next_deadline(self) -> float:
+        """Monotonic time by which :meth:`check_limits` must be called again."""
+        now, request = time.monotonic(), self.request
+        if self.ending:
+            return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
+        limit = self._step_limit()
+        left = [] if limit is None else [limit - self._still.elapsed()]
+        if request.timeout is not None:
+            left.append(request.timeout - self._spent.elapsed())
+        # the child may switch from one limit to the other at any moment, without a message
+        looks = _look_seconds(request.timeout, request.stall_timeout, request.storage_timeout)
+        return min(self._meter.next_at, now + min([looks, *left]))
+
+    def _step_limit(self) -> float | None:
+        """Seconds that the step of training, or the checkpoint that is stored, may take."""
+        return self.request.storage_timeout if self._last_step[1] else self.request.stall_timeout
+
+    def check_limits(self) -> None:
+        """Stop the child at its first exceeded limit; kill it once its grace period is over."""
+        if self.ending:
+            if self._ending.elapsed() >= self._grace:
+                self.kill()
+                self._end_within(1.0)
+            return
+        resource, when, storing = self._progress.read(self.request.job.target)
+        if (when, storing) != self._last_step:  # the stopwatch counts from the last change
+            self._last_step = when, storing
+            self._still = _stopwatch(self.request.stall_timeout, self.request.storage_timeout)
+            self._still.reset(min(time.monotonic() - when, self._still.max_gap))
+        timeout, limit = self.request.timeout, self._step_limit()
+        where = f"it had done {resource} of {self.request.job.target} steps"
+        if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
+            message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
+            self.stop(Outcome.TIMEOUT, message)
+        elif limit is None or self._still.elapsed() < limit:
+            return
+        elif storing:
+            self.stop(
+                Outcome.STORAGE,
+                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
+                "store, then resume the study.",
+            )
+        else:
+            # of a gang: what tells a rank that hangs from one that waits for it
+            state = "" if self.request.gang is None else process_state(self.pid)
+            self.stop(
+                Outcome.HUNG,
+                f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
+                f"{f', and its process {state}' if state else ''}. The stack at that moment is in its log. Raise the "
+                "limit if steps take that long.",
+            )
+
+    def measure(self) -> Usage | None:
+        """Look at its processes if it is time to; what is new, once its profile is complete.
+
+        A child whose memory exceeds its share is ended.
+        """
+        if self.ending or time.monotonic() < self._meter.next_at:
+            return None
+        self._meter.sample()
+        limit, share = self._meter.limit, self._meter.share
+        if limit is not None and share is not None and self._meter.memory > limit:
+            self.stop_for_memory(exceeded(share, self._meter.memory))
+        return self._meter.news(self._units())
+
+    def _units(self) -> int:
+        return self._progress.read(self.request.job.target)[0] - self._start
+
+    def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
+        """The report of a child that has ended: its own, or one made from its exit status; with what it used.
+
+        Args:
+            code: how it ended, as ``waitid`` says it.
+            status: its exit code or signal.
+            cpu: seconds of processor time that it took, with the processes that it waited for.
+        """
+        report = self._judged_report(code, status)
+        has_result = self._done is not None and self._done.report.outcome in RESULTS
+        units = self.request.job.target - self._start if has_result else self._units()
+        usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
+        self._spent.elapsed()
+        still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
+        return msgspec.structs.replace(report, usage=usage, stood_still=still)
+
+    def _judged_report(self, code: int, status: int) -> Report:
+        printed = self.log.tail()
+        done, reason = self._done, self._stop_reason
+        if done is not None and (reason is None or done.report.outcome in RESULTS):
+            report = done.report
+            self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
+            if done.traceback or not report.detail:
+                return report
+            return msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
+        if reason is None:
+            killed = oom_kills().since(self._oom_kills)
+            reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
+            if reason[0] is Outcome.OUT_OF_MEMORY:
+                reason = reason[0], reason[1] + refused(self.request.portion)
+        return self.request.report(*reason, detail=printed, started=self._started)
+
+
+def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills, printed: str = "") -> tuple[Outcome, str]:
+    """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
+
+    Args:
+        code: ``si_code``.
+        status: ``si_status``: exit code or signal number.
+        oom_kills: the kernel's out-of-memory kills while the process ran.
+        printed: the end of its output.
+    """
+    if code == os.CLD_EXITED:
+        return Outcome.CRASHED, (
+            f"The training process exited by itself with code {status} before it reported. Look for os._exit() or a "
+            "library that ends the process; the end of its log is in the detail."
+        )
+    if status == signal.SIGKILL:
+        return outcome_of_sigkill(oom_kills)
+    if aborted_for_memory(status, printed):
+        return Outcome.OUT_OF_MEMORY, (
+            "A native library ended the training process, for it got no memory; the end of its log is in the detail. "
+            + MEMORY_CURE
+        )
+    try:
+        name = f"signal {status} ({signal.Signals(status).name})"
+    except ValueError:
+        name = f"signal {status}"
+    return Outcome.CRASHED, (
+        f"The training process was killed by {name}. A native library crashed, or somebody ended it; "
+        "the stack at that moment is in its log."
+    )

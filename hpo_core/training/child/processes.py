@@ -1,0 +1,198 @@
+"""Processes of an attempt: finds them, measures their memory, ends what was left running. Linux only.
+
+While the zygote lives, it is a *subreaper*: every orphan below it becomes its child, in whatever session or group, so
+killing its children until there are none ends all of them. If the zygote itself was killed, they are found by an
+environment variable that the zygote was started with; a process that cleared it before exec is missed then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import time
+from collections.abc import Container
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+TAG_VARIABLE = "HPO_ZYGOTE"
+"""Environment variable whose value is unique to each zygote and inherited by its descendants."""
+_PR_SET_CHILD_SUBREAPER = 36
+_MAX_SECONDS = 10.0
+"""A killed process that still exists after that waits for a disk; nobody can wait for it."""
+_LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
+"""Whether this kernel tells the children of a process; psutil reads all processes of the machine for that."""
+STOPPED = "was stopped by a signal"
+AT_DISK = "waited for a disk"
+COMPUTED = "was computing"
+WAITED = "waited"
+HANGING = (STOPPED, AT_DISK, COMPUTED, WAITED)
+"""What a process does: from what surely hangs to what may well wait for somebody else."""
+_STATES = {
+    psutil.STATUS_STOPPED: STOPPED,
+    psutil.STATUS_TRACING_STOP: STOPPED,
+    psutil.STATUS_DISK_SLEEP: AT_DISK,
+    psutil.STATUS_RUNNING: COMPUTED,
+}
+
+
+def process_state(pid: int) -> str:
+    """What the main thread of a process does now; empty where it is gone."""
+    try:
+        return _STATES.get(psutil.Process(pid).status(), WAITED)
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def become_subreaper() -> None:
+    """Make orphans below this process its children from now on."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Ids of the processes whose parent is ``pid``, zombies included; empty where it is gone."""
+    if not _LISTS_CHILDREN:
+        return [one.pid for one in psutil.process_iter(["ppid"]) if one.info["ppid"] == pid]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 (half the time)
+            with contextlib.suppress(OSError):  # the thread ended meanwhile
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def descendants(root: int, without: Container[int] = ()) -> set[int]:
+    """Ids of all processes below ``root``, except ``without`` and those below them."""
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        new = {pid for pid in children(waiting.pop()) if pid not in without} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def reap(spare: Container[int] = ()) -> None:
+    """Collect the exit status of children that have ended, except ``spare``."""
+    for pid in children(os.getpid()):
+        if pid not in spare:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def kill_children(spare: Container[int] = ()) -> None:
+    """Kill all children except ``spare``, and the orphans that become children thereby, until none is left."""
+    deadline = time.monotonic() + _MAX_SECONDS
+    while (left := [pid for pid in children(os.getpid()) if pid not in spare]) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        reap(spare)
+        time.sleep(0.001)
+
+
+def kill_tagged(tag: str) -> None:
+    """Kill all processes on this machine whose :data:`TAG_VARIABLE` is ``tag``, until none is left."""
+    deadline = time.monotonic() + _MAX_SECONDS
+    while time.monotonic() < deadline:
+        everybody = psutil.process_iter(["environ"], ad_value={})  # empty for zombies and other users' processes
+        left = [one for one in everybody if one.info["environ"].get(TAG_VARIABLE) == tag and one.pid != os.getpid()]
+        if not left:
+            return
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        time.sleep(0.01)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and of its ended children that it waited for; 0.0 where it is gone."""
+    try:
+        return sum(psutil.Process(pid).cpu_times()[:4])
+    except psutil.Error:
+        return 0.0
+
+
+def _bytes(file: str, *names: str) -> list[int | None]:
+    """Sizes that the lines ``name: 12 kB`` of a file below ``/proc`` say; None: the kernel does not write that line.
+
+    Raises:
+        OSError: the process is gone, or another user's by now.
+    """
+    text = Path("/proc", file).read_bytes()  # bytes: a process may have any name
+    starts = [text.find(b"\n%s:" % name.encode()) for name in names]
+    return [
+        None if at < 0 else int(text[at + len(name) + 2 : text.index(b"kB", at)]) * 1024
+        for at, name in zip(starts, names, strict=True)
+    ]
+
+
+def _sum(*sizes: int | None) -> int:
+    return sum(size or 0 for size in sizes)
+
+
+def resident(pid: int | str, *, swap: bool = True) -> int:
+    """Anonymous and shared memory that a process has mapped, in bytes; pages it shares with others count whole.
+
+    Args:
+        swap: whether memory on swap space counts.
+    """
+    return _sum(*_bytes(f"{pid}/status", "RssAnon", "RssShmem", *(["VmSwap"] if swap else [])))
+
+
+def anonymous(pid: int | str) -> int:
+    """Anonymous memory of a process in bytes, that on swap space included; pages shared since a fork count whole."""
+    return _sum(*_bytes(f"{pid}/status", "RssAnon", "VmSwap"))
+
+
+def data_size() -> int:
+    """Bytes of this process that ``RLIMIT_DATA`` counts now."""
+    return _sum(*_bytes("self/status", "VmData"))
+
+
+class Pages(NamedTuple):
+    """Anonymous and shared memory of one process in bytes, that on swap space included; no mapped files."""
+
+    held: int
+    """Memory that it has mapped, whoever else has mapped it, too."""
+    proportional: int
+    """The same, with a page that n processes share counted as 1/n."""
+
+
+def pages(pid: int | str) -> Pages | None:
+    """Memory of a process; None where the kernel does not tell what is shared.
+
+    The kernel looks at each page: about 1 ms for 100 MB.
+    """
+    names = ("Anonymous", "Pss_Anon", "Swap", "Pss_Shmem", "SwapPss")
+    whole, part, swapped, *others = _bytes(f"{pid}/smaps_rollup", *names)
+    return None if whole is None or part is None else Pages(_sum(whole, swapped), _sum(part, *others))
+
+
+class Growth(NamedTuple):
+    """Memory of this process that it did not inherit, in bytes."""
+
+    now: int
+    peak: int
+    """Largest so far. Files that were mapped at that time, and are not now, are in it: the kernel keeps one number."""
+
+
+def own_growth(before: int, *, faults: bool = False) -> Growth:
+    """What this process holds, and held at most, beyond what it inherited.
+
+    Args:
+        before: what :func:`resident` said at its start.
+        faults: count inherited pages that it wrote to in the peak, as well: at most one for each page fault. After a
+            while that is far too many, for memory that is freed and taken again faults each time.
+    """
+    largest, files, *held = _bytes("self/status", "VmHWM", "RssFile", "RssAnon", "RssShmem", "VmSwap")
+    now = max(0, _sum(*held) - before)
+    peak = max(now, _sum(largest) - _sum(files) - before)
+    if faults:
+        touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
+        peak = max(peak, min(touched, peak + before))
+    return Growth(now, peak)

@@ -1,1 +1,0 @@
-"""Gangs: several processes (ranks) that train one trial together by torch.distributed."""

@@ -1,0 +1,133 @@
+"""How lack of memory is recognised, and what is said of it; each way ends an attempt as ``Outcome.OUT_OF_MEMORY``.
+
+1. The training function raises: ``MemoryError``, CUDA's out-of-memory, ``RLIMIT_DATA`` (:func:`is_out_of_memory`).
+2. A native library aborts and prints why (:func:`aborted_for_memory`).
+3. The kernel kills the process: its counts of such kills tell (:func:`outcome_of_sigkill`).
+4. The attempt takes more than its share of a device: the zygote ends it (:func:`exceeded`).
+
+What follows is the study's decision: the job is retried as often as ``training.retries`` allows; where devices are
+packed, ``placement/attempt_judge.py`` and ``execution/packed_placing.py`` give the next attempt more memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.trial import Outcome
+
+_RAISED = (
+    "out of memory",
+    "can't allocate memory",
+    "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
+)
+_PRINTED = ("std::bad_alloc", "cannot allocate memory", "out of memory")
+"""What native libraries print before they abort, in small letters."""
+_CGROUPS = Path("/sys/fs/cgroup")
+MEMORY_CURE = "Use a smaller model or batch, fewer workers per machine, or more memory."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether host or GPU memory ran out, by whatever name the libraries call it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAISED)
+
+
+def aborted_for_memory(status: int, printed: str) -> bool:
+    """Whether a process that ended by signal ``status`` printed that it got no memory."""
+    return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
+
+
+class OomKills(NamedTuple):
+    """Number of out-of-memory kills that the kernel has counted; None where it does not tell."""
+
+    group: int | None = None
+    """Kills in the control group of this process."""
+    machine: int | None = None
+
+    def since(self, before: OomKills) -> OomKills:
+        """Number of kills after an earlier look."""
+        return OomKills(*(None if a is None or b is None else a - b for a, b in zip(self, before, strict=True)))
+
+
+def oom_kills() -> OomKills:
+    """The kernel's out-of-memory kills so far."""
+    return OomKills(_count_in_group(), _count(Path("/proc/vmstat")))
+
+
+def _count_in_group() -> int | None:
+    """Kills by version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            below = path.strip("/")
+            if number == "0":
+                files = [_CGROUPS / below / "memory.events"]
+            elif "memory" in controllers.split(","):  # a container sees its own group as the topmost
+                files = [_CGROUPS / "memory" / place / "memory.oom_control" for place in (below, "")]
+            else:
+                continue
+            for file in files:
+                if (count := _count(file)) is not None:
+                    return count
+    return None
+
+
+def _count(file: Path) -> int | None:
+    """The number behind ``oom_kill``."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def outcome_of_sigkill(kills: OomKills) -> tuple[Outcome, str]:
+    """Outcome and message for a process that SIGKILL ended: whoever may signal it can send one.
+
+    Args:
+        kills: the kernel's out-of-memory kills while the process ran.
+    """
+    in_group, on_machine = kills
+    where = "of this machine" if in_group is None else "of its control group"
+    count = on_machine if in_group is None else in_group
+    if count:
+        return Outcome.OUT_OF_MEMORY, (
+            f"The training process was killed by the kernel, for memory ran out: the kernel ended {count} "
+            f"process{'es' if count != 1 else ''} {where} for that while it ran. {MEMORY_CURE}"
+        )
+    if count is None:
+        evidence = "Whether memory ran out cannot be said: the kernel's counts of such kills cannot be read here."
+    else:
+        evidence = f"The kernel ended no process {where} for lack of memory while it ran."
+    return Outcome.CRASHED, (
+        f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
+        "time, or the training itself sent the signal."
+    )
+
+
+def exceeded(share: Portion, memory: int) -> str:
+    """The message for an attempt that took ``memory`` bytes of a device, more than its share."""
+    given = share.allowed
+    whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
+    return (
+        f"The attempt took {memory / 1e6:,.0f} MB of memory, and {given / 1e6:,.0f} MB is {whose}; it was ended for "
+        "the sake of its neighbours. Use a smaller model or batch, or state its demand (packing.demand.memory)."
+    )
+
+
+def refused(share: Portion | None) -> str:
+    """What to add to a library's message where memory was refused to an attempt; empty without a share."""
+    if share is None:
+        return ""
+    if share.gpu:
+        return f" (it may use {share.allowed / 1e6:,.0f} MB of {share.device})"
+    return f" (jobs on {share.device} may use {share.capacity / 1e6:,.0f} MB together)"

@@ -1,0 +1,246 @@
+"""What a unit of training sees of the data: the path of its partition, or what the study's loader made of it.
+
+A worker holds its partitions in memory once: the zygote loads them, and the children that it forks share the pages.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.partition_file import FOLDER_VARIABLE, Signature, folder_here, signature_of
+from hpo_core.model.trial import Metrics
+from hpo_core.training.objective import load_objective
+from hpo_core.training.reported_metrics import real_number
+from hpo_core.training.request import JobRequest
+
+_loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
+"""Signature of the file and what was loaded, by (loader, path); the one used last is at the end."""
+
+
+_AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
+                   errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
+"""Errors of a file that is not there, or whose file system is not."""
+_OF_STORAGE = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
+"""Errors of them that nothing but files can have: reading an open one names no file."""
+
+
+class PartitionGoneError(ObjectiveError):
+    """A partition is not there, or is another file than the one that its worker looked at and said to hold."""
+
+
+def partition_path(request: JobRequest, name: str) -> Path:
+    """Path of a partition on this worker.
+
+    Raises:
+        PartitionGoneError: the file is not there, not below the folder, or was replaced or written to since its
+            worker looked at it.
+    """
+    top = Path(folder_here(request.partition_folder, os.environ))
+    path = top / name
+    if not path.is_file():
+        raise PartitionGoneError(
+            f"Partition {name!r} is not in {top}, where this worker has its partitions. Put it back, or correct "
+            f"data.folder of the study or {FOLDER_VARIABLE} of the worker."
+        )
+    if not path.resolve().is_relative_to(top.resolve()):
+        raise PartitionGoneError(f"Partition {path} is a link out of {top}; put the file itself there.")
+    if request.signature not in (None, signature_here(request, name)):
+        raise PartitionGoneError(f"Partition {path} changed since this worker looked at it; it is looked at again.")
+    return path
+
+
+def signature_here(request: JobRequest, name: str) -> Signature | None:
+    """Signature of a partition's file as it is now; None: it cannot be looked at."""
+    try:
+        return signature_of((Path(folder_here(request.partition_folder, os.environ)) / name).stat())
+    except OSError:
+        return None
+
+
+def is_away(error: BaseException, request: JobRequest) -> bool:
+    """Whether an exception came of a partition of the request: it, or its file system, was not there.
+
+    That may be over when it is looked at: a mount that blinks brings back the very same file.
+    """
+    top = Path(folder_here(request.partition_folder, os.environ))
+    paths = {top / name for name in (*request.partitions, *request.validation)}
+    for one in _causes(error):
+        if isinstance(one, PartitionGoneError):
+            return True
+        if isinstance(one, OSError) and one.errno in _AWAY:
+            of = one.filename.decode(errors="replace") if isinstance(one.filename, bytes) else one.filename
+            if one.errno in _OF_STORAGE if of is None else Path(str(of)) in paths:
+                return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those that it came from or that it came up with."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in seen):
+            seen.append(one)
+            yield one
+            waiting += [one.__cause__, one.__context__]
+
+
+def partition_data(request: JobRequest, name: str) -> Any:
+    """A partition: its path, or what ``data.load`` made of it.
+
+    Raises:
+        SpecError: ``data.load`` names no function.
+        ObjectiveError: the loader raised.
+        PartitionGoneError: it is not there, or is not the one that its worker looked at.
+    """
+    path = partition_path(request, name)
+    if not request.load:
+        return path
+    key = (request.load, str(path))
+    signature = signature_here(request, name)
+    known = _loaded.get(key)
+    if known is None or known[0] != signature:
+        load = find_loader(request.load, request.pythonpath)
+        unit = request.job.unit
+        most = 1 if unit is None else unit.cached
+        while len(_loaded) >= most:  # before the next one is loaded: it may need the room
+            _loaded.popitem(last=False)
+        try:
+            known = signature, load(path)
+        except Exception as error:
+            what = f"could not load partition {path}: {type(error).__name__}: {error}"
+            gone = signature_here(request, name) != signature or is_away(error, request)
+            raise (PartitionGoneError if gone else ObjectiveError)(f"data.load = {request.load!r} {what}") from error
+        partition_path(request, name)  # still the one that was looked at
+        _loaded[key] = known
+    _loaded.move_to_end(key)
+    return known[1]
+
+
+def is_loaded(request: JobRequest) -> bool:
+    """Whether this process holds the partition of the request's unit as it is now, or need not load it."""
+    unit = request.job.unit
+    if unit is None or not request.load:
+        return True
+    try:
+        path = partition_path(request, unit.partition)
+        known = _loaded.get((request.load, str(path)))
+        return known is not None and known[0] == signature_here(request, unit.partition)
+    except (ObjectiveError, OSError):
+        return True  # the child says what is wrong
+
+
+def find_loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:
+    """The function that ``data.load`` names.
+
+    Raises:
+        SpecError: there is no such module or function.
+        ObjectiveError: its module cannot be imported.
+    """
+    return load_objective(name, pythonpath, setting="data.load")
+
+
+Evaluate = Callable[[Any], dict[str, Any]]
+"""Given a partition of the validation data, returns metrics of the model on it."""
+
+
+class PartitionPasses:
+    """Which partition is the present one, and how a model is evaluated on those of validation.
+
+    Args:
+        request: of the attempt.
+    """
+
+    def __init__(self, request: JobRequest) -> None:
+        self._request = request
+        self._current = next(iter((*request.partitions, *request.validation)), "")
+        self._last = len(request.partitions) <= 1
+        self._seen = False
+        self.evaluate: Evaluate | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the attempt trains; else it evaluates alone."""
+        unit = self._request.job.unit
+        return unit is None or unit.trains
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the present pass is the last one of its epoch that trains."""
+        unit = self._request.job.unit
+        return self._last if unit is None else unit.ends_epoch
+
+    def data(self) -> Any:
+        """The present partition: its path, or what was loaded from it.
+
+        Raises:
+            ObjectiveError: the data are not partitioned, or it cannot be loaded.
+        """
+        if not self._current:
+            raise ObjectiveError(
+                "trial.partition: the data of this study are not partitioned. Name them in the study "
+                "(data: {partitions: 'shards/part-*.npz'}), or read the data yourself."
+            )
+        found = partition_data(self._request, self._current)
+        self._seen = True
+        return found
+
+    def of_epoch(self) -> Iterator[None]:
+        """The passes of one epoch that this attempt makes; a single one where the data are not partitioned."""
+        names = self._request.partitions or ("",)
+        for place, name in enumerate(names):
+            self._current, self._last = name, place == len(names) - 1
+            yield
+
+    def evaluation(self) -> Metrics:
+        """Means over the partitions of validation that this attempt evaluates on, weighted; nothing without any.
+
+        Raises:
+            ObjectiveError: the training function does not say how, or a value is no real number.
+        """
+        sums: dict[str, list[float]] = {}
+        for name, weight in zip(self._request.validation, self._request.weights, strict=True):
+            if self.evaluate is None:
+                raise ObjectiveError(
+                    "data.validation names partitions, but the training function does not say how a model is "
+                    "evaluated on one. Call trial.evaluate_with(function) before the loop, or drop data.validation."
+                )
+            found = self.evaluate(partition_data(self._request, name))
+            self._check_unchanged(name)
+            for metric, value in found.items():
+                entry = sums.setdefault(metric, [0.0, 0.0])
+                entry[0] += weight * real_number(metric, value)
+                entry[1] += weight
+        return {metric: total / weight for metric, (total, weight) in sums.items()}
+
+    def check(self, *, tracked: bool) -> None:
+        """Refuse a model that hops without its state, or past its data, or whose data changed under it.
+
+        Raises:
+            ObjectiveError: so it is.
+        """
+        if not self._request.partitions:
+            return
+        if not tracked:
+            raise ObjectiveError(
+                "The model hops from partition to partition (data.partitions), but nothing is tracked, so nothing "
+                "would travel. Call trial.track(model=..., optimizer=...) before the loop."
+            )
+        if not self._seen:
+            raise ObjectiveError(
+                "The training function did not read trial.partition, so it would train on the same data in each unit. "
+                "Train on trial.partition in the loop over trial.steps(), or drop data.partitions of the study."
+            )
+        self._check_unchanged(self._current)
+
+    def _check_unchanged(self, name: str) -> None:
+        """Check the file after a unit: nobody knows when a training function that gets the path has read it."""
+        if self._request.job.unit is not None and not self._request.load:
+            partition_path(self._request, name)

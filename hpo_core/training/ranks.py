@@ -1,0 +1,328 @@
+"""Ranks: this rank of a gang among the others, while a training function runs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.training.request import RankPlace
+from hpo_core.training.saved_state import capture_all, restore_all
+
+
+def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """How many examples of each batch of all ranks together come from each rank. The last batch may be smaller.
+
+    The examples of all ranks are merged evenly: example i of a rank with n examples stands at (2 i + 1) / (2 n) of the
+    unit; of equals the lower rank's is first. That is Webster's method of apportioning seats.
+
+    >>> list(parts_of_batches([3, 2], 2)), list(parts_of_batches([6, 3, 3], 4))
+    ([[1, 1], [1, 1], [1, 0]], [[2, 1, 1], [2, 1, 1], [2, 1, 1]])
+    """
+    places = np.concatenate([(2 * np.arange(size) + 1) / (2 * size) for size in sizes if size])
+    ranks = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(places, kind="stable")]
+    for first in range(0, len(ranks), batch_size):
+        yield np.bincount(ranks[first : first + batch_size], minlength=len(sizes)).tolist()
+
+
+PASSES = 3
+"""Backward passes that are compared; where a job has fewer, those."""
+_BYTES = 1 << 20
+"""Bytes of a pass's gradients that are looked at: the first bucket of torch's DistributedDataParallel."""
+
+
+class FirstGradients:
+    """Checksums of this rank's first gradients, as they are before they are averaged.
+
+    Gradients of different data differ, however the ranks came to their parts: by ``trial.shard``, a sampler, or their
+    own arithmetic with ``trial.rank``. So only ranks that train on the same data have the same, to the bit, in each
+    pass. Ranks that do so and draw different dropout masks have not, and are not noticed.
+    """
+
+    def __init__(self) -> None:
+        self._checksums: list[int] = []
+        self.judged = False
+        """Whether enough was compared."""
+
+    def add(self, gradients: Any) -> None:
+        """Take up those of one backward pass, a tensor; zeros and what is not finite say nothing of the data."""
+        if self.judged or len(self._checksums) >= PASSES or gradients.is_sparse:
+            return
+        import torch
+
+        looked_at = gradients.detach().reshape(-1)[: _BYTES // gradients.element_size()].cpu()
+        if looked_at.any() and looked_at.isfinite().all():
+            self._checksums.append(zlib.crc32(memoryview(looked_at.contiguous().view(torch.uint8).numpy())))
+
+    def encoded(self) -> bytes:
+        """What this rank tells the others."""
+        return b"/".join(b"%d" % one for one in self._checksums)
+
+    def are_same(self, told: Sequence[bytes], *, last: bool) -> bool:
+        """Whether all ranks have the same ones; False until enough passes were made.
+
+        Args:
+            told: by all ranks, this one included.
+            last: whether no further pass comes.
+        """
+        passes = [len(one.split(b"/")) if one else 0 for one in told]
+        self.judged = last or min(passes) >= PASSES or len(set(told)) > 1
+        return self.judged and min(passes) > 0 and len(set(told)) == 1
+
+
+OWN_DATA_CURE = (
+    "Train on `for batch in trial.batches(order, batch_size)`, where `order` is of this rank's own partition, with "
+    "trial.data_parallel(model); or set training.gang to 1."
+)
+_CHECKED_BYTES = 1 << 22
+"""Larger batches are not compared between ranks."""
+
+
+class Ranks:
+    """What a rank shares with the others: gradients, parts of batches, small messages.
+
+    Args:
+        place: of this rank. The process group is set up.
+        own_data: whether each rank has a partition of the data of its own; else all read the same data.
+    """
+
+    def __init__(self, place: RankPlace, *, own_data: bool = False) -> None:
+        self.rank = place.rank
+        self.size = place.size
+        self.own_data = own_data
+        self._weight = 1 / place.size
+        """Weight of this rank's gradients in their sum: its part of the latest batch."""
+        self._checked: int | None = None
+        """Step of the latest comparison of batches."""
+        self._parts: dict[int, float] = {}
+        self._alike = False
+        """Whether all ranks began the loop with the same random state."""
+        self._uneven = False
+        """Whether parts of different sizes were drawn for since the random states were last made alike."""
+        self._batched = self._within = False
+        """Whether :meth:`own_batches` was called, and whether one of its batches is trained on now."""
+        self._data_part = 1 / place.size
+        """This rank's part of the examples that the ranks iterate over, where each has its own."""
+        self._gradients: FirstGradients | None = None
+        """First gradients of modules that :meth:`data_parallel` wrapped, until they were compared."""
+        self._collectives = _collectives()
+        """Collective calls before those of the training function; None: this torch does not count them."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with how the training function used the gang.
+
+        Raises:
+            ObjectiveError: each rank has its own data, and they did not train on them together.
+        """
+        idle = self._collectives is not None and _collectives() == self._collectives
+        if self.own_data and (idle or not self._batched):
+            raise ObjectiveError(
+                f"The {self.size} ranks of the gang did not train together, and each had a partition of its own. "
+                f"{OWN_DATA_CURE}"
+            )
+        if not idle:
+            return ()
+        return (
+            f"the {self.size} ranks of the gang exchanged nothing: each trained on all of the data, as fast as one "
+            "alone. Pass the model to trial.data_parallel() and each batch to trial.shard(), or set training.gang to 1",
+        )
+
+    def begin(self) -> None:
+        """The loop begins; each rank must call it."""
+        own = tree_digest(capture_all()).encode()
+        self._alike = all(other == own for other in self.gather(own))
+
+    def keep_alike(self) -> None:
+        """Give ranks that began alike the random state of rank 0, between two steps, where they may have come apart.
+
+        Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
+        orders of the data after the first batch that has no equal parts.
+        """
+        if self._alike and self._uneven:
+            states = self.gather(tree_bytes(capture_all()))
+            if self.rank:
+                restore_all(tree_of(states[0]))
+            self._uneven = False
+
+    def same_gradients(self, *, last: bool) -> tuple[str, ...]:
+        """A warning where all ranks train on the same data, after the first steps; each rank must call it.
+
+        Args:
+            last: whether this was the last step of the job.
+        """
+        found = self._gradients
+        if found is None or found.judged:
+            return ()
+        if not found.are_same(self.gather(found.encoded()), last=last):
+            return ()
+        return (
+            f"the {self.size} ranks of the gang computed the same gradients: each trains on the same data, so "
+            f"{self.size} slots do the work of one. trial.data_parallel() does not divide batches: train on what "
+            "`trial.shard(x, y)` returns, or on `trial.batches(order, batch_size)`; or set training.gang to 1",
+        )
+
+    def data_parallel(self, module: Any, **options: Any) -> Any:
+        """The module wrapped by torch's ``DistributedDataParallel``; gradients are weighted by the parts of the batch.
+
+        Gradients are summed in the same order after a resume: without ``find_unused_parameters`` torch orders them
+        anew after the first backward pass, and sums of four or more ranks differ in their last bits then.
+        """
+        import torch
+        from torch import distributed
+
+        cuda = next((tensor.device for tensor in module.parameters() if tensor.device.type == "cuda"), None)
+        devices = {} if cuda is None else {"device_ids": [cuda.index]}
+        if self._gradients is None and not self.own_data:
+            self._gradients = FirstGradients()
+        settings = {"find_unused_parameters": True, **devices, **options}
+        wrapped = torch.nn.parallel.DistributedDataParallel(module, **settings)
+
+        def weighted_sum(_: Any, bucket: Any) -> Any:
+            if self.own_data and not self._within:
+                raise ObjectiveError(
+                    f"A gradient outside of trial.batches(): the {self.size} ranks have a partition each, so one of "
+                    f"them would wait for batches that the others do not have. {OWN_DATA_CURE}"
+                )
+            if self._gradients is not None and bucket.index() == 0 and self._weight == 1 / self.size:
+                # other weights: the batch was divided; in one of fewer examples than ranks some compute the same one
+                self._gradients.add(bucket.buffer())
+            work = distributed.all_reduce(bucket.buffer().mul_(self._weight), async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+
+        weighted_sum.__annotations__ = {}  # torch wants its own types there, or none
+        wrapped.register_comm_hook(None, weighted_sum)
+        return wrapped
+
+    def shard(self, arrays: tuple[Any, ...], step: int) -> tuple[Any, ...]:
+        """This rank's part of each of them: equal parts in the order of ranks, or with one example more or less.
+
+        Raises:
+            ObjectiveError: they have different lengths, the ranks were given different ones, or each rank has its own
+                data.
+        """
+        if self.own_data:
+            raise ObjectiveError(
+                f"trial.shard() divides a batch that all ranks have, and here each of {self.size} ranks has a "
+                f"partition of its own. {OWN_DATA_CURE}"
+            )
+        counts = {len(array) for array in arrays}
+        if len(counts) != 1:
+            raise ObjectiveError(
+                f"trial.shard() got {len(arrays)} values of {sorted(counts)} examples; give it what belongs to one "
+                "batch."
+            )
+        count = counts.pop()
+        if self._checked != step:
+            self._checked = step
+            self._compare(arrays, count)
+        first, last = (count * rank // self.size for rank in (self.rank, self.rank + 1))
+        self._weight = (last - first) / count if count else 1 / self.size
+        self._uneven = self._uneven or count % self.size != 0
+        if first == last and count:  # the mean over nothing is no number: one example that weighs nothing
+            first, last = 0, 1
+        return tuple(array[first:last] for array in arrays)
+
+    def own_batches(self, order: Any, batch_size: int) -> Iterator[Any]:
+        """This rank's part of each batch, where each rank has its own data; all ranks make as many steps.
+
+        A batch of ``batch_size`` examples has from each rank as many as its part of all examples: the ranks' orders are
+        merged evenly. A rank that has none in a batch computes an example that weighs nothing.
+
+        Raises:
+            ObjectiveError: a rank has no examples, or another batch size.
+        """
+        told = [data.split(b"/") for data in self.gather(b"%d/%d" % (len(order), batch_size))]
+        sizes = [int(size) for size, _ in told]
+        other = next((rank for rank, (_, size) in enumerate(told) if int(size) != batch_size), None)
+        if other is not None or not all(sizes):
+            raise ObjectiveError(
+                f"trial.batches(): rank {sizes.index(0)} of {self.size} has no examples; a partition of the data is "
+                "empty, or all of it was left out. Make fewer partitions."
+                if other is None
+                else f"trial.batches(): rank {other} of {self.size} has batch_size = {int(told[other][1])}, and rank "
+                f"{self.rank} {batch_size}; give all ranks that of the whole batch."
+            )
+        self._batched = self._uneven = True
+        self._data_part = sizes[self.rank] / sum(sizes)
+        return self._parts_of(order, sizes, batch_size)
+
+    def _parts_of(self, order: Any, sizes: list[int], batch_size: int) -> Iterator[Any]:
+        done, self._within = 0, True
+        for parts in parts_of_batches(sizes, batch_size):
+            part = parts[self.rank]
+            self._weight = part / sum(parts)
+            yield order[done : done + part] if part else order[:1]
+            done += part
+        self._within = False
+
+    def reports(self, resource: int) -> None:
+        """Metrics of this resource are those of this rank's part of the latest batch, if they are of a part at all.
+
+        Where each rank has its own data: of its part of all of them.
+        """
+        part = self._data_part if self.own_data else self._weight
+        if part != 1 / self.size:
+            self._parts[resource] = part
+
+    def part_at(self, resource: int) -> float:
+        """This rank's part of the batch when it reported metrics of a resource."""
+        return self._parts.get(resource, 1 / self.size)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of all ranks, by rank; each rank must call it."""
+        import torch
+        from torch import distributed
+
+        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        distributed.all_gather(lengths, torch.tensor([len(data)]))
+        longest = max(int(length) for length in lengths)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(data)] = own
+        parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        distributed.all_gather(parts, padded)
+        if self._collectives is not None:
+            self._collectives += 2  # these are ours
+        return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
+
+    def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
+        """Ranks whose random streams came apart would each train on a part of another order, unnoticed."""
+        own = b"%d/%d" % (count, _checksum(arrays))
+        told = self.gather(own)
+        other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
+        if other is not None:
+            raise ObjectiveError(
+                f"trial.shard(): rank {other} of {self.size} has another batch than rank 0. All ranks must draw the "
+                "same order: draw it from a generator of its own (torch.Generator().manual_seed(trial.seed)) that is "
+                "tracked, not from one that dropout or augmentation draw from, too."
+            )
+
+
+def _collectives() -> int | None:
+    """How many collective calls this process made so far, by anybody."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        group: Any = distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (RuntimeError, AttributeError, ValueError):
+        return None
+
+
+def _checksum(arrays: tuple[Any, ...]) -> int:
+    """Checksum of values that are in this process's memory and small enough to be looked at."""
+    found = 0
+    for array in arrays:
+        if isinstance(array, range | list | tuple):
+            if len(array) <= _CHECKED_BYTES // 16 and all(isinstance(item, int) for item in array):
+                found = zlib.crc32(repr(array).encode(), found)
+        elif getattr(array, "nbytes", _CHECKED_BYTES + 1) <= _CHECKED_BYTES:
+            device = getattr(array, "device", "cpu")
+            if getattr(device, "type", device) == "cpu":
+                values = array.detach().contiguous().numpy() if hasattr(array, "detach") else array
+                found = zlib.crc32(memoryview(values.tobytes()), found)
+    return found

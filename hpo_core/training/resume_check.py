@@ -1,0 +1,333 @@
+"""Proves that a training function resumes to the bit, or names what differs.
+
+It trains to the last step at once, twice, and once more with resumes on the way: each in fresh child processes,
+through checkpoint files, with the code that a study uses. Two processes import the module, so what its import draws
+counts too.
+
+State that changes late (a patience that runs out, a schedule with a warm-up) is lost unseen in a short training. So
+where nobody says how far to train, three steps are followed by as many as take a minute, at most 27.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hpo_core.checkpoints import files
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import is_torch
+from hpo_core.training.untracked_state import merged_warnings
+
+PARTS_SHOWN = 3
+"""A difference names so many of its parts."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One tracked object, random generator or metric that differs."""
+
+    name: str
+    what: str
+    """Place and amount of the difference."""
+
+
+def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves in which two trees differ: path and how; values are compared by their bits, so NaN equals NaN."""
+    if type(one) is not type(other):
+        yield path, f"{type(one).__name__} and {type(other).__name__}"
+    elif isinstance(one, Mapping):
+        for key in [*one, *(key for key in other if key not in one)]:
+            inner = f"{path}.{key}".lstrip(".")
+            if key in one and key in other:
+                yield from different_parts(one[key], other[key], inner)
+            else:
+                yield inner, "only in one of both"
+    elif isinstance(one, list | tuple):
+        if len(one) != len(other):
+            yield path, f"{len(one):,} and {len(other):,} items"
+        elif not all(isinstance(item, int) for item in one):
+            for place, (a, b) in enumerate(zip(one, other, strict=True)):
+                yield from different_parts(a, b, f"{path}.{place}".lstrip("."))
+        elif one != other:
+            yield path, "other values"
+    elif isinstance(one, np.ndarray) or is_torch(one, "Tensor"):
+        if how := _array_difference(one, other):
+            yield path, how
+    elif isinstance(one, float):
+        if struct.pack(">d", one) != struct.pack(">d", other):
+            yield path, f"{one!r} and {other!r}"
+    elif one != other:
+        text = f"{one!r} and {other!r}"
+        yield path, text if len(text) < 105 else "other values"
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """One for each name whose states differ."""
+    found = []
+    for name in [*one, *(name for name in other if name not in one)]:
+        if name not in one or name not in other:
+            found.append(Difference(name, "only in one of both checkpoints"))
+        elif parts := list(different_parts(one[name], other[name])):
+            shown = [f"{path}: {how}" if path else how for path, how in parts[:PARTS_SHOWN]]
+            more = f"; and {len(parts) - PARTS_SHOWN:,} parts more" if len(parts) > PARTS_SHOWN else ""
+            found.append(Difference(name, "; ".join(shown) + more))
+    return tuple(found)
+
+
+def different_metrics(
+    one: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]]
+) -> dict[str, tuple[int, float | None, float | None]]:
+    """Metrics that differ: the first step at which they do, and both values there (None: not reported)."""
+    found: dict[str, tuple[int, float | None, float | None]] = {}
+    for step in sorted({*one, *other}):
+        here, there = one.get(step, {}), other.get(step, {})
+        for name in [*here, *(name for name in there if name not in here)]:
+            a, b = here.get(name), there.get(name)
+            if name not in found and (a is None or b is None or struct.pack(">d", a) != struct.pack(">d", b)):
+                found[name] = step, a, b
+    return found
+
+
+def _array_difference(one: Any, other: Any) -> str:
+    """How two arrays, or two tensors, differ; empty where they have the same bits."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
+    if isinstance(one, np.ndarray):
+        same = one.tobytes() == other.tobytes()
+    else:
+        import torch
+
+        wide = torch.complex128 if one.dtype.is_complex else torch.float64
+        same = torch.equal(*(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
+        one, other = (tensor.detach().cpu().to(wide).numpy() for tensor in (one, other))
+    if same:
+        return ""
+    different = int(np.sum((one != other) & ~((one != one) & (other != other))))
+    if one.dtype.kind not in "iuf" or not different:
+        return f"{max(different, 1):,} of {one.size:,} values"
+    with np.errstate(all="ignore"):
+        most = np.nanmax(np.abs(one.astype(np.float64) - other.astype(np.float64)))
+    return f"{different:,} of {one.size:,} values, by at most {most:.2g}"
+
+
+LENGTHS = (27, 9, 3)
+"""Steps that are trained, the most first."""
+RESUMES = (1, 3, 9)
+"""Steps after which a training is resumed, as in successive halving."""
+SECONDS = 60.0
+"""What all trainings of a longer check may be expected to take."""
+GENERATORS = "random generators"
+"""The name of the global generators among the differences."""
+
+
+class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a check."""
+
+    tracked: tuple[str, ...]
+    """Names of tracked objects."""
+    repeated: tuple[Difference, ...]
+    """Differences between two trainings from scratch: the function is not deterministic."""
+    resumed: tuple[Difference, ...]
+    """Differences between a training at once and one with resumes."""
+    by_target: bool
+    """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
+    warnings: tuple[str, ...]
+    """What the training loop changes that is not tracked."""
+    steps: int = 3
+    """To which it was trained."""
+    at: tuple[int, ...] = (1,)
+    """Steps after which it was resumed."""
+    step_seconds: float = 0.0
+    no_longer: str = ""
+    """Why it was not trained further, where it would have been."""
+
+    @property
+    def same_bits(self) -> bool:
+        return not self.repeated and not self.resumed
+
+    @property
+    def exact(self) -> bool:
+        """The same bits, from objects that are tracked, and nothing else changed that a later step could need."""
+        return self.same_bits and bool(self.tracked) and not self.warnings
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What is likely to be the reason, with the cure; the most likely first."""
+        if self.repeated:
+            return (*self.warnings, *_causes_of_chance(self.repeated, self.tracked))
+        if not self.resumed:
+            return ()
+        found = []
+        if self.by_target:
+            found.append(
+                "The training depends on the job's target: a number in it, or its first steps, differ before anything "
+                "is resumed. Let schedules span a full training (a constant, such as max_resource), not trial.target."
+            )
+        found += self.warnings
+        names = {difference.name for difference in self.resumed}
+        if not self.by_target and not self.warnings:
+            found += _causes_of_resume(names, self.tracked)
+        return tuple(found)
+
+
+class _Training(msgspec.Struct):
+    """One training from scratch to the last step, in one job or two."""
+
+    curve: dict[int, Metrics]
+    tracked: dict[str, Any]
+    random: dict[str, Any]
+    warnings: Sequence[Sequence[str]]
+    seconds: float = 0.0
+
+
+def check_resume(
+    request: JobRequest,
+    folder: Path,
+    *,
+    steps: int | None = None,
+    at: int | None = None,
+    longest: int = LENGTHS[0],
+    say: Callable[[str], None] = lambda _: None,
+) -> ResumeCheck:
+    """Train to ``steps`` at once, twice, and with resumes; compare all that was tracked and reported.
+
+    Args:
+        request: a first job of the trial; its target and folder are replaced.
+        folder: an empty folder for checkpoints and logs.
+        steps: how far; None: 3, then up to 27 where that is expected to take less than a minute.
+        at: the only place of a resume; None: 1, 3 and 9, as far as these lie before the last step.
+        longest: of a training in the study; no more is trained than that, and than 3.
+        say: told what is trained.
+
+    Raises:
+        SpecError: there is no such training function, or it cannot be called with the trial alone.
+        ObjectiveError: it cannot be imported, or a training failed or diverged.
+    """
+    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
+    try:
+        for trainer in trainers:
+            trainer.prepare()
+        first = LENGTHS[-1] if steps is None else steps
+        found = _check(trainers, request, folder / str(first), first, at, say)
+        if steps is not None or not found.same_bits or not found.tracked:
+            return found
+        for length in (min(length, longest) for length in LENGTHS):
+            if length <= first:
+                break
+            if 3 * length * found.step_seconds > SECONDS:
+                why = f"a step takes {found.step_seconds:.1f} s; --steps {length} looks further"
+            else:
+                try:
+                    longer = _check(trainers, request, folder / str(length), length, at, say)
+                    return msgspec.structs.replace(longer, no_longer=found.no_longer)
+                except ObjectiveError as error:  # the function may have a limit of its own
+                    why = str(error).partition("\n")[0]
+            found = msgspec.structs.replace(found, no_longer=why)
+        return found
+    finally:
+        for trainer in trainers:
+            trainer.close()
+
+
+def _check(
+    trainers: Sequence[Trainer],
+    request: JobRequest,
+    folder: Path,
+    last: int,
+    at: int | None,
+    say: Callable[[str], None],
+) -> ResumeCheck:
+    places = tuple(place for place in RESUMES if place < last) if at is None else (at,)
+    say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
+    once = _train(trainers[:1], request, folder / "once", (last,))
+    again = _train(trainers[1:], request, folder / "again", (last,))
+    resumed = _train(trainers, request, folder / "resumed", (*places, last))
+    early = {step: metrics for step, metrics in once.curve.items() if step <= places[0]}
+    by_resume = _between(once, resumed)
+    targets = tuple(f": {last} and {place}" for place in places)
+    return ResumeCheck(
+        tracked=tuple(once.tracked),
+        repeated=_between(once, again),
+        resumed=by_resume,
+        by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
+        or any(target in difference.what for difference in by_resume for target in targets),
+        warnings=merged_warnings([*once.warnings, *resumed.warnings]),
+        steps=last,
+        at=places,
+        step_seconds=once.seconds / last,
+    )
+
+
+def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targets: Sequence[int]) -> _Training:
+    for part in ("checkpoints", "logs"):
+        (folder / part).mkdir(parents=True)
+    checkpoint = None
+    found = _Training({}, {}, {}, [])
+    report: Report | None = None
+    for place, target in enumerate(targets):
+        job = msgspec.structs.replace(
+            request.job, attempt=place, stage=Rung(0, place), target=target, checkpoint=checkpoint
+        )
+        asked = msgspec.structs.replace(request, job=job, folder=str(folder), checkpoint_base="checkpoints", repeats=1)
+        report = trainers[place % len(trainers)].run(asked)
+        start = checkpoint.resource if checkpoint is not None else 0
+        if report.outcome is not Outcome.COMPLETED:
+            raise ObjectiveError(
+                f"Training from {start} to {target} ended ({report.outcome}): {report.message}\n{report.detail}"
+            )
+        checkpoint = report.checkpoint
+        found.curve |= {point.resource: point.metrics for point in report.curve} | {target: report.metrics}
+        found.warnings = [*found.warnings, report.warnings or ()]
+        found.seconds += report.ended - report.started
+    if checkpoint is not None:
+        tree = files.load(folder, checkpoint, "checkpoints")
+        found.tracked, found.random = tree["tracked"], tree["random"]
+    return found
+
+
+def _between(one: _Training, other: _Training) -> tuple[Difference, ...]:
+    found = list(differences(one.tracked, other.tracked))
+    if generators := differences(one.random, other.random):
+        found.append(Difference(GENERATORS, ", ".join(difference.name for difference in generators)))
+    for name, (step, a, b) in different_metrics(one.curve, other.curve).items():
+        values = " and ".join("nothing" if value is None else repr(value) for value in (a, b))
+        found.append(Difference(f"metric {name}", f"from step {step} on: {values}"))
+    return tuple(found)
+
+
+def _causes_of_chance(found: Sequence[Difference], tracked: Sequence[str]) -> tuple[str, ...]:
+    if all(difference.name.startswith("metric ") for difference in found) and tracked:
+        return ("Only what is reported differs: a metric measures time, or draws from a generator without a seed.",)
+    return (
+        "A random generator without a seed: np.random.default_rng(trial.seed), random.Random(trial.seed), or the "
+        "global ones, which are seeded when training begins, but not when the module is imported.",
+        "On a GPU: torch.use_deterministic_algorithms(True), and CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment.",
+        "The clock, the order of files in a folder, threads that add numbers in any order.",
+    )
+
+
+def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> list[str]:
+    if all(name.startswith("metric ") for name in names):
+        return [
+            "All tracked objects are the same: what is reported depends on something that is not tracked, such as the "
+            "best value so far. Keep it in hpo_core.State."
+        ]
+    if GENERATORS in names:
+        return [
+            "A resumed job draws other random numbers in its loop: something is built in the first step of each job "
+            "(an iterator over a loader, a lazy module), or depends on how many steps the job has."
+        ]
+    return [
+        f"Something that the loop changes is not among what is tracked ({', '.join(tracked)}): an optimizer, a "
+        "schedule, a gradient scaler, an average of weights, a variable of another function. Track it.",
+        "A tracked object whose state_dict() leaves out a part of its state, or that is changed between trial.track() "
+        "and the loop.",
+    ]

@@ -1,0 +1,188 @@
+"""What a checkpoint saves of a training: random generators, tracked objects, and plain values in a ``State``.
+
+Every global random generator that a training function may use is seeded, captured and restored; torch's only if torch
+has been imported already.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.short_text import some
+
+
+def seed_all(seed: int) -> None:
+    """Seed python, numpy and, if imported, torch on CPU and every CUDA device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if torch.backends.cuda.is_built():
+            torch.manual_seed(seed)  # the CUDA devices too, once they are initialized
+        else:
+            torch.default_generator.manual_seed(seed)  # the other formats the stack for each absent device
+
+
+def capture_all() -> dict[str, Any]:
+    """The states of all global generators as a tree."""
+    states: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(legacy=False)}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_all(states: dict[str, Any]) -> None:
+    """Restore what :func:`capture_all` gave; CUDA states of devices that this machine lacks are ignored."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    if "torch" in states:
+        import torch
+
+        torch.set_rng_state(states["torch"])
+        devices = torch.cuda.device_count() if "cuda" in states else 0
+        if devices:
+            # without it, torch would apply the pending seed on the first use of CUDA and overwrite the state
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        for device, state in enumerate(states.get("cuda", ())[:devices]):
+            torch.cuda.set_rng_state(state, device)
+
+
+def state_of(item: Any) -> Any:
+    """State of a tracked object or generator; :func:`put_state` loads it."""
+    if hasattr(item, "state_dict"):
+        return item.state_dict()
+    if isinstance(item, random.Random):
+        return item.getstate()
+    if isinstance(item, np.random.Generator):
+        return item.bit_generator.state
+    if isinstance(item, np.random.RandomState):
+        return item.get_state(legacy=False)
+    return item.get_state()
+
+
+def put_state(item: Any, state: Any) -> None:
+    """Load a state that :func:`state_of` gave."""
+    if hasattr(item, "load_state_dict"):
+        item.load_state_dict(state)
+    elif isinstance(item, random.Random):
+        item.setstate(state)
+    elif isinstance(item, np.random.Generator):
+        item.bit_generator.state = state
+    else:
+        item.set_state(state)
+
+
+def is_torch(value: Any, kind: str) -> bool:
+    """Whether a value is of this class of torch (``nn.Module``, say); torch is not imported for the answer."""
+    found: Any = sys.modules.get("torch")
+    for part in kind.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(value, found)
+
+
+def is_module(value: Any) -> bool:
+    """Whether it is a torch module (and not its class)."""
+    return is_torch(value, "nn.Module")
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it is a random generator of python, numpy or torch."""
+    numpy_or_python = isinstance(value, random.Random | np.random.Generator | np.random.RandomState)
+    return numpy_or_python or is_torch(value, "Generator")
+
+
+def can_track(item: Any) -> bool:
+    """Whether ``state_of`` and ``put_state`` support it."""
+    has_state = callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))
+    return has_state or is_generator(item)
+
+
+_DEPTH = 20
+
+
+class State:
+    """Plain values that a training loop carries from step to step.
+
+    ::
+
+        state = hpo_core.State(best=1e9, patience=0)
+        trial.track(model=model, state=state)
+        for epoch in trial.steps():
+            loss = train_one_epoch(model)
+            state.patience = 0 if loss < state.best else state.patience + 1
+            state.best = min(state.best, loss)
+
+    A value is None, a bool, int, float or str, or a list, tuple or dict (with texts as keys) of such. Values go into
+    the checkpoint as they are: nothing is executed when they are loaded.
+
+    Raises:
+        ObjectiveError: another value, or a name that begins with an underscore.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name in ("state_dict", "load_state_dict"):
+            raise ObjectiveError(f"State(...) has no room for the name {name!r}; use one without a leading underscore.")
+        vars(self)[name] = plain_value(value, f"State.{name}")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"This State has no value {name!r}; it has {some(vars(self)) or 'none'}.")
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, State) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"State({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the values.
+
+        Raises:
+            ObjectiveError: a list or dict got a value that is not plain meanwhile.
+        """
+        return {name: plain_value(value, f"State.{name}") for name, value in vars(self).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over these values; others that this State has stay."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def plain_value(value: Any, place: str, depth: int = 0) -> Any:
+    """A copy of a plain value; numpy's numbers become Python's.
+
+    Raises:
+        ObjectiveError: something in it is not plain.
+    """
+    if value is None or type(value) in (bool, int, str, float):
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+        return value.item()
+    if depth < _DEPTH and type(value) in (list, tuple):
+        return type(value)(plain_value(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(value))
+    if depth < _DEPTH and type(value) is dict and all(type(key) is str for key in value):
+        return {key: plain_value(item, f"{place}[{key!r}]", depth + 1) for key, item in value.items()}
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    cure = "track the object itself if it has state_dict(), or turn it into one of these"
+    if hasattr(value, "item"):
+        cure = "use its number: value.item()"
+    elif depth >= _DEPTH:
+        kind, cure = f"{kind} below {_DEPTH} others", "use fewer levels"
+    elif type(value) is dict:
+        kind, cure = "dict whose keys are not all texts", "use texts as keys"
+    raise ObjectiveError(
+        f"{place} got a {kind}; a State holds None, bool, int, float, str, and lists, tuples and dicts of them: {cure}."
+    )

@@ -1,0 +1,296 @@
+"""LoopWatch: finds what a training loop changes and nobody saves, so that a resume would begin it anew.
+
+It looks at the variables when the loop begins (``trial.steps()``), and again when the checkpoint is written. A
+variable that has changed in between carries state from step to step. It warns and refuses nothing: only ``hpo check``
+proves that a resume is exact. Names with a leading underscore are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+import msgspec
+
+from hpo_core.training.fingerprints import (
+    Saved,
+    address_of,
+    callable_only,
+    fingerprint,
+    held_generators,
+    is_iterator,
+    is_known_object,
+    is_plain,
+    tensors_of,
+    unsaved_by_its_owner,
+)
+from hpo_core.training.saved_state import is_generator, is_module, is_torch
+
+_WRAPPED = re.compile(r"(\.env)+\._np_random$")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PLAIN_LINE = re.compile(r"(?P<names>[\w., ]+?) changes? in the loop and (is|are) not tracked\. If later steps or rep")
+_ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
+WARNINGS_MOST = 20
+"""An attempt warns of so many things at most."""
+_OURS = "hpo_core"
+_LOADER = "utils.data.DataLoader"
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    plain: bool
+    fingerprint: Hashable
+
+
+class LoopWatch:
+    """Watches the variables of a training loop.
+
+    Args:
+        variables: gives them, by name, as they are now (``watched_variables``).
+        tracked: the tracked objects, by name.
+    """
+
+    def __init__(self, variables: Callable[[], Iterable[tuple[str, Any]]], tracked: Mapping[str, Any]) -> None:
+        self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
+        self._names: frozenset[str] | None = None
+        tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
+        whole = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
+        generators = {id(item) for _, item in (*whole, *held_generators(whole)) if is_generator(item)}
+        modules = {id(part) for item in tracked.values() if is_module(item) for part in item.modules()}
+        self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
+        self._whole = generators | {id(item) for _, item in whole}
+        """Ids of what is saved with all generators inside it."""
+        self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
+        self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
+
+    def warnings(self) -> tuple[str, ...]:
+        """What changed since and is not tracked, one line each with its cure; call it once, at the loop's end."""
+        plain: list[str] = []
+        lines: list[str] = []
+        told: set[int] = set()
+        for name, value in self._variables():
+            before = self._before.get(name)
+            if id(value) in told:
+                continue
+            line = _loader_line(name, value, self._saved.objects)
+            if line is None and before is not None:
+                changed = before.fingerprint != self._print(value)
+                if changed and is_plain(value) and before.plain:
+                    plain.append(name)
+                    continue
+                if changed or is_iterator(value):
+                    line = _line(name, value)
+            if line is not None:
+                told.add(id(value))
+                lines.append(line)
+                if is_torch(value, _LOADER):
+                    told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
+        for path, held in self._held_generators():
+            if id(held) not in told and (line := self._held_line(path, held)) is not None:
+                lines.append(line)
+        self.close()
+        if plain:
+            lines.append(_plain_line(plain))
+        return tuple(lines[:WARNINGS_MOST])
+
+    def close(self) -> None:
+        """Let go of the variables."""
+        self._found = None
+        self._before, self._held = {}, {}
+
+    def _held_generators(self) -> list[tuple[str, Any]]:
+        """Generators inside of variables that were there when the loop began."""
+        every = self._found() if self._found is not None else ()
+        lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
+        if self._names is None:
+            self._names = frozenset(name for name, _ in lasting)
+        variables = [each for each in lasting if each[0] in self._names]
+        return list(held_generators(variables, lambda value: id(value) in self._whole))
+
+    def _held_line(self, path: str, held: Any) -> str | None:
+        before, state = self._held.get(path, (None, None))
+        if before is held and state == self._print(held):
+            return None
+        place, kind = _expression(path), _kind(held)
+        cure = f"trial.track({_key(path)}={place})"
+        if before is held:
+            return f"{place} ({kind}) draws in the loop and is not tracked: {cure}."
+        return (
+            f"{place} ({kind}) is made in the loop and is not tracked, so a resumed job makes another one. Make it "
+            f"before the loop (of an environment: reset(seed=trial.seed)), then {cure}."
+        )
+
+    def _print(self, value: Any) -> Hashable:
+        try:
+            return fingerprint(value, self._saved)
+        except Exception:  # an object that cannot be looked at says nothing
+            return None
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        for name, value in self._found() if self._found is not None else ():
+            with contextlib.suppress(Exception):  # a user's class may raise wherever it is asked
+                if self._can_carry_state(name.rpartition(".")[2], value):
+                    yield name, value
+
+    def _can_carry_state(self, name: str, value: Any) -> bool:
+        if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
+            return False
+        if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
+            return False
+        if (
+            is_plain(value)
+            or is_iterator(value)
+            or is_generator(value)
+            or is_torch(value, _LOADER)
+            or isinstance(value, Mapping | list | set)
+            or hasattr(type(value), "__array__")
+        ):
+            return True
+        if is_module(value):
+            return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
+        return is_known_object(value)
+
+
+def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
+    if not is_torch(value, _LOADER):
+        return None
+    if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
+        return (
+            f"{name} (DataLoader) keeps its workers from epoch to epoch, and their random states are not saved. A "
+            "resumed job starts new ones, which may also change the order of a shuffle: persistent_workers=False."
+        )
+    generator = value.generator or getattr(value.sampler, "generator", None)
+    if generator is not None and id(generator) not in saved:
+        return (
+            f"{name} (DataLoader) draws its order from a generator that is not tracked: "
+            f"trial.track(order={name}.generator), or give it none (the global one is saved)."
+        )
+    return None
+
+
+def _line(name: str, value: Any) -> str:
+    kind = _kind(value)
+    key = name.rpartition(".")[2]
+    if is_iterator(value):
+        return (
+            f"{name} ({kind}) goes on from step to step, and its position cannot be saved: a resumed job begins it "
+            "anew. Make a new iterator in each step, or choose the data by a tracked random generator."
+        )
+    if is_generator(value):
+        return f"{name} ({kind}) draws in the loop and is not tracked: trial.track({key}={name})."
+    if callable(getattr(type(value), "load_state_dict", None)):
+        return f"{name} ({kind}) changes in the loop and is not tracked: trial.track({key}={name})."
+    return (
+        f"{name} ({kind}) changes in the loop and is not tracked. If later steps need it, keep it in an object with "
+        "state_dict() and load_state_dict(), such as a buffer of a tracked module, and track that."
+    )
+
+
+def _plain_line(names: list[str]) -> str:
+    values = ", ".join(f"{name.rpartition('.')[2]}=..." for name in names)
+    one = len(names) == 1
+    return (
+        f"{', '.join(names)} {'changes' if one else 'change'} in the loop and {'is' if one else 'are'} not tracked. If "
+        f"later steps or reports need {'it' if one else 'them'}: state = hpo_core.State({values}); "
+        "trial.track(state=state)."
+    )
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    if kind.__module__ in ("builtins", "collections"):
+        return kind.__qualname__
+    return f"{kind.__module__.partition('.')[0]} {kind.__qualname__}"
+
+
+def _expression(path: str) -> str:
+    """The expression for a generator; of a wrapped environment of gymnasium the one that its users know.
+
+    >>> _expression("env.env.env._np_random"), _expression("pair[0].rng")
+    ('env.unwrapped.np_random', 'pair[0].rng')
+    """
+    return _WRAPPED.sub(".unwrapped.np_random", path)
+
+
+def _key(path: str) -> str:
+    """A name to track it under: the last one of its path."""
+    names = [name for name in _NAME.findall(path) if name != "cell_contents" and not name.startswith("__")]
+    return (names[-1] if names else "generator").strip("_") or "generator"
+
+
+def merged_warnings(jobs: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The warnings of several jobs, each variable named once.
+
+    A job sees more change than one that is shorter, so their lines differ where they name several variables.
+    """
+    plain: dict[str, None] = {}
+    lines: dict[str, str] = {}
+    for line in (line for job in jobs for line in job):
+        if (found := _PLAIN_LINE.match(line)) is not None:
+            plain |= dict.fromkeys(name for name in found["names"].split(", ") if name not in lines)
+        elif (about := _ABOUT_ONE.match(line)) is not None:
+            plain.pop(about["name"], None)
+            lines.setdefault(about["name"], line)
+        else:
+            lines.setdefault(line, line)
+    return (*lines.values(), *([_plain_line(list(plain))] if plain else []))
+
+
+def untrackable(name: str, item: Any) -> str:
+    """Why an object without ``state_dict()`` cannot be tracked, and what to track instead."""
+    start = f"trial.track({name}=...) got a {type(item).__module__}.{type(item).__qualname__}".replace(
+        " builtins.", " "
+    )
+    if is_plain(item):
+        return (
+            f"{start}, which cannot be loaded in place. Keep plain values in a State: state = "
+            f"hpo_core.State({name}=...); trial.track(state=state); then use state.{name}."
+        )
+    if is_iterator(item):
+        return (
+            f"{start}, an iterator whose position cannot be saved. Make a new one in each step, or choose the data by "
+            "a random generator and track that."
+        )
+    if is_torch(item, _LOADER):
+        return (
+            f"{start}, which has no state between epochs. Track nothing for it (the global generators are saved), or "
+            f"its own generator: trial.track({name}={name}.generator)."
+        )
+    return (
+        f"{start}, which has no state_dict() and load_state_dict(). Track objects that have both, or a random "
+        "generator of python, numpy or torch; plain values go into hpo_core.State(...)."
+    )
+
+
+Variables = Callable[[], Iterator[tuple[str, Any]]]
+_SWITCHED = "training"
+"""A torch module's attribute that evaluation switches off and on."""
+
+
+def variables_of_function(frame: FrameType) -> Variables:
+    """Local variables, attributes of ``self``, and the module's variables that the function names."""
+
+    def found() -> Iterator[tuple[str, Any]]:
+        local = dict(frame.f_locals)
+        yield from local.items()
+        if "self" in local and is_known_object(local["self"]) and not is_module(local["self"]):
+            yield from ((f"self.{name}", value) for name, value in vars(local["self"]).items())
+        variables = frame.f_globals
+        yield from (
+            (name, variables[name]) for name in frame.f_code.co_names if name in variables and name not in local
+        )
+
+    return found
+
+
+def variables_of_objects(owners: Mapping[str, Any], loaders: Mapping[str, Any]) -> Variables:
+    """Attributes of these objects, named ``Owner.attribute``, and data loaders."""
+
+    def found() -> Iterator[tuple[str, Any]]:
+        yield from loaders.items()
+        for owner, item in owners.items():
+            yield from ((f"{owner}.{name}", value) for name, value in list(vars(item).items()) if name != _SWITCHED)
+
+    return found
