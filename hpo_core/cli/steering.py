@@ -132,9 +132,9 @@ def share(
     A running study follows within seconds, and a resumed one keeps the change. Where HPO_ALLOWED_SHARE is set, as for
     deployments, it bounds this as well.
     """
-    from hpo_core.pool.seat import pool_of
     from hpo_core.journal.sql import current_owner, is_alive
     from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.pool.seat import pool_of
     from hpo_core.pool.store import live_rows, pools_of
     from hpo_core.pool.words import standings
     from hpo_core.spec import AddressClusterSpec
