@@ -79,13 +79,11 @@ class Attempts:
     def granted(self, jobs: Sequence[Job]) -> None:
         """Wait with these jobs, too."""
         self.waiting += jobs
-        for job in jobs:
-            self._move((job.trial, job.attempt), "granted")
+        self._move_jobs(jobs, "granted")
 
     def placed(self, jobs: Sequence[Job]) -> None:
         """Note that these waiting jobs have their slots."""
-        for job in jobs:
-            self._move((job.trial, job.attempt), "placed")
+        self._move_jobs(jobs, "placed")
         self._forget_waiting(len(jobs))
 
     def withdrawn(self, keys: Iterable[JobKey]) -> list[JobKey]:
@@ -113,7 +111,18 @@ class Attempts:
 
     def told(self, key: JobKey) -> None:
         """Forget an attempt that the study was told of."""
-        self._move(key, "told")
+        if self._states.pop(key, None) not in TRANSITIONS["told"][0]:
+            raise AssertionError(f"attempt {key} waits and cannot be told")
+
+    def _move_jobs(self, jobs: Sequence[Job], transition: str) -> None:
+        """Make the transition of many jobs at once: this is done for every job of every study."""
+        states, ((before,), after) = self._states, TRANSITIONS[transition]
+        assert after is not None
+        for job in jobs:
+            key = job.trial, job.attempt
+            if states.get(key) is not before:
+                raise AssertionError(f"attempt {key} is {states.get(key) or 'unknown'} and cannot be {transition}")
+            states[key] = after
 
     def _move(self, key: JobKey, transition: str) -> None:
         state = self._states.get(key)

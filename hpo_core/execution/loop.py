@@ -253,7 +253,8 @@ class Loop:
         if inventory != self._inventory:
             self._inventory = inventory
         self._homeless = self._placer.update(self._inventory)
-        self._attempts.granted(self.study.set_capacity(self._placer.capacity()))
+        if granted := self.study.set_capacity(self._placer.capacity()):
+            self._attempts.granted(granted)
 
     def _act(self) -> None:
         """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.

@@ -14,7 +14,6 @@ import msgspec
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -28,6 +27,7 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.partitioning import with_partitions
+from hpo_core.pool.seat import PoolSeat
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text

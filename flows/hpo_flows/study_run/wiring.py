@@ -8,23 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo_core.execution.by_name.joining import join_pool
+from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
+
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Observer
 from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
-from hpo_core.execution.pool_seat import PoolSeat, terms_of
-from hpo_core.journal.pools import live_rows, pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
 from hpo_core.placement import Placer
 from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.pool.seat import PoolSeat, terms_of
+from hpo_core.pool.store import live_rows, pools_of
+from hpo_core.pool.words import unknown_beside
 from hpo_core.study import Study
-from hpo_core.views.sharing.standings import unknown_beside
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
 
