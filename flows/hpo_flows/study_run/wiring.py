@@ -7,9 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpo_core.execution.by_name.joining import join_pool
-from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
-
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
@@ -22,6 +19,7 @@ from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
 from hpo_core.placement import Placer
 from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.pool.executor import PooledUnits, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import live_rows, pools_of
 from hpo_core.pool.words import unknown_beside
