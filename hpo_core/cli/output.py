@@ -60,7 +60,7 @@ UNBROKEN = 16
 """A cell of at most so many characters (a number, a date) stays on one line; a longer one may be folded, but not
 below this width."""
 _NAME = 24
-"""So much of the first column comes before room for long cells."""
+"""Characters of the first column that come before room for long cells."""
 _GAP = "  "
 
 

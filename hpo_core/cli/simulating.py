@@ -70,7 +70,7 @@ class Question:
     shared: SharedDevicesQuestion | None = None
     """Devices that jobs share, in place of workers."""
     partitions: int | None = None
-    """So many equal partitions of the data, in place of the study's; None: the study's, if it has any."""
+    """Number of equal partitions to play instead of the study's; None: the study's, if it has any."""
     copies: int = 1
     """Workers that hold each partition."""
 

@@ -242,7 +242,7 @@ class StudySpec(Part):
 
     @property
     def first_configurations(self) -> list[dict[str, Any]]:
-        """Those of ``start_with``, with the defaults written out."""
+        """Configurations of ``start_with``, with the defaults written out."""
         return [default_values(self.search_space()) if one == "default" else one for one in self.start_with]
 
     def plain(self) -> dict[str, Any]:
