@@ -395,7 +395,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float, now: fl
         "cluster": spec.cluster.title if spec.objective else "",  # it was imported, or trains in its own process
         "packing": packing_words(spec.packing),
         "gangs": gang_words(study),
-        "share": share_words(spec.share, "slot" if spec.packing is None else "device"),
+        "share": share_words(spec.share, spec.slot_word),
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",

@@ -40,7 +40,7 @@ class InProcessExecutor:
     poll_seconds = 1.0
 
     def __init__(self, spec: StudySpec, folder: str | Path, objective: Callable[..., Any] | None = None) -> None:
-        if spec.training.gang != 1:
+        if spec.gangs:
             raise SpecError(
                 f"Study {spec.study!r}: training.gang = {spec.training.gang} needs a process for each rank, and this "
                 "executor trains in one; set training.gang to 1 here: the same function trains alone."

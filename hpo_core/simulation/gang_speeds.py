@@ -27,4 +27,4 @@ def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
 
 def taken_as_linear(spec: StudySpec) -> bool:
     """Whether gangs are taken to be as fast as can be."""
-    return spec.training.gang != 1 and not spec.scaling.speedups and spec.scaling.model is None
+    return spec.gangs and not spec.scaling.speedups and spec.scaling.model is None

@@ -91,11 +91,11 @@ def _spread(spec: StudySpec, result: JobCompleted) -> str:
 
 def _trained(spec: StudySpec, resource: int) -> str:
     """How far; where models hop, a unit is a pass over one partition, and the resource counts epochs."""
-    return plural(resource, "unit" if spec.data is None else "epoch")
+    return plural(resource, spec.unit_word)
 
 
 def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
-    words = usage_words(event.usage, hops=spec.data is not None)
+    words = usage_words(event.usage, hops=spec.hops)
     return f"; used {words}" if words else ""
 
 
