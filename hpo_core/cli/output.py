@@ -317,7 +317,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             out.say(standing.words)
         if rules := study.rules.progress(study.state, _now_of(status)):
             out.say(f"stops at: {', '.join(rules)}")
-        if study.spec.packing is not None:
+        if study.spec.packs:
             for line in running_lines(study):
                 out.say(line)
         elif summary.running:
@@ -337,7 +337,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
 
 def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
     """By trial that hops: how far its job has come, as the files of its progress say."""
-    if study.spec.data is None:
+    if not study.spec.hops:
         return {}
     files = ProgressFiles(folder)
     found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])

@@ -110,7 +110,7 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
             if not words or len(question.workers) > 1:
                 words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
             workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
-            placed = None if spec.data is None else PartitionedData(question.copies)
+            placed = None if not spec.hops else PartitionedData(question.copies)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
     return found
 

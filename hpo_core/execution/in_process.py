@@ -52,8 +52,8 @@ class InProcessExecutor:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
-        if spec.data is not None and spec.data.load is not None:
-            find_loader(spec.data.load, spec.pythonpath)
+        if spec.loader:
+            find_loader(spec.loader, spec.pythonpath)
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

@@ -37,9 +37,9 @@ def pool_slots(series: Series) -> Figure | None:
     spec = series.study.spec
     if spec.share is None or not series.spans or series.wall <= 0:
         return None
-    if spec.data is not None:
+    if spec.hops:
         unit, busy = "worker", [Busy(one.started, one.ended, one.worker) for one in units_of(series)]
-    elif spec.packing is not None:
+    elif spec.packs:
         unit, busy = "device", [Busy(one.start, one.end, name) for one in series.spans if (name := device_of(one))]
     else:
         unit, busy = "slot", [Busy(span.start, span.end, "", span.slots) for span in series.spans]

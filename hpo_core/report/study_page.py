@@ -157,7 +157,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
-    if spec.packing is not None:
+    if spec.packs:
         about.append(f"packing {packing_words(spec.packing)}")
         about += measured_ratio_lines(measured_ratios(study))
         about += kept_apart_lines(kept_apart_in(study), 4)
@@ -165,7 +165,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"gangs {gang_words(study)}")
     if spec.share is not None:
         about.append(f"share {share_words(spec.share, spec.slot_word)}")
-    if spec.data is not None:
+    if spec.hops:
         about.append(f"data: {data_words(spec)}")
     if rules := study.rules.progress(study.state, 0.0):
         about.append(f"stops at {', '.join(rules)}")

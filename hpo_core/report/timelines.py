@@ -83,7 +83,7 @@ def _rows(series: Series, hops: bool, gang: str) -> str:
         return "Each row is a model that trains, each bar one attempt."
     if gang:
         return f"Each row is a {gang}, on as many slots as it has ranks, each bar one attempt."
-    if spec.packing is not None:
+    if spec.packs:
         return "Each bar is one attempt, each row of a worker one job at a time: as many rows as it ever had at once."
     gaps = "in a gap its worker was idle or not there"
     if spec.share is not None:

@@ -23,7 +23,7 @@ def check_data_is_a_parameter(spec: StudySpec) -> None:
     Raises:
         SpecError: so it is.
     """
-    if spec.data is not None:
+    if spec.hops:
         raise SpecError(
             f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
             "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "

@@ -183,6 +183,11 @@ class StudySpec(Part):
         return self.packing is not None
 
     @property
+    def uses_mps(self) -> bool:
+        """Whether jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
+        return self.packing is not None and self.packing.mps == "auto"
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1

@@ -194,7 +194,7 @@ def shown_parameters(spec: StudySpec) -> dict[str, Any]:
         "limits": plain["stop"],
         "training": plain["training"],
         **({} if plain["packing"] is None else {"packing": plain["packing"]}),
-        **({} if spec.data is None else {"data": data_words(spec)}),
+        **({} if not spec.hops else {"data": data_words(spec)}),
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,

@@ -260,7 +260,7 @@ class Session:
         units: PooledUnits | None = None
         if study.spec.share is not None:
             pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
-            if study.spec.data is not None:
+            if study.spec.hops:
                 units = join_workers(self.executor, study, pools=pools, terms=terms, threads=self.executor.threads)
                 self.seat = units.seat
             else:
@@ -275,7 +275,7 @@ class Session:
         observers.append(EnqueueRequests(study, self.folder))
         if self.seat is not None:
             observers.append(PoolNews(self.seat, self._tell))
-        if study.spec.data is not None:
+        if study.spec.hops:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             times = epoch_times_of(study)
             entries = study.journal.entries(study.spec.study)
