@@ -313,7 +313,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         out.say(f"best: {best_line(study)}")
         if line := hopping_line(study):
             out.say(f"data: {line}")
-        if study.spec.share is not None and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
+        if study.spec.shares and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
             out.say(standing.words)
         if rules := study.rules.progress(study.state, _now_of(status)):
             out.say(f"stops at: {', '.join(rules)}")

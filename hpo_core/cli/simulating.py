@@ -377,7 +377,7 @@ def _limits(
         found += HOPPING_RULES
     if any(taken_as_linear(one.scenario.spec) for one in answers):
         found += LINEAR
-    if any(one.scenario.spec.share is not None for one in answers):
+    if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")
     if needs:
         failed = any(run.failed for one in answers for run in one.runs)

@@ -35,7 +35,7 @@ class Busy(NamedTuple):
 def pool_slots(series: Series) -> Figure | None:
     """Slots held and used over time; None where the study shared nothing, or had no job."""
     spec = series.study.spec
-    if spec.share is None or not series.spans or series.wall <= 0:
+    if not spec.shares or not series.spans or series.wall <= 0:
         return None
     if spec.hops:
         unit, busy = "worker", [Busy(one.started, one.ended, one.worker) for one in units_of(series)]

@@ -163,7 +163,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about += kept_apart_lines(kept_apart_in(study), 4)
     if spec.gangs:
         about.append(f"gangs {gang_words(study)}")
-    if spec.share is not None:
+    if spec.shares:
         about.append(f"share {share_words(spec.share, spec.slot_word)}")
     if spec.hops:
         about.append(f"data: {data_words(spec)}")
@@ -242,7 +242,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     share = series.utilization
     if share is not None and not spec.packs and not spec.hops:  # their own figures say it
         of = f"{duration(series.busy)} of worker time"
-        of += ", of the slots it might use" if spec.share is not None else ""
+        of += ", of the slots it might use" if spec.shares else ""
         tiles.append(("utilization", percent(share), of))
     return tiles
 

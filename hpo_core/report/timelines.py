@@ -69,7 +69,7 @@ def jobs_over_time(series: Series) -> Figure | None:
         f"{_rows(series, hops, one if gangs else '')} Pink bars failed, grey ones were lost or preempted.{few}{cut}"
     )
     share, title = series.utilization, "Jobs over time"
-    if share is not None and not spec.packs and not hops and spec.share is None:
+    if share is not None and not spec.packs and not hops and not spec.shares:
         # With packing, slots are jobs to choose from; in a pool, others use them too.
         title += f": workers busy {percent(share)} of the time"
     shape = layout(150 + round(min(900, 30 * len(owners))), barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
@@ -86,7 +86,7 @@ def _rows(series: Series, hops: bool, gang: str) -> str:
     if spec.packs:
         return "Each bar is one attempt, each row of a worker one job at a time: as many rows as it ever had at once."
     gaps = "in a gap its worker was idle or not there"
-    if spec.share is not None:
+    if spec.shares:
         gaps = "in a gap another study of the pool had the worker, or it was idle (Slots of the pool tells which)"
     elif spec.cluster.kind == "address":
         gaps = "in a gap no job of this study ran there; whether others used the worker is not recorded"

@@ -188,6 +188,16 @@ class StudySpec(Part):
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
+    def shares(self) -> bool:
+        """Whether its slots belong to a pool that other studies use as well."""
+        return self.share is not None
+
+    @property
+    def grows(self) -> bool:
+        """Whether trials get more slots where few of them are left."""
+        return self.training.gang == "auto"
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1

@@ -156,7 +156,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
-        if self.spec.training.gang == "auto" and not self.spec.scaling.speedups and not self.spec.hops:
+        if self.spec.grows and not self.spec.scaling.speedups and not self.spec.hops:
             self.speeds = MeasuredSpeeds()
         self._best = self.best_of_highest_rung if self.spec.best_of == "highest_rung" else self.best_of_all
         self.queue.extend(self.spec.first_configurations)

@@ -202,7 +202,7 @@ class StudyPages:
             return False
         self.study = study
         self._task_runs = runs = TaskRuns(study, self._flow_run, self._write)
-        pool = self._pool_words if study.spec.share is not None else None
+        pool = self._pool_words if study.spec.shares else None
         placed = None if not study.spec.packs else lambda: runs.running
         self._artifacts = StudyArtifacts(study, self._flow_run, placed, began=self._began, pool=pool)
         self._result_lines = ResultLines(study)

@@ -142,7 +142,7 @@ def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
 
     None: one rank, unless ``training.gang`` is ``auto``.
     """
-    if spec.training.gang != "auto":
+    if not spec.grows:
         return None
     scaling = spec.scaling
     gains = dict(scaling.speedups)
