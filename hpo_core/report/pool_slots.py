@@ -67,7 +67,7 @@ def pool_slots(series: Series) -> Figure | None:
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
     title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
-    return Figure("pool", title, _caption(unit, text(spec.share.pool or spec.cluster.place, 60)), data, shape)
+    return Figure("pool", title, _caption(unit, text(spec.pool_name, 60)), data, shape)
 
 
 def _caption(unit: str, pool: str) -> str:

@@ -193,6 +193,11 @@ class StudySpec(Part):
         return self.share is not None
 
     @property
+    def pool_name(self) -> str:
+        """Name of the pool of shared slots for people: its own, or the place of the cluster; empty: no pool."""
+        return "" if self.share is None else self.share.pool or self.cluster.place
+
+    @property
     def grows(self) -> bool:
         """Whether trials get more slots where few of them are left."""
         return self.training.gang == "auto"

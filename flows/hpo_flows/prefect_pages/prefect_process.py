@@ -175,7 +175,7 @@ class PrefectProcess:
 
 def tags_of(spec: StudySpec) -> list[str]:
     """Tags of a study's flow run: a list of runs is filtered by them."""
-    pool = [] if spec.share is None else [f"pool {spec.share.pool or spec.cluster.place}"]
+    pool = [f"pool {spec.pool_name}"] if spec.shares else []
     return ["hpo", spec.study, spec.search.method, *pool]
 
 
