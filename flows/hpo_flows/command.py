@@ -52,8 +52,7 @@ def tune(
     """Run a new study to its end."""
     end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
-    from hpo_core.spec.overrides import split_change
-    from hpo_core.spec.study_file import read_configurations
+    from hpo_core.spec.study_file import read_configurations, split_change
 
     spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
@@ -147,7 +146,7 @@ def rerun(
 ) -> None:
     """Train again along a study's recorded grants: same parameters, seeds and promotions."""
     from hpo_core.replay.rerun import rerun_spec
-    from hpo_core.spec.overrides import split_change
+    from hpo_core.spec.study_file import split_change
 
     settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
     place = Home(home, journal)
@@ -248,8 +247,6 @@ app = new_app(
         "tune": tune,
         "resume": resume,
         "extend": extend,
-        "abandon": CORE_COMMANDS["abandon"],
-        "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
         "tune-packing": tune_packing,
         **CORE_COMMANDS,

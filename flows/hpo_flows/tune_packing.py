@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from hpo_core.cli.output import err, out, print_json
-from hpo_core.cli.row_table import print_rows
+from hpo_core.cli.output import err, out, print_json, print_rows
 from hpo_core.execution.ratio_tuning import Found, RatioTuner, Together, checked_ratios
 from hpo_core.execution.single_trial import first_job, parse_params
 from hpo_core.home import Home

@@ -87,14 +87,14 @@ class LiveCheckpoints:
         kind = type(event)
         if kind in _OF_ONE_TRIAL:
             self._settle(event.trial)  # type: ignore[union-attr]
-        elif isinstance(event, JobCompleted):
+        elif type(event) is JobCompleted:
             written = event.checkpoint
             if any((event.trial, event.resource) == (member.trial, member.resource) for member in self.state.front):
                 self._hold(_STUDY, _kept_for_the_user(self.state))
             self._settle(event.trial)
             if written is not None and written.uri not in self._live:
                 self._dead.append(written.uri)
-        elif isinstance(event, CheckpointCondemned | CheckpointRemoved):
+        elif type(event) is CheckpointCondemned or type(event) is CheckpointRemoved:
             self._hold(_STUDY, _kept_for_the_user(self.state))
             for number in dict.fromkeys((event.trial, *self.state.waiting, *self.state.extended)):
                 self._settle(number)

@@ -16,24 +16,48 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from hpo_core import __version__
-from hpo_core.cli.checking import check
-from hpo_core.cli.data.partition_command import partition
-from hpo_core.cli.debugging import try_trial
-from hpo_core.cli.enqueue import enqueue
-from hpo_core.cli.extras import missing_package
+from hpo_core.cli.debugging import check, try_trial
 from hpo_core.cli.history import history
 from hpo_core.cli.output import err
+from hpo_core.cli.partition_command import partition
 from hpo_core.cli.planning import simulate_study, space
-from hpo_core.cli.pool_share import share
 from hpo_core.cli.results import compare, import_study, project, report, schedule
+from hpo_core.cli.steering import enqueue, share
 from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.short_text import did_you_mean, near_names
 from hpo_core.security.masking import mask_logs, masked
+
+EXTRAS = {
+    "dask": "flows",
+    "distributed": "flows",
+    "prefect": "flows",
+    "mlflow": "mlflow",
+    "pyarrow": "mlflow",
+    "torch": "torch",
+    "pynvml": "gpu",
+    "scipy": "retraining",
+    "cmaes": "samplers",
+}
+"""Extra by importable name; ``pyproject.toml`` has the packages of each."""
+
+
+def missing_package(error: BaseException) -> str:
+    """What is missing and how to install it; empty unless the cause is a module that an extra installs."""
+    cause = error
+    while cause.__cause__ is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    name = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+    if name not in EXTRAS:
+        return ""
+    return (
+        f"this command needs the package {name!r}, which is not installed. Install it with "
+        f"`pip install 'hpo-core[{EXTRAS[name]}]'`, or everything with `pip install 'hpo-core[all]'`."
+    )
+
 
 CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
@@ -56,7 +80,16 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "history": history,
     "partition": partition,
 }
-"""By name; ``hpo --help`` lists them in this order."""
+"""Commands by name."""
+
+
+GROUPS = {
+    "Before a study": ("space", "try", "check", "partition", "simulate"),
+    "Run studies": ("tune", "resume", "extend", "rerun", "tune-packing", "enqueue", "abandon", "share"),
+    "Look at studies": ("list", "status", "show", "report", "compare", "schedule", "export", "audit", "history"),
+    "Other systems": ("project", "import", "ui", "deploy", "worker"),
+}
+"""Groups of ``hpo --help``; a command that is in none comes last."""
 
 
 class _Command(TyperCommand):
@@ -77,7 +110,16 @@ class _Command(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The commands; one that is not there is answered likewise."""
+    """The commands; one that is not there is answered likewise, and the help lists them in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        left = list(self.commands)
+        for title, names in (*GROUPS.items(), ("Others", left)):
+            rows = [(name, self.commands[name].get_short_help_str(10_000)) for name in names if name in left]
+            left = [name for name in left if name not in names]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
@@ -104,7 +146,7 @@ def new_app(commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
     app.callback()(_options_of_all)
     for name, command in commands.items():
         # in full: the summary that typer makes of a long sentence ends with "..."
-        app.command(name, cls=_Command, short_help=inspect.getdoc(command))(command)
+        app.command(name, cls=_Command, short_help=(inspect.getdoc(command) or "").partition("\n\n")[0])(command)
     return app
 
 
@@ -125,15 +167,15 @@ def run(app: typer.Typer) -> None:
     try:
         app()
     except HpoError as error:
-        err.print(Text(f"error: {masked(str(error))}", style="red"), soft_wrap=True)
+        err.say(f"error: {masked(str(error))}", style="red", lines=True)
         if cure := missing_package(error):
-            err.print(Text(cure, style="red"), soft_wrap=True)
+            err.say(cure, style="red")
         sys.exit(error.exit_code)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (cure := missing_package(error)):
-            err.print(Text(f"error: {cure}", style="red"), soft_wrap=True)
+            err.say(f"error: {cure}", style="red")
         else:
-            err.print(Text(masked("".join(traceback.format_exception(error)))), soft_wrap=True)
+            err.say(masked("".join(traceback.format_exception(error))), lines=True)
         sys.exit(1)
 
 

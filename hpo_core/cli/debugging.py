@@ -11,13 +11,13 @@ import tempfile
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
-from rich.text import Text
 
-from hpo_core.cli.options import HomeOption
-from hpo_core.cli.output import err, out
+from hpo_core.cli.options import AsJson, HomeOption
+from hpo_core.cli.output import err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
@@ -25,6 +25,11 @@ from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.training.error_text import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
+
+if TYPE_CHECKING:
+    from hpo_core.training.request import JobRequest
+    from hpo_core.training.resume_check import Difference, ResumeCheck
+
 
 INTERRUPTED = 130
 FAILED = 1
@@ -50,7 +55,7 @@ def try_trial(
     from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
-    from hpo_core.spec.threads import VARIABLES
+    from hpo_core.spec.assembly import VARIABLES
     from hpo_core.training.objective import load_objective
 
     spec = with_partitions(load_spec(study_file))
@@ -85,7 +90,7 @@ def try_trial(
 
 
 def _say(line: str) -> None:
-    err.print(Text(terminal_text(line), style="dim"), soft_wrap=True)
+    err.say(line, style="dim")
 
 
 def _say_params(params: Params) -> None:
@@ -118,23 +123,23 @@ def _say_traceback(error: BaseException) -> TracebackType | None:
 
 def _print_error(text: str) -> None:
     sys.stdout.flush()
-    err.print(Text(terminal_text(masked(text.rstrip()), lines=True)), soft_wrap=True)
+    err.say(masked(text.rstrip()), lines=True)
 
 
 def _say_result(report: Report, unit: str) -> None:
     sys.stdout.flush()
     for repeat, metrics in enumerate(report.repeats or ()):
-        out.print(Text(f"repeat {repeat}: {_shown(metrics)}"), soft_wrap=True)
+        out.say(f"repeat {repeat}: {_shown(metrics)}")
     for point in report.curve:
-        out.print(Text(f"{unit} {point.resource}: {_shown(point.metrics)}"), soft_wrap=True)
+        out.say(f"{unit} {point.resource}: {_shown(point.metrics)}")
     took = duration(report.ended - report.started)
     if report.checkpoint is not None:
         saved = f"a checkpoint of {number(report.checkpoint.size)} bytes, removed again"
     else:
         saved = "no checkpoint: nothing was tracked, so a promoted trial is trained from its start"
-    out.print(Text(f"{report.outcome} in {took}; {saved}", style="green"), soft_wrap=True)
+    out.say(f"{report.outcome} in {took}; {saved}", style="green")
     if report.message:
-        out.print(Text(terminal_text(report.message), style="yellow"), soft_wrap=True)
+        out.say(report.message, style="yellow")
 
 
 def _shown(metrics: dict[str, Any]) -> str:
@@ -142,3 +147,160 @@ def _shown(metrics: dict[str, Any]) -> str:
         f"{terminal_text(name)} = {number(value, 6) if math.isfinite(value) else value}"
         for name, value in metrics.items()
     )
+
+
+DIFFERS = 1
+NOT_RUN = 2
+
+
+def check(
+    what: Annotated[str, typer.Argument(help="MODULE:FUNCTION, or the study's YAML file.", metavar="WHAT")],
+    more_params: MoreParams = None,
+    params: ParamsOption = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=2, max=1000, help="Train so far; default: 3, then up to 27 in a minute."),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
+    ] = None,
+    style: Annotated[
+        str, typer.Option("--style", help="Of MODULE:FUNCTION: handle, train(trial); optuna, an Optuna objective.")
+    ] = "handle",
+    home: HomeOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
+    from hpo_core.training.resume_check import LENGTHS, check_resume
+
+    given = [*(params or ()), *(more_params or ())]
+    try:
+        if at is not None and steps is None:
+            steps = at + 2
+        if at is not None and steps is not None and at >= steps:
+            raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
+        is_file = ":" not in what or Path(what).exists()
+        request, longest = _of_study(what, given, home) if is_file else (_of_function(what, given, style), None)
+        shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
+
+        def say(what: str) -> None:
+            _tell(f"{request.objective}: {what}, with {shown}")
+
+        with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
+            most = LENGTHS[0] if longest is None else longest
+            found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
+    except HpoError as error:  # whatever its own exit code: 1 says that something differs
+        error.exit_code = NOT_RUN
+        raise
+    if as_json:
+        print_json(msgspec.to_builtins(found) | {"exact": found.exact, "causes": found.causes})
+    else:
+        _print(found)
+    if not found.exact:
+        raise typer.Exit(DIFFERS)
+
+
+def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
+    """The first job of a study, and how far its longest training goes."""
+    from hpo_core.execution.requests import JobRequests
+    from hpo_core.execution.single_trial import first_job, parse_params
+    from hpo_core.partitioning import with_partitions
+    from hpo_core.spec import load_spec
+
+    spec = with_partitions(load_spec(file))
+    if spec.objective is None:
+        raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
+    spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
+    return JobRequests(spec, "").of(first_job(spec, parse_params(given))), spec.search.outline().max_resource
+
+
+def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
+    from hpo_core.execution.single_trial import parse_params, read_value
+    from hpo_core.model.rng import derive_seed
+    from hpo_core.model.stage import Rung
+    from hpo_core.model.trial import Job
+    from hpo_core.training.request import JobRequest
+
+    if style not in ("handle", "optuna"):
+        raise SpecError(f"--style {style}: write handle or optuna.")
+    values, folder = parse_params(given), str(Path.cwd())
+    space: dict[str, dict[str, Any]] = {}
+    metric, required = "", "none"
+    chosen = {name: read_value(value) for name, value in values.items()}
+    if style == "optuna":
+        space, chosen = _optuna_space(objective, values, folder)
+        metric, required = "value", "all"
+    return JobRequest(
+        study="check",
+        job=Job(0, 0, Rung(0, 0), target=1, params=chosen),
+        objective=objective,
+        metric=metric,
+        required=required,  # type: ignore[arg-type]
+        seed=derive_seed(0, "training", 0),
+        folder="",
+        pythonpath=(folder,),
+        style=style,
+        space=space,
+        stall_timeout=3600.0,
+        log_limit=10_000_000,
+    )
+
+
+def _optuna_space(
+    objective: str, values: dict[str, str], folder: str
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    from hpo_core.execution.single_trial import completed_params
+    from hpo_core.model.rng import Stream
+    from hpo_core.spec import StudySpec
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.optuna.space_discovery import find_space
+
+    found = find_space(load_objective(objective, [folder])).space
+    search = {"method": "random", "configs": 1, "max_resource": 1}
+    metric = {"name": "value", "mode": "min"}
+    spec = StudySpec.from_plain({"study": "check", "metric": metric, "space": found, "search": search}, objective)
+    space = spec.search_space()
+    chosen = completed_params(space, values, space.draw(Stream(0, "params", 0)), 0)
+    return spec.plain()["space"], chosen
+
+
+def _print(found: ResumeCheck) -> None:
+    _print_part("twice from scratch", found.repeated)
+    resumed = f"with {'a resume' if len(found.at) == 1 else 'resumes'} at {', '.join(map(str, found.at))}"
+    if found.tracked:
+        _print_part(resumed, found.resumed)
+    causes = found.causes
+    for line in ["likely causes, and their cures:", *(f"  - {cause}" for cause in causes)] if causes else ():
+        _print_line(line)
+    if not found.same_bits:
+        return
+    if not found.tracked:
+        _print_line(
+            "not resumed: nothing is tracked, so each job trains from the start again. What training changes belongs "
+            "into trial.track(...), before the loop.",
+            "yellow",
+        )
+    elif found.warnings:
+        _print_line(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
+        for line in found.warnings:
+            _print_line(f"  - {line}", "yellow")
+        _print_line("A variable that no later step needs may have a name that begins with an underscore.")
+    else:
+        _print_line(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
+        if found.no_longer:
+            _print_line(f"what changes later than that was not seen: {found.no_longer}", "yellow")
+
+
+def _print_line(line: str, style: str = "") -> None:
+    out.say(line, style=style)
+
+
+def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
+    out.say(f"{title}: {'differs in' if differences else 'the same bits'}")
+    for difference in differences:
+        _print_line(f"  {difference.name}: {difference.what}", "yellow")
+
+
+def _tell(line: str) -> None:
+    sys.stdout.flush()
+    err.say(line, style="dim")

@@ -11,11 +11,9 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.text import Text
 
 from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import out, print_json
-from hpo_core.cli.row_table import print_rows
+from hpo_core.cli.output import out, print_json, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement
@@ -159,7 +157,7 @@ def _list(found: Sequence[Measurement], as_json: bool) -> None:
         print_json(msgspec.to_builtins([*needs, *ratios, *apart]))
         return
     if not needs and not ratios:
-        out.print("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
+        out.say("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
     now = time.time()
     sources: dict[tuple[str, str], list[MeasuredNeed]] = {}
     for need in needs:
@@ -169,14 +167,14 @@ def _list(found: Sequence[Measurement], as_json: bool) -> None:
     for number, ((objective, code), rows) in enumerate(sources.items()):
         if number:
             out.print()
-        out.print(Text(f"{terminal_text(objective)} (source {code[:8]})", style="bold"), soft_wrap=True)
+        out.say(f"{objective} (source {code[:8]})", style="bold")
         if rows:
             print_rows(out, [_row(need, now) for need in rows])
         for ratio in ratios:
             if (ratio.objective, ratio.code) == (objective, code):
-                out.print(Text(terminal_text(_ratio_words(ratio, now))), soft_wrap=True)
+                out.say(_ratio_words(ratio, now))
         for line in kept_apart_lines(one.kept_apart for one in apart if (one.objective, one.code) == (objective, code)):
-            out.print(Text(terminal_text(line)), soft_wrap=True)
+            out.say(line)
 
 
 def _ratio_words(ratio: FoundRatio, now: float) -> str:
@@ -223,7 +221,7 @@ def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFo
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{file} cannot be written: {error.strerror or error}. Choose another file.") from error
-    out.print(Text(f"{file}: {len(found)} measurements"), soft_wrap=True)
+    out.say(f"{file}: {len(found)} measurements")
 
 
 def _import(place: Home, file: Path) -> None:
@@ -235,18 +233,16 @@ def _import(place: Home, file: Path) -> None:
         new = measurements_of(journal).add(found)
     finally:
         journal.close()
-    out.print(
-        Text(f"{file}: {new} of {len(found)} measurements are new; the newest of each key are kept"), soft_wrap=True
-    )
+    out.say(f"{file}: {new} of {len(found)} measurements are new; the newest of each key are kept")
 
 
 def _forget(kept: Measurements, found: Sequence[Measurement] | None, count: int, *, yes: bool) -> None:
     what = "1 measurement" if count == 1 else f"{count} measurements"
     if not count and found is not None:
-        out.print("Nothing to forget.")
+        out.say("Nothing to forget.")
         return
     if not yes and not typer.confirm(f"Forget {what}? Studies will profile such jobs again."):
-        out.print("Nothing was forgotten.")
+        out.say("Nothing was forgotten.")
         return
     forgotten = kept.forget(found)
-    out.print(f"{forgotten} forgotten")
+    out.say(f"{forgotten} forgotten")

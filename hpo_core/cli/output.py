@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from hpo_core.cli.row_table import print_rows
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
@@ -55,6 +56,101 @@ from hpo_core.views.summary import (
     summarize,
 )
 
+UNBROKEN = 16
+"""A cell of at most so many characters (a number, a date) stays on one line; a longer one may be folded, but not
+below this width."""
+_NAME = 24
+"""So much of the first column comes before room for long cells."""
+_GAP = "  "
+
+
+class RowTable:
+    """Rows of one shape; the first column names what a row is about."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._titles = [terminal_text(title) for title in rows[0]]
+        self._rows = [[cell_text(value) for value in row.values()] for row in rows]
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def full_width(self) -> int:
+        """Width at which nothing is folded."""
+        return sum(map(self._longest, range(len(self._titles)))) + self._gaps
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        yield Text("\n").join(self._stacked() if widths is None else self._lines(console, widths))
+
+    @property
+    def _gaps(self) -> int:
+        return len(_GAP) * (len(self._titles) - 1)
+
+    def _longest(self, column: int) -> int:
+        return max(cell_len(text) for text in [self._titles[column], *(row[column] for row in self._rows)])
+
+    def _widths(self, room: int) -> list[int] | None:
+        """Widths of the columns; None where they do not fit side by side.
+
+        A long first cell gets a line of its own, where the others still fit: it is a name, which people copy.
+        """
+        widths = [min(self._longest(column), UNBROKEN) for column in range(len(self._titles))]
+        widths[0] = cell_len(self._titles[0])
+        spare = room - sum(widths) - self._gaps
+        if spare < 0:
+            return None
+        others = [(column, self._longest(column)) for column in range(1, len(widths))]
+        for column, most in [(0, min(self._longest(0), _NAME)), *others, (0, self._longest(0))]:
+            more = min(most - widths[column], spare)
+            widths[column] += more
+            spare -= more
+        return widths
+
+    def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Text]:
+        yield Text("\n").join(_beside(console, self._titles, widths, "bold"))
+        for first, *others in self._rows:
+            if cell_len(first) > widths[0]:
+                yield Text(first)
+                first = ""
+            yield from _beside(console, [first, *others], widths)
+
+    def _stacked(self) -> Iterator[Text]:
+        """Each row as lines ``title  value``, with an empty line between rows; the terminal itself breaks long ones."""
+        room = max(map(cell_len, self._titles))
+        for at, row in enumerate(self._rows):
+            if at:
+                yield Text()
+            for title, cell in zip(self._titles, row, strict=True):
+                if cell:
+                    yield Text.assemble((set_cell_size(title, room) + _GAP, "bold"), cell)
+
+
+def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style: str = "") -> Iterator[Text]:
+    """Cells side by side, in as many lines as the longest of them needs."""
+    folded = [
+        [line.plain.rstrip() for line in Text(cell, overflow="fold").wrap(console, width)] or [""]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    for at in range(max(map(len, folded))):
+        parts = [lines[at] if at < len(lines) else "" for lines in folded]
+        padded = [set_cell_size(part, width) for part, width in zip(parts, widths, strict=True)]
+        yield Text(_GAP.join(padded).rstrip(), style=style)
+
+
+def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows: as wide as they are in a pipe, within the terminal's width else."""
+    table = RowTable(rows)
+    piped = not console.is_terminal and "COLUMNS" not in os.environ
+    width = max(table.full_width, console.width) if piped else console.width
+    console.print(table, width=width, soft_wrap=True)
+
+
+def cell_text(value: Any) -> str:
+    """A value in a table of the terminal: numbers with five digits."""
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else terminal_text(str(value))
+
 
 class SafeConsole(Console):
     """A console whose texts cannot command the terminal: what is styled is ours, what is text may be of others."""
@@ -68,6 +164,16 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(terminal_text(segment.text, lines=True), segment.style)
+
+    def say(self, text: object, style: str = "", *, title: str = "", lines: bool = False) -> None:
+        """Print a text as one line, which the terminal breaks where it is narrow.
+
+        Args:
+            title: what the line is about; dim, with a colon after it.
+            lines: whether the text may have several lines.
+        """
+        shown = str(text) if lines else terminal_text(str(text))
+        self.print(Text.assemble((f"{title}: " if title else "", "dim"), (shown, style)), soft_wrap=True)
 
 
 out = SafeConsole()
@@ -112,10 +218,10 @@ def _print_front(study: str, front: Sequence[FrontMember], most: int | None = No
     """The front as a table, where there are several objectives."""
     if front and len(front[0].values) > 1:
         names = terminal_text(", ".join(front[0].values))
-        out.print(Text(f"Pareto front of {names}: {plural(len(front), 'result')}"))
+        out.say(f"Pareto front of {names}: {plural(len(front), 'result')}")
         print_rows(out, front_rows(front, most))
         if most is not None and len(front) > most:
-            out.print(Text(f"and {len(front) - most} more: hpo show {study}", style="dim"))
+            out.say(f"and {len(front) - most} more: hpo show {study}", style="dim")
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,17 +268,17 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     )
     if result.reason:
         rule = "stop rule met: " if result.rule else ""
-        out.print(Text(f"  reason      {rule}{terminal_text(result.reason)}", style="yellow"), soft_wrap=True)
+        out.say(f"  reason      {rule}{result.reason}", style="yellow")
     if (best := result.best) is not None:
         reached = f"{terminal_text(result.metric)} = {number(best.value, 5)}"
-        out.print(Text(f"  best        {reached}  (trial {best.trial} at {best.resource})"), soft_wrap=True)
+        out.say(f"  best        {reached}  (trial {best.trial} at {best.resource})")
         for key, value in best.params.items():  # in full: they are copied from here
-            out.print(Text(f"              {terminal_text(f'{key} = {value}')}"), soft_wrap=True)
+            out.say(f"              {key} = {value}")
     _print_front(result.study, result.front, most=_FRONT_SHOWN)
     if result.trained_further is not None:
-        out.print(Text(f"  further     {result.trained_further.words}"), soft_wrap=True)
+        out.say(f"  further     {result.trained_further.words}")
     for title, line in zip(["failures", *[""] * 99], failure_lines(result.failures, folder), strict=False):
-        out.print(Text(f"  {title:<11} {terminal_text(line)}", style="yellow"), soft_wrap=True)
+        out.say(f"  {title:<11} {line}", style="yellow")
     places = {
         "checkpoint": result.checkpoint,
         "MLflow": result.mlflow,
@@ -181,11 +287,11 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     }
     for title, target in places.items():
         if target:
-            out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
+            out.say(f"  {title:<11} {target}")
     commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
     others = ", ".join(command for command in commands if command != following)
     after = f"then: {then}; " if then else ""
-    out.print(Text(f"  next        {following}   ({after}also: {others})"), soft_wrap=True)
+    out.say(f"  next        {following}   ({after}also: {others})")
 
 
 def print_status(home: Home, name: str, as_json: bool) -> None:
@@ -204,16 +310,16 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         _print_counts(study, status, summary)
         _print_halt(study)
         _print_grid(study)
-        out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
+        out.say(f"best: {best_line(study)}")
         if line := hopping_line(study):
-            out.print(Text(terminal_text(f"data: {line}")), soft_wrap=True)
+            out.say(f"data: {line}")
         if study.spec.share is not None and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
-            out.print(Text(terminal_text(standing.words)), soft_wrap=True)
+            out.say(standing.words)
         if rules := study.rules.progress(study.state, _now_of(status)):
-            out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
+            out.say(f"stops at: {', '.join(rules)}")
         if study.spec.packing is not None:
             for line in running_lines(study):
-                out.print(Text(terminal_text(line)), soft_wrap=True)
+                out.say(line)
         elif summary.running:
             ended = epochs_that_ended(study, home.study_folder(name))
             jobs = ", ".join(
@@ -222,11 +328,11 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
                 for job in summary.running[:_JOBS_SHOWN]
             )
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
-            out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
+            out.say(f"running: {jobs}{more}")
         for line in device_lines(study, latest=True) if study.status == "open" else ():
-            out.print(Text(terminal_text(f"device, last minute: {line}")), soft_wrap=True)
+            out.say(f"device, last minute: {line}")
         _print_failures(failures_of(study.state), home.study_folder(name))
-        out.print(Text(f"more: hpo show {name}", style="dim"), soft_wrap=True)
+        out.say(f"more: hpo show {name}", style="dim")
 
 
 def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
@@ -241,7 +347,7 @@ def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
 def _print_grid(study: Study) -> None:
     """The four states of a grid's configurations."""
     if (states := grid_states(study)) is not None:
-        out.print(Text(f"grid: {states.words}"), soft_wrap=True)
+        out.say(f"grid: {states.words}")
 
 
 def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
@@ -262,14 +368,14 @@ def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str =
 def _print_halt(study: Study) -> None:
     if study.state.halted is not None:
         halted = terminal_text(f"halted: {halt_words(study.spec, study.state.halted)}")
-        out.print(Text(halted, style="yellow"), soft_wrap=True)
+        out.say(halted, style="yellow")
     elif study.state.exhausted:
-        out.print(Text(exhausted_words(study), style="yellow"), soft_wrap=True)
+        out.say(exhausted_words(study), style="yellow")
 
 
 def _print_failures(failures: Failures, folder: Path) -> None:
     for line in failure_lines(failures, str(folder)):
-        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
+        out.say(line, style="yellow")
 
 
 def _now_of(status: str) -> float:
@@ -298,12 +404,12 @@ def _print_settings(study: Study, summary: StudySummary, created: float, now: fl
     }
     for title, words in facts.items():
         if words:
-            out.print(Text.assemble((f"{title}: ", "dim"), terminal_text(words)), soft_wrap=True)
-    out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
+            out.say(words, title=title)
+    out.say(f"best: {best_line(study)}")
     for key, value in (summary.best.params if summary.best is not None else {}).items():
-        out.print(Text(terminal_text(f"    {key} = {value}")), soft_wrap=True)
+        out.say(f"    {key} = {value}")
     if other := other_best_words(study):
-        out.print(Text(terminal_text(other)), soft_wrap=True)
+        out.say(other)
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
@@ -343,31 +449,31 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
     _print_grid(study)
     _print_settings(study, summary, info.created, _now_of(status) if at is None else 0.0)
     for line in device_lines(study):
-        out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
+        out.say(line, title="device")
     for line in [*measured_ratio_lines(measured_ratios(study)), *kept_apart_lines(kept_apart_in(study))]:
-        out.print(Text(terminal_text(line)), soft_wrap=True)
+        out.say(line)
     _print_failures(failures, home.study_folder(name))
     if constraints := constraint_words(study.spec, state.infeasible_results):
-        out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
+        out.say(f"constraints: {constraints}")
     _print_front(name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
-        out.print(Text(f"all brackets share these rungs; their trials enter at {places}"), soft_wrap=True)
+        out.say(f"all brackets share these rungs; their trials enter at {places}")
     print_rows(out, without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state"))
     for line in ceilings:
-        out.print(Text(f"ceiling: {line}"), soft_wrap=True)
+        out.say(f"ceiling: {line}")
     for wanted in state.extended.values():
         if wanted.trial not in state.running:
-            out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
+            out.say(f"to be trained further: trial {wanted.trial} to {wanted.target}")
     for job in state.wanted():
         rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
         where = f" on {placed.device}, {memory_words(placed.share[1])}" if placed is not None else ""
         what = "running" if state.trains(job.trial) else "waiting for a device"
         line = f"{what}: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}"
-        out.print(Text(terminal_text(line)), soft_wrap=True)
+        out.say(line)
     run = read_place(home.study_folder(name))
     for title, target in (({} if run is None else {"MLflow": run.url}) | optuna_links(home, study.spec)).items():
-        out.print(Text(terminal_text(f"{title}: {target}")), soft_wrap=True)
+        out.say(f"{title}: {target}")
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:
@@ -399,7 +505,8 @@ def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
         print_rows(out, facts["groups"])
         out.print()
     print_rows(out, [{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]])
-    out.print(Text(f"\npage: {page}"), soft_wrap=True)
+    out.print()
+    out.say(f"page: {page}")
 
 
 def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:

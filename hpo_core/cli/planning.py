@@ -74,8 +74,14 @@ def simulate_study(
     as_json: AsJson = False,
 ) -> None:
     """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulation.simulate import parse_changes_of_cluster, parse_numbers, simulate
-    from hpo_core.cli.simulation.simulated_scenarios import REPEATS, REPEATS_OF_POLICIES, Question
+    from hpo_core.cli.simulating import (
+        REPEATS,
+        REPEATS_OF_POLICIES,
+        Question,
+        parse_changes_of_cluster,
+        parse_numbers,
+        simulate,
+    )
     from hpo_core.model.errors import SpecError
     from hpo_core.simulation.devices_question import SharedDevicesQuestion
 
@@ -118,11 +124,11 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     if found.constraints:
         sys.stdout.write(f"constraints: {to_yaml_list(found.constraints)}\n")
     if found.mode is not None:
-        err.print(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
+        err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.print(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+        err.say(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
-        err.print(line, soft_wrap=True)
+        err.say(line)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.text import Text
 
 from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
 from hpo_core.cli.output import out
@@ -21,6 +21,51 @@ from hpo_core.replay.audit import damage_named
 if TYPE_CHECKING:
     from hpo_core.tracking.optuna_import import Imported
     from hpo_core.tracking.restore import Restored
+
+
+def serve_report(home: Home, name: str, port: int) -> None:
+    """Serve the report of one study, running or not, until Ctrl-C or SIGTERM.
+
+    Raises:
+        HpoError: there is no such study, it is damaged, or the port is taken.
+    """
+    from hpo_core.report.live import LiveReport, LocalServer
+    from hpo_core.spec import StudySpec
+    from hpo_core.tracking.tracker_links import optuna_links, read_place
+
+    source = home.read_journal()
+    folder = home.study_folder(name)
+    with damage_named(source, name):
+        first = next(iter(source.entries(name, 0, 1)))
+    copies = optuna_links(home, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
+
+    def links() -> dict[str, str]:
+        place = read_place(folder)
+        return {"Study folder": str(folder)} | ({} if place is None else {"MLflow": place.url}) | copies
+
+    report = LiveReport(source, name, folder, links)
+    with damage_named(source, name):
+        report.answer("version")
+    try:
+        server = LocalServer(report.answer, port)
+    except OSError as error:
+        raise HpoError(
+            f"--port {port} cannot be used ({error.strerror or error}). Leave it out for a free one."
+        ) from None
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    out.say(f"{name}: {server.url}")
+    out.say("This page follows the study. Ctrl-C ends it; the study goes on.", style="dim")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+        source.close()
+
+
+def _as_interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def schedule(
@@ -53,7 +98,7 @@ def schedule(
         found.to_json(to)
     except OSError as error:
         raise StorageError(f"{to} cannot be written: {error.strerror or error}. Choose another file.") from error
-    out.print(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials", soft_wrap=True)
+    out.say(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials")
 
 
 def report(
@@ -72,8 +117,6 @@ def report(
 ) -> None:
     """Write the HTML report again and print its path; with --live, serve it while the study runs."""
     if live:
-        from hpo_core.cli.serve_report import serve_report
-
         if out_file is not None:
             raise SpecError("hpo report: --live writes no file; leave out --out, or --live.")
         serve_report(Home(home, journal), name, port or 0)
@@ -96,7 +139,7 @@ def report(
     links |= optuna_links(place, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
     with damage_named(source, name):
         page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
-    out.print(str(page), soft_wrap=True)
+    out.say(page)
 
 
 def compare(
@@ -144,7 +187,7 @@ def project(
     place = Home(home, journal)
     source = place.read_journal()
     found = project_study(place, source, name, rebuild=rebuild)
-    out.print(found, soft_wrap=True)
+    out.say(found, lines=True)
 
 
 def import_study(
@@ -202,4 +245,4 @@ def import_study(
         print_json(msgspec.to_builtins(found))
         return
     for line in found.lines():
-        out.print(Text(line), soft_wrap=True)
+        out.say(line)

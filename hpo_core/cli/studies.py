@@ -3,23 +3,101 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.text import Text
 
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
-from hpo_core.cli.output import err, out, print_json, print_status, print_study, status_word
-from hpo_core.cli.row_table import cell_text, print_rows
-from hpo_core.cli.trial_page import print_trial
+from hpo_core.cli.output import cell_text, err, out, print_json, print_rows, print_status, print_study, status_word
 from hpo_core.home import Home
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError
-from hpo_core.security.untrusted_text import json_text
+from hpo_core.model.events import AttemptReported, Entry
+from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.replay.audit import damage_named
+from hpo_core.security.untrusted_text import json_text, terminal_text
+from hpo_core.study import Study
+from hpo_core.views.failure_reasons import rank_named
+from hpo_core.views.hop_views import plain_visits, visit_lines
+from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
     from hpo_core.views.sharing.standings import Standing
+
+
+def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
+    """One trial as of an entry of the journal.
+
+    Raises:
+        HpoError: the study has no such entry, or no such trial at that entry.
+    """
+    source = home.read_journal()
+    with damage_named(source, name):
+        entries = source.info(name).entries
+        if at is not None and at >= entries:
+            raise HpoError(f"--at {at}: study {name!r} has entries 0 to {entries - 1}.")
+        study = Study.open(name, source, at=at, reading=True)
+        if trial >= len(study.state.trials):
+            known = f"trials 0 to {len(study.state.trials) - 1}" if study.state.trials else "no trial"
+            raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
+        recorded = list(source.entries(name, 0, study.seq))
+    reports = list(_reports(recorded, trial))
+    story = [*trial_story(study, trial), *attempt_lines(recorded, trial)]
+    folder = home.study_folder(name)
+    ranks = {report.attempt: rank_named(report.message) for report in reports}
+    logs = [
+        folder / log_path(trial, attempt, ranks.get(attempt, 0))
+        for attempt in range(study.state.trials[trial].attempts)
+    ]
+    if as_json:
+        record = study.state.trials[trial]
+        attempts = [_plain(report, folder) for report in reports]
+        facts = {"trial": trial, "status": trial_state(study, record), "params": record.params, "story": story}
+        facts |= {"visits": visits} if (visits := plain_visits(study.spec, record)) else {}
+        print_json(facts | {"attempts": attempts, "logs": [str(path) for path in logs if path.exists()]})
+        return
+    for line in story:
+        out.say(line)
+    for line in visit_lines(study.spec, study.state.trials[trial]):
+        out.say(line)
+    ended = [report for report in reports if report.outcome is Outcome.PREEMPTED]  # by us: no failure of its own
+    for report in ended:
+        out.say(f"attempt {report.attempt} was preempted: {report.message}")
+    failed = [report for report in reports if report.outcome not in RESULTS and report.detail and report not in ended]
+    if failed:
+        last = failed[-1]
+        out.print(Text(f"\nattempt {last.attempt} ended ({last.outcome}) with:", style="bold"))
+        detail = terminal_text(last.detail.strip("\n"), lines=True)
+        out.print(Text(textwrap.indent(detail, "  ")), soft_wrap=True)  # a line of it must not look like one of ours
+        out.print()
+    for path in logs:
+        missing = "" if path.exists() else " (not on this machine)"
+        out.say(f"log: {path}{missing}")
+
+
+def _reports(entries: Iterable[Entry], trial: int) -> Iterable[Report]:
+    for entry in entries:
+        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
+            yield entry.stimulus.report
+
+
+def _plain(report: Report, folder: Path) -> dict[str, Any]:
+    return {
+        "attempt": report.attempt,
+        "outcome": report.outcome.value,
+        "message": report.message,
+        "detail": report.detail,
+        "usage": msgspec.to_builtins(report.usage) if isinstance(report.usage, Usage) else None,
+        "log": str(folder / log_path(report.trial, report.attempt, rank_named(report.message))),
+    }
+
 
 AUDIT_DIFFERS = 8
 
@@ -42,7 +120,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         except JournalUnavailableError:
             raise
         except HpoError as error:  # the others are listed all the same
-            err.print(Text(str(error), style="red"), soft_wrap=True)
+            err.say(error, style="red", lines=True)
             gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
             rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created} | _slots(None, pools))
             continue
@@ -63,7 +141,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         shown = [{**row, "best": _best_cell(row)} for row in rows]
         print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
     else:
-        out.print("No study yet. `hpo tune STUDY.yaml` makes one.")
+        out.say("No study yet. `hpo tune STUDY.yaml` makes one.")
 
 
 def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str, Any]:
@@ -126,9 +204,9 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
     else:
         drawn = "parameters drawn again too" if report.sampler_checked else "parameters taken from the record"
         if report.clean:
-            out.print(f"clean: {report.entries} entries decided again, all as recorded ({drawn})")
+            out.say(f"clean: {report.entries} entries decided again, all as recorded ({drawn})")
         for finding in report.findings:
-            out.print(Text(str(finding)))
+            out.say(finding)
     if not report.clean:
         raise typer.Exit(AUDIT_DIFFERS)
 
@@ -169,4 +247,4 @@ def abandon(
     finally:
         source.release(name, epoch)
     for line in trial_story(study, trial)[-2:]:
-        out.print(Text(line), soft_wrap=True)
+        out.say(line)

@@ -11,7 +11,7 @@ from hpo_core.hopper.unit_times import UnitTimes
 
 
 class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+    """A pass of one configuration over one partition, on one worker (a sub-epoch).
 
     A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
     """
@@ -19,14 +19,14 @@ class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     configuration: int
     """Number of the trial."""
     epoch: int
-    """From 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
+    """Epoch, from 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
     partition: int
     """Place among the schedule's partitions."""
     worker: str
     number: int
-    """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    """Number of the unit in its schedule, from 0. It tells a late end of a lost unit apart."""
     others: tuple[tuple[int, str], ...] = ()
-    """Of a gang: (partition, worker) of its other ranks, from rank 1 on."""
+    """(partition, worker) of the other ranks of a gang, from rank 1 on."""
 
     @property
     def seats(self) -> tuple[tuple[int, str], ...]:
@@ -35,7 +35,7 @@ class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """Those that are visited, by rank."""
+        """Partitions that are visited, by rank."""
         return tuple(partition for partition, _ in self.seats)
 
 
@@ -45,7 +45,7 @@ class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counted: bool
     """False where the unit was lost, or its configuration removed, before it ended."""
     order: tuple[int, ...] | None = None
-    """Where the epoch ended with this unit: its partitions in the order of the visits."""
+    """Partitions of the epoch in the order of the visits, where it ended with this unit."""
     job_ended: bool = False
     """Whether this was the last epoch that the configuration was given."""
 
@@ -89,7 +89,7 @@ class Visiting:
         self.unit: PlannedUnit | None = None
         """The unit in flight."""
         self.entry: Waiting | None = None
-        """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
+        """Entry in :attr:`Board.waiting`; None while a unit is in flight."""
         self.work = 0
         """Work left up to the last epoch, see :data:`WHOLE`. Times the cost it is the remaining time."""
         self.charged = 0.0
@@ -133,7 +133,7 @@ class HopWorker:
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
-        """Exactly these."""
+        """Set the partitions that the worker holds."""
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""
@@ -144,7 +144,7 @@ Waiting = tuple[float, int, Visiting]
 
 
 class Board:
-    """All that policies see. Only the schedule changes it.
+    """State of a schedule that policies see; only the schedule changes it.
 
     Args:
         names: of the partitions, those of validation at the end.
@@ -156,30 +156,30 @@ class Board:
         self.names = tuple(names)
         self.times = times
         self.trained_on = len(names) - evaluated
-        """So many partitions, the first ones, are trained on."""
+        """Number of partitions that are trained on, the first ones."""
         self.everything = (1 << self.trained_on) - 1
-        """Those, a bit each."""
+        """Bits of the partitions that are trained on."""
         self.evaluated = (1 << len(names)) - 1 - self.everything
-        """The others, a bit each."""
+        """Bits of the partitions of validation."""
         self.configurations: dict[int, Visiting] = {}
         self.workers: dict[str, HopWorker] = {}
         self.waiting: list[Waiting] = []
         """Configurations without a unit in flight, the one with the most remaining time first."""
         self.holders: list[list[HopWorker]] = [[] for _ in names]
-        """By partition: the workers that hold it."""
+        """Workers that hold each partition."""
         self.prices = [round(WHOLE * times.size(partition)) for partition in range(len(names))]
-        """By partition: work of one unit there, its size times the (harmonic) mean slowness of its holders."""
+        """Work of one unit on each partition: its size times the (harmonic) mean slowness of its holders."""
         self.speeds = [1.0] * len(names)
-        """By partition: the speeds of its holders together; a worker of slowness 2 has 0.5."""
+        """Sum of the speeds of each partition's holders; a worker of slowness 2 has 0.5."""
         self.total = sum(self.prices)
         """Work of one epoch."""
         self.mean = self.total // len(names)
         """Work of one unit."""
         self.loads = [0.0] * len(names)
-        """By partition: the costs of all units that are left there, in this epoch and later ones."""
+        """Sum of the costs of all units that are left on each partition, in this epoch and later ones."""
         self._list = 0
         self._evaluated_size: dict[int, float] = {}
-        """By partition that is evaluated on: its size when it was priced."""
+        """Size of each partition of validation when it was priced."""
         self._default = times.default
 
     def load(self, worker: HopWorker) -> float:

@@ -130,7 +130,7 @@ class ExactHops:
         self._nodes = nodes
         self._otherwise = Remaining()
         self._starts: dict[tuple[int, int, int], float] = {}
-        """By number of the configuration, epoch and partition: the planned start."""
+        """Planned start of each unit, by number of the configuration, epoch and partition."""
 
     def in_turn(self, idle: list[HopWorker], board: Board) -> Sequence[HopWorker]:
         return self._otherwise.in_turn(idle, board)

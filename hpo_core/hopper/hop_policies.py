@@ -1,4 +1,4 @@
-"""The seam between hop policies and the schedule."""
+"""Hop policies: which unit an idle worker starts. The default is :class:`Remaining`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class HopPolicy(Protocol):
     """Chooses which unit an idle worker starts. It never waits, does IO or changes what it is shown."""
 
     def in_turn(self, idle: list[HopWorker], board: Board) -> Sequence[HopWorker]:
-        """The same workers, the one that chooses first in front.
+        """Sort idle workers: the first one chooses first.
 
         Args:
             idle: at least two, in the order in which they joined.
@@ -69,7 +69,7 @@ TRIES = 8
 
 
 class Randomized:
-    """Each idle worker in turn takes one of the units that may start there, all with the same probability.
+    """Lets each idle worker in turn take one of the units that may start there, all with the same probability.
 
     Algorithm 1 shuffles all units and takes the first that may start, which is a uniform draw. With replicas a unit
     may start on each worker that holds its partition (Section 5.5). Here pairs of a waiting configuration and a

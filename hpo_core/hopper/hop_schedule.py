@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Step, UnitEnd, Visiting
+from hpo_core.hopper.gang_seats import further_seats, recorded_seats
 from hpo_core.hopper.hop_policies import HopPolicy, Remaining
-from hpo_core.hopper.unit_starts import UnitStarts
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 
 OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
-"""By epoch: places of partitions in their order; those that were seen together are a sequence within it."""
+"""Places of partitions in the order of the visits, by epoch; a sequence within it was seen together, by a gang."""
 
 
 class HopSchedule:
@@ -65,8 +65,16 @@ class HopSchedule:
         self.times = times or UnitTimes()
         self.gangs = gangs
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
-        self._starts = UnitStarts(self.board, policy or Remaining())
-        self._added = self._joined = self._waits = 0
+        self._policy = policy or Remaining()
+        self._to_choose: dict[str, HopWorker] = {}
+        """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
+        self._without_work: dict[str, HopWorker] = {}
+        """Idle workers that found none: only configurations that have come to wait since then can have any."""
+        self._fresh: list[Visiting] = []
+        """Configurations that have come to wait since then."""
+        self._flying: dict[int, PlannedUnit] = {}
+        """Gang units in flight, by number: they outlive their workers."""
+        self._added = self._joined = self._waits = self._started = 0
 
     # What the caller tells.
 
@@ -163,7 +171,7 @@ class HopSchedule:
         self._joined += 1
         self.board.workers[worker] = here
         self.board.seat(here, held)
-        self._starts.idle(here)
+        self._idle(here)
 
     def worker_holds(self, worker: str, partitions: Collection[int]) -> None:
         """The worker holds these partitions now: some came, or went. Its unit in flight goes on.
@@ -175,7 +183,7 @@ class HopSchedule:
         here = self.board.workers[worker]
         self.board.seat(here, self._known(partitions))
         if here.unit is None:
-            self._starts.idle(here)
+            self._idle(here)
 
     def worker_lost(self, worker: str) -> PlannedUnit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
@@ -187,7 +195,7 @@ class HopSchedule:
         """
         here = self.board.workers.pop(worker)
         self.board.seat(here, None)
-        self._starts.left(worker)
+        self._leave(worker)
         unit, here.unit = here.unit, None
         if unit is not None and not unit.others:
             self._give_back(unit)
@@ -199,7 +207,7 @@ class HopSchedule:
         Args:
             seconds: how long it took, for the estimates.
         """
-        started = self._starts.release(unit)
+        started = self._release(unit)
         if started is None:
             return NOT_COUNTED
         if seconds is not None:
@@ -232,7 +240,7 @@ class HopSchedule:
 
         Returns whether the unit was in flight. Whoever tries no further removes the configuration.
         """
-        started = self._starts.release(unit)
+        started = self._release(unit)
         if started is not None:
             self._give_back(started)
         return started is not None
@@ -249,7 +257,37 @@ class HopSchedule:
 
     def next_units(self) -> list[PlannedUnit]:
         """The units that start now; from here on they are in flight."""
-        return self._starts.next_units(self.gangs)
+        fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
+        self._fresh.clear()
+        started, reserved = self._start_recorded_gangs()
+        turns = [worker for worker in self._to_choose.values() if not worker.holds & reserved]
+        if fresh and self._without_work:
+            turns += [
+                worker
+                for worker in self._without_work.values()
+                if not worker.holds & reserved and any(entry[2].open & worker.holds for entry in fresh)
+            ]
+        board = self.board
+        if len(turns) > 1:
+            turns.sort(key=_joined)
+            turns = list(self._policy.in_turn(turns, board))
+        for worker in turns:
+            if worker.unit is not None:  # it is a rank of a gang that began just now
+                continue
+            waiting = board.waiting
+            if worker.name in self._without_work:
+                waiting = fresh = [entry for entry in fresh if entry[2].entry is not None]
+            chosen = self._policy.choose(worker, waiting, board) if waiting else None
+            if chosen is None:
+                self._without_work[worker.name] = worker
+            else:
+                visiting, partition = waiting[chosen[0]][2], chosen[1]
+                others = self._further(worker, visiting, partition, reserved, self.gangs) if self.gangs else []
+                started.append(self._start([(partition, worker), *others], visiting))
+        self._to_choose = {
+            name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
+        }
+        return started
 
     def halted(self) -> dict[str, tuple[int, ...]]:
         """Configurations under way that still have to visit a partition without a worker, by its name."""
@@ -267,10 +305,13 @@ class HopSchedule:
 
     def in_flight(self) -> list[PlannedUnit]:
         """Units that run now, those of removed configurations too."""
-        return self._starts.in_flight()
+        single = [
+            worker.unit for worker in self.board.workers.values() if worker.unit is not None and not worker.unit.others
+        ]
+        return [*single, *self._flying.values()]
 
     def configurations(self) -> list[int]:
-        """Those under way: added, not removed, their last epoch not ended."""
+        """Configurations under way: added, not removed, their last epoch not ended."""
         return list(self.board.configurations)
 
     def visits(self, configuration: int) -> tuple[int, ...]:
@@ -287,7 +328,9 @@ class HopSchedule:
         flying = {unit.number for unit in self.in_flight()}
         for visiting in self.board.configurations.values():
             assert visiting.unit is None or visiting.unit.number in flying, "its unit in flight has no worker"
-        self._starts.check()
+        for worker in self.board.workers.values():
+            places = (worker.unit is not None, worker.name in self._to_choose, worker.name in self._without_work)
+            assert sum(places) == 1, f"{worker.name} is neither busy nor idle, or both"
 
     def _known(self, partitions: Collection[int]) -> list[int]:
         count = len(self.board.names)
@@ -299,7 +342,84 @@ class HopSchedule:
         self._waits += 1
         visiting.since = self._waits
         self.board.wait(visiting)
-        self._starts.waits(visiting)
+        self._fresh.append(visiting)
+
+    def _idle(self, worker: HopWorker) -> None:
+        """The worker has no unit, and may find one among all that wait."""
+        self._without_work.pop(worker.name, None)
+        self._to_choose[worker.name] = worker
+
+    def _leave(self, worker: str) -> None:
+        """The worker is gone, or busy."""
+        self._to_choose.pop(worker, None)
+        self._without_work.pop(worker, None)
+
+    def _release(self, unit: PlannedUnit) -> PlannedUnit | None:
+        """Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight."""
+        started = self._flying.pop(unit.number, None)
+        for name in dict.fromkeys(worker for _, worker in unit.seats):
+            worker = self.board.workers.get(name)
+            if worker is not None and worker.unit is not None and worker.unit.number == unit.number:
+                started, worker.unit = worker.unit, None
+                self._idle(worker)
+        return started
+
+    def _start_recorded_gangs(self) -> tuple[list[PlannedUnit], int]:
+        """Start those that can; where one cannot, the oldest keeps its workers free of other units.
+
+        Returns what started, and the partitions whose holders begin nothing else; a bit for each.
+        """
+        started: list[PlannedUnit] = []
+        waiting = [entry[2] for entry in self.board.waiting if entry[2].recorded_gang()]
+        reserved = 0
+        for visiting in sorted(waiting, key=lambda each: each.since):
+            gang = visiting.recorded_gang()
+            holders = [self.board.holders[partition] for partition in gang]
+            free = [[worker for worker in held if not worker.holds & reserved] for held in holders]
+            seats = recorded_seats(holders, free)
+            if seats is not None:
+                started.append(self._start(list(zip(gang, seats, strict=True)), visiting))
+            elif not reserved and all(holders):
+                reserved = sum(1 << partition for partition in gang)
+        return started, reserved
+
+    def _further(
+        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int, gangs: GangLimit
+    ) -> list[tuple[int, HopWorker]]:
+        """Partitions and workers of the further ranks of a unit that begins here."""
+        board = self.board
+        if visiting.alone or partition >= board.trained_on:
+            return []
+        there = sum(1 for each in board.workers.values() if each.holds & board.everything)
+        known = gangs.takes(visiting.configuration)
+        most = gangs.ranks(len(board.configurations), there) if known else 1
+        if most > 1:  # as many units as with the largest size, of equal sizes
+            left = visiting.left.bit_count()
+            most = -(-left // -(-left // most))
+        free = (each for each in board.workers.values() if each.unit is None and each is not worker)
+        idle = [each for each in free if not each.holds & reserved]
+        found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
+        return found[: gangs.fitting(len(found) + 1) - 1]
+
+    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> PlannedUnit:
+        (partition, first), *others = seats
+        unit = PlannedUnit(
+            configuration=visiting.configuration,
+            epoch=visiting.epoch,
+            partition=partition,
+            worker=first.name,
+            number=self._started,
+            others=tuple((each, worker.name) for each, worker in others),
+        )
+        self._started += 1
+        self.board.take(visiting, unit.partitions)
+        visiting.unit = unit
+        if others:
+            self._flying[unit.number] = unit
+        for _, worker in seats:
+            worker.unit = unit
+            self._leave(worker.name)
+        return unit
 
     def _give_back(self, unit: PlannedUnit) -> None:
         """The unit did not count; its configuration, if still under way, waits again."""
@@ -313,3 +433,7 @@ class HopSchedule:
 
 
 COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)
+
+
+def _joined(worker: HopWorker) -> int:
+    return worker.number

@@ -24,7 +24,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What a played schedule came to."""
 
     units: list[PlayedUnit]
-    """In the order of their ends; of units on lost workers, the time at which the worker was lost."""
+    """Units in the order of their ends; a unit on a lost worker ends when the worker is lost."""
     makespan: float
     """Virtual seconds until the last unit ended."""
     hops: int

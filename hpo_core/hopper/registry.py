@@ -13,4 +13,4 @@ POLICIES: dict[str, Callable[[Stream], HopPolicy]] = {
     "randomized": Randomized,
     "exact": lambda rng: ExactHops(),
 }
-"""By name; each is made with the stream that its draws come from."""
+"""Policies by name; each is made with the stream that its draws come from."""

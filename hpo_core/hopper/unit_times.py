@@ -8,16 +8,16 @@ from math import exp, log
 EXPECTED = 0.1
 """Variance of the logarithm of what a pilot or the history gave: about 30 % off."""
 SPEEDS = 0.25
-"""The same of a worker's slowness before its first unit."""
+"""Variance of the logarithm of a worker's slowness before its first unit."""
 NOISE = 0.01
 """Variance of a measurement: units of one configuration on one worker differ by about 10 %."""
 DRIFT = 0.0002
 """Added to both variances at each measurement, so that old ones are forgotten."""
 
 REMEMBERED = 100
-"""Evaluations whose times count for the next."""
+"""Number of evaluations whose times count for the next."""
 GANGS_REMEMBERED = 20
-"""The same of units of gangs."""
+"""Number of units of gangs whose times count for the next."""
 
 
 class UnitTimes:
@@ -53,12 +53,12 @@ class UnitTimes:
         mean = sum(trained) / len(trained)
         self._trained_on = float("inf") if trained_on is None else trained_on
         self._evaluation, self._evaluations = 0.0, 0
-        """Logarithm of an evaluation's part, and how often it was measured."""
+        """Logarithm of an evaluation's time as a part of training's, and how often it was measured."""
         self._gains: dict[int, tuple[float, int]] = {}
-        """By ranks of a gang: mean logarithm of how many times as fast it was as one worker, and how often measured."""
+        """Mean logarithm of a gang's speed-up over one worker, and how often it was measured, by its ranks."""
         self._sizes = [size / mean for size in sizes or ()]
         self._costs: dict[int, list[float]] = {}
-        """By configuration: logarithm of its cost, and its variance."""
+        """Logarithm of a configuration's cost, and the variance of that."""
         self._slowness: dict[str, list[float]] = {}
         self._sum_of_logs = 0.0
 
@@ -145,7 +145,7 @@ class UnitTimes:
         return exp(known[0]) if known else float(ranks)
 
     def measured_gangs(self) -> dict[int, int]:
-        """By ranks: how often a unit of so many was measured."""
+        """How often units were measured, by their ranks."""
         return {ranks: count for ranks, (_, count) in sorted(self._gains.items())}
 
     @property
@@ -173,7 +173,7 @@ class UnitTimes:
 
 
 TRIED = 2
-"""So often a size is measured before it is said not to be worth it: the first time may import libraries."""
+"""Measurements of a size before it is called too slow: the first one may import libraries."""
 
 
 class GangLimit:
@@ -215,7 +215,7 @@ class GangLimit:
         return self._sizes is None
 
     def ranks(self, configurations: int, workers: int) -> int:
-        """At most so many for the next unit: an equal part of the workers, below half as many models as workers."""
+        """Largest number of ranks for the next unit: an equal part of the workers where models are few, else 1."""
         if 2 * configurations >= workers or not configurations:
             return 1
         return self.fitting(workers // configurations)

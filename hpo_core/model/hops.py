@@ -8,7 +8,7 @@ import msgspec
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False):
-    """One pass of a trial over one partition of the data: what a model does between two hops.
+    """Pass of a trial over one partition of the data: what a model does between two hops.
 
     The job that carries it trains from ``target - 1`` to ``target``: its units make that epoch.
     """
@@ -16,7 +16,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     partition: str
     """Name of the partition, which is its file's path below the worker's folder of partitions."""
     index: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     place: int
     """How many partitions of this epoch come before it."""
     count: int
@@ -24,7 +24,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     number: int
     """Counts all units that the executor started for the attempt: no two write to one path."""
     state: str = ""
-    """Where the model's state goes afterwards, relative to the study's folder or a URL; empty: nothing is written."""
+    """Path of the model's state afterwards, relative to the study's folder or a URL; empty: nothing is written."""
     durable: bool = False
     """Whether the state must survive a crash of the computer: at the end of an epoch."""
     hopped: bool = False
@@ -32,15 +32,15 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     trains: bool = True
     """Whether it trains; else the model is evaluated on a partition of the validation data."""
     cached: int = 1
-    """So many loaded partitions may stay in the memory of its worker."""
+    """Number of loaded partitions that may stay in the memory of its worker."""
     elapsed: float = 0.0
     """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
     others: tuple[tuple[str, int], ...] = ()
-    """Of a gang: name and place of the partitions that its other ranks see, from rank 1 on."""
+    """Name and index of the partitions that the other ranks of a gang see, from rank 1 on."""
 
     @property
     def ranks(self) -> int:
-        """Of its gang; 1 without one."""
+        """Number of ranks; 1 without a gang."""
         return 1 + len(self.others)
 
     @property
@@ -49,7 +49,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
         return self.trains and self.place + self.ranks >= self.count
 
     def of_rank(self, rank: int) -> Unit:
-        """The same unit with the partition that a rank sees."""
+        """Replace the partition by the one that a rank sees."""
         name, index = ((self.partition, self.index), *self.others)[rank]
         return msgspec.structs.replace(self, partition=name, index=index)
 
@@ -58,7 +58,7 @@ class Doubt(msgspec.Struct, frozen=True, gc=False):
     """A unit was lost for its partition was not there, or was not the one that its worker had looked at."""
 
     partition: str
-    """Its name."""
+    """Name of the partition."""
     looked: int = 0
     """How often the worker had looked at partitions by then (:mod:`hpo_core.training.held_partitions`):
     what it said of this one before is void."""
@@ -68,9 +68,9 @@ class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One unit that a result came from: where and when a trial saw a partition."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     partition: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
     started: float
     ended: float
@@ -94,6 +94,6 @@ def units_of(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -
 
 
 TogetherField = tuple[int, ...] | msgspec.UnsetType
-"""As a field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
+"""Field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
 VisitsField = tuple[Visit, ...] | msgspec.UnsetType
-"""As a field of a report or an event: not set, and left out of the journal, where models do not hop."""
+"""Field of a report or an event: not set, and left out of the journal, where models do not hop."""

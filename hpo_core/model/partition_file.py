@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "HPO_PARTITION_FOLDER"
 """Environment variable of a worker: where its partitions lie, whatever the study says."""
 
 MOST_CHARACTERS = 1_000
-"""Of a partition's name: file systems take paths of 4,096 bytes."""
+"""Maximum length of a partition's name: file systems take paths of 4,096 bytes."""
 
 Signature = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write, time of the last change (which nobody can set back).
@@ -27,7 +27,7 @@ Another one means that the file was replaced, moved, written to, or given other 
 
 
 class PartitionFile(Part):
-    """One partition. A worker holds it where the file is there and is as large, and has the digest, that is known."""
+    """A partition. A worker holds it where the file is there and has the size and digest that are known."""
 
     name: str = Field(
         min_length=1, max_length=MOST_CHARACTERS, description="Path of the file below the folder of partitions."
@@ -65,7 +65,7 @@ def problem_of_name(name: str) -> str:
 
 
 def signature_of(status: os.stat_result) -> Signature:
-    """Of a file as it is now."""
+    """Signature of a file as it is now."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -91,7 +91,7 @@ def natural_order(name: str) -> tuple[tuple[str | int, ...], str]:
 
 
 def folder_here(folder: str, environment: Mapping[str, str]) -> str:
-    """Where the partitions lie for a process: its own ``HPO_PARTITION_FOLDER``, or else the study's folder.
+    """Folder of the partitions for a process: its own ``HPO_PARTITION_FOLDER``, or else the study's folder.
 
     >>> folder_here("/srv/shards", {}), folder_here("/srv/shards", {"HPO_PARTITION_FOLDER": "/scratch"})
     ('/srv/shards', '/scratch')

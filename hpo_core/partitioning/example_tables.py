@@ -33,7 +33,7 @@ class Examples(Protocol):
     own_format: FileFormat
     """What it is written as where nobody says otherwise."""
     fields: dict[str, dict[str, Any]]
-    """Its arrays or columns: ``dtype``, and of arrays the ``shape`` of one example."""
+    """Type (``dtype``) of each array or column, and of arrays the ``shape`` of one example."""
 
     def __len__(self) -> int: ...
 
@@ -266,5 +266,5 @@ class CsvLines:
 
 
 def _ended(record: bytes) -> bytes:
-    """With a line break at its end, which the last record of a file may lack."""
+    """Add the line break that the last record of a file may lack."""
     return record if record.endswith(b"\n") else record + b"\n"

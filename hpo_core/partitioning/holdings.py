@@ -40,8 +40,8 @@ class Held(NamedTuple):
 
     names: frozenset[str]
     problems: dict[str, str]
-    """By name: a sentence why a file that is there does not count, or that one that was held is gone. One that never
-    was there is no problem: others may hold it."""
+    """Sentences, by name of a partition: why its file does not count, or that a held one is gone. A file that never was
+    there is no problem: other workers may hold it."""
 
 
 class Holdings:
@@ -64,9 +64,9 @@ class Holdings:
         """Whether a file is being read, which may take minutes: its digest is computed."""
         self._once_held: set[str] = set()
         self._doubted: set[str] = set()
-        """Are to be read again as a whole."""
+        """Names of partitions that are to be read again as a whole."""
         self.signatures: dict[str, Signature] = {}
-        """By name of one that is held, or was, and of which size or digest are known: the file that was looked at."""
+        """The file that was looked at, by name of a partition that is or was held and has a known size or digest."""
 
     def look(self) -> Held:
         """What is held now."""

@@ -31,7 +31,7 @@ class Manifest(BaseModel):
     kind: str = ""
     """``npz``, ``parquet`` or ``csv``."""
     fields: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Of each array or column: ``dtype``, and for arrays the ``shape`` of one example."""
+    """Type (``dtype``) of each array or column, and of arrays the ``shape`` of one example."""
     partitions: list[PartitionFile]
     validation: list[PartitionFile] = Field(default_factory=list)
 

@@ -76,11 +76,11 @@ def _dealt(rows: Rows, parts: int, rank: Rows) -> list[Rows]:
 _PARTIAL = ".partial"
 """Ends the names of files that are being written; they begin with a dot, so that no pattern takes them."""
 _LEFT_BEHIND = re.compile(rf"\.((part|validation)-\d{{5}}-of-\d{{5}}\.\w+|manifest\.json)\{_PARTIAL}$")
-"""Of a run that was killed."""
+"""Names of files that a killed run left behind."""
 
 
 class PartitionWriter:
-    """One folder that partitions are written into.
+    """Writes partitions into one folder.
 
     Args:
         overwrite: whether the files of a former manifest are replaced.

@@ -11,7 +11,7 @@ from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, S
 from hpo_core.model.hops import units_of
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
-from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.sizes import check_plain
 
 
 def rerun_spec(

@@ -161,7 +161,7 @@ class Comparison:
 
     @classmethod
     def of(cls, studies: Iterable[Iterable[Entry]]) -> Comparison:
-        """From the entries of each study.
+        """Read the entries of each study.
 
         Raises:
             SpecError: none were given, one was given twice, or their metrics differ.
@@ -196,7 +196,7 @@ class Comparison:
         return sorted(self.groups, key=key)
 
     def facts(self) -> dict[str, Any]:
-        """For programs."""
+        """Facts for programs."""
         return {
             "metric": self.metric,
             "mode": "max" if self.maximize else "min",

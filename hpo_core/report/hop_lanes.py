@@ -38,7 +38,7 @@ from hpo_core.views.hop_views import (
 )
 
 BARS = 2_000
-"""With more units a browser draws one filled path for each trial, not one shape for each unit."""
+"""Units drawn as bars; of more a browser draws one filled path for each trial."""
 RECTANGLES = 30_000
 """Rectangles of all these paths together, about."""
 PIXELS = 1_500

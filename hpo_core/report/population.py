@@ -31,7 +31,7 @@ from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage
 
 TREE = 6_000
-"""With more trials only those with descendants in the last generation are drawn."""
+"""Most trials of a tree that is drawn whole; else only those with descendants in the last generation are."""
 FITNESS_DOTS, SCHEDULE_DOTS = 4_000, 1_500
 """Trials drawn in the figure of fitness, and in each row of the schedules."""
 ROWS = 12

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.usage import Usage
@@ -59,7 +59,7 @@ class Span:
     end: float
     worker: str
     outcome: Outcome | None
-    """None while it runs."""
+    """Way it ended; None while it runs."""
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
     further: bool = False
@@ -67,12 +67,12 @@ class Span:
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
     placed: JobPlaced | None = None
-    """While it runs on a device that jobs share: where."""
+    """Place on a device that jobs share, while the attempt runs."""
     slots: int = 1
-    """That it held: the ranks of a gang, or one."""
+    """Slots that it held: the ranks of a gang, or one."""
 
 
-class Step(NamedTuple):
+class Improvement(NamedTuple):
     """The incumbent changed."""
 
     time: float
@@ -107,13 +107,13 @@ class Series:
     """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per trial: resource -> metric, from accepted reports; may hold NaN where a training diverged."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Improvement] = field(default_factory=list)
     """Changes of the incumbent."""
     failures: list[tuple[float, AttemptFailed]] = field(default_factory=list)
     abandoned: list[tuple[float, TrialAbandoned]] = field(default_factory=list)
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
     lineage: Lineage | None = None
-    """Where trials go on from others (PBT); the page then shows generations instead of rungs."""
+    """Family tree where trials go on from others (PBT); the page then shows generations instead of rungs."""
     warnings: dict[str, int] = field(default_factory=dict)
     """What training functions were warned of, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
@@ -195,22 +195,8 @@ def read_series(entries: Iterable[Entry]) -> Series:
     return reader.series()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """An attempt whose levels are not known yet: they depend on all results."""
-
-    grant: JobGranted
-    start: float
-    end: float
-    worker: str
-    outcome: Outcome | None
-    value: float | None
-    usage: Usage | None = None
-    placed: JobPlaced | None = None
-
-
 class _Reader:
-    """Takes in each entry after the study replayed it."""
+    """Reads each entry after the study replayed it."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -218,7 +204,8 @@ class _Reader:
         if study.state.has_members:
             self.found.lineage = Lineage()
         self.targets: set[int] = set()
-        self.attempts: list[_Ended] = []
+        self.attempts: list[tuple[JobGranted, dict[str, Any]]] = []
+        """Grants with what is known of their spans; levels depend on all results."""
         self.running: dict[int, tuple[float, JobGranted]] = {}
         self.began: float | None = None
         self.last = 0.0
@@ -235,35 +222,31 @@ class _Reader:
                 found.slot_time += gap * self.slots
         self.last = max(self.last, entry.time)
         for event in entry.events:
+            now = self.active(entry.time)
             if found.lineage is not None:
                 found.lineage.apply(event)
             if isinstance(event, JobGranted):
                 if self.began is None:
                     self.began = entry.time
                 self.targets.add(event.target)
-                self.running[event.trial] = (self.active(entry.time), event)
+                self.running[event.trial] = (now, event)
             elif isinstance(event, JobCompleted):
                 self._completed(entry, event)
             elif isinstance(event, AttemptFailed):
                 self._end(entry, event, event.outcome, None)
-                found.failures.append((self.active(entry.time), event))
-            elif isinstance(event, JobPlaced):
-                self._placed(entry, event)
+                found.failures.append((now, event))
+            elif isinstance(event, JobPlaced):  # it waited for its device until now
+                granted, grant = self.running[event.trial]
+                self.running[event.trial] = (max(granted, min(self.active(event.began), now)), grant)
             elif isinstance(event, CapacityChanged):
                 self.slots = event.inventory.slots
-                found.capacities.append((self.active(entry.time), event.inventory))
+                found.capacities.append((now, event.inventory))
             elif isinstance(event, TrialAbandoned):
-                found.abandoned.append((self.active(entry.time), event))
+                found.abandoned.append((now, event))
             elif isinstance(event, ReportIgnored):
-                found.ignored.append((self.active(entry.time), event))
+                found.ignored.append((now, event))
             elif isinstance(event, Turn):
-                found.turns.append((self.active(entry.time), event))
-
-    def _placed(self, entry: Entry, event: JobPlaced) -> None:
-        """It waited until now, and runs from now on."""
-        granted, grant = self.running[event.trial]
-        now = min(self.active(event.began), self.active(entry.time))
-        self.running[event.trial] = (max(granted, now), grant)
+                found.turns.append((now, event))
 
     def active(self, time: float) -> float:
         """Seconds since the first grant in which a controller ran."""
@@ -285,7 +268,7 @@ class _Reader:
         if best is not None and (not found.steps or best.loss != found.steps[-1].loss):
             time = self.active(entry.time)
             found.steps.append(
-                Step(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
+                Improvement(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
             )
 
     def _end(self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None) -> None:
@@ -295,9 +278,8 @@ class _Reader:
         start = min(max(self.active(event.started), granted), reported)
         end = self.active(event.ended)
         end = reported if end <= start else min(end, reported)
-        self.attempts.append(
-            _Ended(grant, start, end, worker=event.worker, outcome=outcome, value=value, usage=usage_of(event))
-        )
+        facts = {"start": start, "end": end, "worker": event.worker, "outcome": outcome}
+        self.attempts.append((grant, facts | {"value": value, "usage": usage_of(event)}))
 
     def series(self) -> Series:
         """The whole, once the last entry was taken in."""
@@ -307,40 +289,36 @@ class _Reader:
         found.levels = sorted(resources | self.targets | {band.rung.level for band in found.bands.all})
         found.began = self.began if self.began is not None else self.last
         found.wall = self.active(self.last)
-        state = self.study.state
+        placed = self.study.state.placed
         running = [
-            _Ended(grant, at, found.wall, worker="", outcome=None, value=None, placed=state.placed.get(grant.trial))
+            (grant, {"start": at, "end": found.wall, "worker": "", "outcome": None, "placed": placed.get(grant.trial)})
             for at, grant in self.running.values()
-            if state.trains(grant.trial)
+            if self.study.state.trains(grant.trial)
         ]
-        found.spans = [self._span(attempt) for attempt in (*self.attempts, *running)]
+        found.spans = [
+            Span(
+                trial=grant.trial,
+                attempt=grant.attempt,
+                level=found.level(grant.target),
+                origin=self._origin(grant),
+                further=grant.rung == FURTHER,
+                slots=grant.demand.slots,
+                **facts,
+            )
+            for grant, facts in (*self.attempts, *running)
+        ]
         return found
 
-    def _span(self, attempt: _Ended) -> Span:
-        found, grant = self.found, attempt.grant
-        trial = found.trials[grant.trial]
-        origin = -1
+    def _origin(self, grant: JobGranted) -> int:
+        """Level that an attempt started from; -1: from nothing."""
+        found, trial = self.found, self.found.trials[grant.trial]
         if grant.checkpoint is not None:
-            origin = bisect_right(found.levels, grant.checkpoint.resource) - 1
-        elif not trial.condemned:  # a loop by hand keeps its checkpoints to itself
-            results = trial.all_results if grant.rung == FURTHER else trial.results
-            below = [result.resource for result in results if result.resource < grant.target]
-            origin = found.level(below[-1]) if below else -1
-        return Span(
-            trial=grant.trial,
-            attempt=grant.attempt,
-            level=found.level(grant.target),
-            origin=origin,
-            start=attempt.start,
-            end=attempt.end,
-            worker=attempt.worker,
-            outcome=attempt.outcome,
-            value=attempt.value,
-            further=grant.rung == FURTHER,
-            usage=attempt.usage,
-            placed=attempt.placed,
-            slots=grant.demand.slots,
-        )
+            return bisect_right(found.levels, grant.checkpoint.resource) - 1
+        if trial.condemned:
+            return -1
+        results = trial.all_results if grant.rung == FURTHER else trial.results  # by hand: checkpoints are its own
+        below = [result.resource for result in results if result.resource < grant.target]
+        return found.level(below[-1]) if below else -1
 
 
 def _most_at_once(spans: Sequence[Span]) -> int:

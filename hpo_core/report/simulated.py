@@ -57,7 +57,7 @@ class Simulated:
     """A loss."""
     target_given: bool
     source: str
-    """Where curves and durations come from."""
+    """Source of curves and durations."""
     limits: tuple[str, ...]
     """What the simulation takes for granted."""
 
@@ -130,7 +130,7 @@ def _sizes(scenario: Scenario) -> tuple[float, ...]:
 
 
 def times_sooner(simulated: Simulated) -> list[float] | None:
-    """How many times sooner each scenario ends than one job per device, by medians.
+    """Time to the end with one job per device over that of each scenario, by medians.
 
     None where that was not played, or where a stop rule or a halt ended a repeat: the work was not the same then.
     """

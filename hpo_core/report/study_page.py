@@ -17,8 +17,7 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.report.curves import distribution, incumbent, learning_curves
-from hpo_core.report.front_figure import front_figure, front_table
+from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.hop_lanes import hop_figure, hop_tables
 from hpo_core.report.html_page import Live, Section, card, html_page, table, write_page

@@ -259,28 +259,28 @@ class Brackets:
 
     def apply(self, event: Event) -> None:
         """Take note of an event; the two variants add results themselves."""
-        if isinstance(event, JobGranted):
+        if type(event) is JobGranted:
             if not event.retry:
                 self.running += 1
                 stage = event.stage
                 if stage.rung:
                     self.rung(stage.bracket, stage.rung - 1).promote(event.trial)
-        elif isinstance(event, JobCompleted):
+        elif type(event) is JobCompleted:
             self.running -= 1
             self._rung_of[event.trial] = event.stage.rung
-        elif isinstance(event, TrialAbandoned):
+        elif type(event) is TrialAbandoned:
             if self.is_at(event):
                 self.rung(event.bracket, event.rung).withdraw(event.trial)
                 self.ruled_out.append(event.trial)
             else:
                 self.running -= 1
-        elif isinstance(event, TrialCreated):
+        elif type(event) is TrialCreated:
             self.assignment.take(event.bracket)
             self._bracket_of.append(event.bracket)
             self._rung_of.append(-1)
-        elif isinstance(event, StudyExtended):
+        elif type(event) is StudyExtended:
             self.assignment.widen(event.configs)
-        elif isinstance(event, SamplerExhausted):
+        elif type(event) is SamplerExhausted:
             self.assignment.close()
 
     def rungs(

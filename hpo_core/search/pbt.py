@@ -304,7 +304,7 @@ class Pbt(SearchMethod):
         return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
 
     def apply(self, event: Event) -> None:
-        if isinstance(event, JobCompleted):
+        if type(event) is JobCompleted:
             session = self.sessions[event.trial]
             session.resource = event.resource
             if event.losses:
@@ -313,19 +313,19 @@ class Pbt(SearchMethod):
                 session.fitness = (event.loss,)
             session.violation = event.total_violation
             self._end(event.trial)
-        elif isinstance(event, TrialAbandoned | TrialStopped):
+        elif type(event) is TrialAbandoned or type(event) is TrialStopped:
             if not self.sessions[event.trial].ended:
                 self._end(event.trial)
-            elif isinstance(event, TrialAbandoned):
+            elif type(event) is TrialAbandoned:
                 self._withdraw(event.trial)
-        elif isinstance(event, JobGranted):
+        elif type(event) is JobGranted:
             self.running.add(event.trial)
-        elif isinstance(event, TrialCreated):
+        elif type(event) is TrialCreated:
             self.sessions.append(TrialSession(event.params, event.parent, event.trial))
             self._created[0] += 1
             self._pending[0] += 1
             self._newest = max(self._newest, 0)
-        elif isinstance(event, Reproduced):
+        elif type(event) is Reproduced:
             child = self.sessions[event.child]
             child.member, child.generation = event.member, event.generation
             self._newest = max(self._newest, event.generation)
@@ -340,7 +340,7 @@ class Pbt(SearchMethod):
             if not heap:
                 del self._waiting[initiator.generation]
             self._rule_out()
-        elif isinstance(event, StudyExtended):
+        elif type(event) is StudyExtended:
             self.total += event.configs
 
     def _withdraw(self, trial: int) -> None:

@@ -244,23 +244,23 @@ class Halving(SearchMethod):
         return min(count, most)
 
     def apply(self, event: Event) -> None:
-        if isinstance(event, JobCompleted):
+        if type(event) is JobCompleted:
             stage = event.stage
             self._rung_of[event.trial] = stage.rung
             self._ended(stage.bracket, stage.rung, event.trial, loss_of(event))
-        elif isinstance(event, TrialAbandoned):
+        elif type(event) is TrialAbandoned:
             if self._rung_of.get(event.trial, -1) < event.rung:
                 self._ended(event.bracket, event.rung, event.trial, None)
             else:
                 self.ruled_out += self.brackets[event.bracket].withdraw(event.rung, event.trial)
                 self._pass_finished()
-        elif isinstance(event, JobGranted):
+        elif type(event) is JobGranted:
             if not event.retry:
                 self.running += 1
                 stage = event.stage
                 if stage.rung:
                     self.brackets[stage.bracket].promote(event.trial)
-        elif isinstance(event, TrialCreated):
+        elif type(event) is TrialCreated:
             if event.bracket == len(self.brackets):
                 size = self._next_size()
                 _, levels = self.plan[len(self.brackets) % len(self.plan)]
@@ -268,9 +268,9 @@ class Halving(SearchMethod):
                 self._opened += size
             self.brackets[event.bracket].created += 1
             self.created += 1
-        elif isinstance(event, StudyExtended):
+        elif type(event) is StudyExtended:
             self.width += event.configs
-        elif isinstance(event, SamplerExhausted):
+        elif type(event) is SamplerExhausted:
             self._opened = self.width = self.created
             if self.brackets:
                 self.ruled_out += self.brackets[-1].close()

@@ -18,7 +18,13 @@ from hpo_core.search.random import RandomSearch
 from hpo_core.search.recorded import RecordedGrant, RecordedSearch
 from hpo_core.search.registry import Search
 from hpo_core.search.sha import ShaSearch
-from hpo_core.spec.assembly import all_at_once, create_method, create_sampler, is_pure
+from hpo_core.spec.assembly import (
+    all_at_once,
+    create_method,
+    create_sampler,
+    is_pure,
+    notices,
+)
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
@@ -41,9 +47,6 @@ from hpo_core.spec.sections import (
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
-)
-from hpo_core.spec.start_notices import (
-    notices,
 )
 from hpo_core.spec.study_file import (
     load_spec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -14,9 +14,6 @@ from hpo_core.model.limit_checks import at_most
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import shown
-
-if TYPE_CHECKING:
-    from hpo_core.spec.study_spec import StudySpec
 
 MANIFEST_SUFFIX = ".json"
 _WILDCARDS = frozenset("*?[")
@@ -160,30 +157,3 @@ class DataSpec(Part):
                 "trained on: drop it from one of them"
             )
         return self
-
-
-def check_data(spec: StudySpec) -> None:
-    """Refuse what cannot train on partitions.
-
-    Raises:
-        ValueError: setting, rule and cure.
-    """
-    if spec.data is None:
-        return
-    if spec.objective is None:
-        raise ValueError("data: a study that is driven by hand has no workers that hold partitions; give objective")
-    if spec.style == "optuna":
-        raise ValueError(
-            "data: an Optuna objective as it is has no state that could hop from worker to worker; write it as "
-            "train(trial) with trial.track() and trial.steps(), or drop data"
-        )
-    if spec.packing is not None:
-        raise ValueError(
-            "data, and packing: a model trains where its next partition lies, one at a time on each worker, and shares "
-            "no device; drop packing, or drop data and have the training function read all of it"
-        )
-    if spec.repeats > 1:
-        raise ValueError(
-            f"data, and repeats = {spec.repeats}: a model that hops has one training seed; set repeats to 1, or run "
-            "the study again with other seeds (seed: 1, 2, ...)"
-        )

@@ -12,7 +12,6 @@ from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
-from hpo_core.model.trial import Outcome
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -233,23 +232,17 @@ def read_packing(given: Any) -> Any:
     return {} if given is True else None if given is False else given
 
 
-def check_packing(spec: StudySpec) -> None:
-    """Refuse what the rest of a study does not fit.
+def check_amounts(spec: StudySpec) -> None:
+    """Refuse ``packing.by`` and stated demands that name what the study does not have.
 
     Raises:
         ValueError: place, value, rule and cure.
     """
-    packing = spec.packing
-    if packing is None:
+    if spec.packing is None:
         return
     space = spec.search_space()
     try:
-        deciding_parameters(space, spec.constants, packing.by)
-        StatedDemand.read(packing.demand.stated()).check(space, spec.constants)
+        deciding_parameters(space, spec.constants, spec.packing.by)
+        StatedDemand.read(spec.packing.demand.stated()).check(space, spec.constants)
     except SpecError as error:
         raise ValueError(str(error)) from None
-    if spec.training.allowed(Outcome.OUT_OF_MEMORY) == 0:
-        raise ValueError(
-            "training.retries.out_of_memory = 0, but with packing a job that ran out of memory beside others is tried "
-            "again alone; leave it at 1"
-        )

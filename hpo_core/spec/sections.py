@@ -260,3 +260,71 @@ class PrefectSpec(Part):
         default="auto",
         description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
     )
+
+
+MOST_RANKS = 1024
+
+
+class StepSpec(Part):
+    """What one training step costs, for a model of it."""
+
+    seconds: float = Field(ge=1e-9, le=1e9, description="Of a step on one slot, at the global batch size.")
+    gradient_mb: float = Field(
+        ge=1e-6, le=1e9, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters."
+    )
+    network_gbps: float = Field(
+        ge=1e-6, le=1e6, description="Gigabits a second between the slots that software reaches."
+    )
+
+
+class ScalingSpec(Part):
+    """How many slots a trial may grow to.
+
+    Without ``speedups`` they follow from times that the study itself measures; with ``model`` these correct the model.
+    """
+
+    efficiency: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
+    )
+    most: int | None = Field(
+        default=None,
+        ge=2,
+        le=MOST_RANKS,
+        description="Slots that one trial may have at most; null: as many as are worth it.",
+    )
+    speedups: dict[int, float] = Field(
+        default_factory=dict,
+        description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used.",
+    )
+    model: StepSpec | None = Field(
+        default=None, description="Figures of a training step, where speedups are not known."
+    )
+    all_reduce: Literal["butterfly", "tree", "ring"] = Field(
+        default="butterfly",
+        description="How ranks sum gradients: log2(g) rounds, twice as many, or 2 (g - 1) / g (NCCL, gloo). Says how "
+        "communication grows with g.",
+    )
+
+    @model_validator(mode="after")
+    def _check_speedups(self) -> ScalingSpec:
+        if self.speedups and self.model is not None:
+            raise ValueError("speedups, and model: the speed-ups are given already; drop one of the two")
+        most = self.most or MOST_RANKS
+        for ranks, speedup in sorted(self.speedups.items()):
+            if not 2 <= ranks <= most:
+                given = " (scaling.most)" if self.most else ""
+                raise ValueError(f"speedups names {ranks} ranks; sizes must be from 2 to {most}{given}; drop it")
+            if not 0 < speedup <= ranks:
+                raise ValueError(
+                    f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
+                    "rank"
+                )
+        if self.speedups and all(gain < self.efficiency * ranks for ranks, gain in self.speedups.items()):
+            raise ValueError(
+                f"speedups: no size reaches efficiency = {self.efficiency}, so no trial could ever grow; lower "
+                "efficiency, or set training.gang to 1"
+            )
+        return self

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
@@ -16,27 +17,23 @@ from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import check_listed, check_objectives, check_population
 from hpo_core.search.registry import Search
-from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
-from hpo_core.spec.data import DataSpec, check_data
-from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
-from hpo_core.spec.plain_data import check_plain
-from hpo_core.spec.refusals.gangs import check_gang
-from hpo_core.spec.refusals.pool_shares import check_share
+from hpo_core.spec.data import DataSpec
+from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
+from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
     JournalSpec,
     PrefectSpec,
     SamplerSpec,
+    ScalingSpec,
     ShareSpec,
     StopSpec,
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_constraints, check_sizes
-from hpo_core.spec.slots.scaling import ScalingSpec, check_scaling
-from hpo_core.spec.threads import check_threads
+from hpo_core.spec.sizes import check_constraints, check_plain, check_sizes
 from hpo_core.spec.validation_errors import explain
 
 
@@ -152,12 +149,8 @@ class StudySpec(Part):
         if new:
             check_sizes(self)
             self.search.check_reach()
-            check_threads(self)
-            check_packing(self)
-            check_data(self)
-            check_gang(self)
-            check_share(self)
-            check_scaling(self)
+            check_combinations(self)
+            check_amounts(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
@@ -175,29 +168,39 @@ class StudySpec(Part):
             check_population(self.sampler.name)
         if new and not outline.own_configurations:
             check_listed(self.sampler.name, self.sampler.arguments, space)
-        if self.style == "optuna" and outline.population is not None:
-            raise ValueError(
-                f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
-                "method, or write the objective as train(trial) with trial.track() and trial.steps()"
-            )
-        if new and self.build is not None and (self.style == "optuna" or self.objective is None):
-            raise ValueError(
-                "build: checkpoints of an Optuna objective as it is, and of studies driven by hand, hold no model; "
-                "drop build, or write the objective as train(trial) with trial.track(model=...)"
-            )
-        if self.warm_start is not None and outline.own_configurations:
-            raise ValueError(
-                f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
-                "or use another method"
-            )
         if new:
             check_given(self, space)
-        if outline.endless and self.stop == StopSpec(running=self.stop.running):
-            raise ValueError(
-                f"search {self.search.method} without configs has no end; give configs, or a stop rule "
-                "(stop: total_resource, seconds or target)"
-            )
         return self
+
+    @property
+    def hops(self) -> bool:
+        """Whether models hop between partitions of the data that lie on the workers."""
+        return self.data is not None
+
+    @property
+    def packs(self) -> bool:
+        """Whether several jobs share a device."""
+        return self.packing is not None
+
+    @property
+    def gangs(self) -> bool:
+        """Whether a trial may train on several slots at once."""
+        return self.training.gang != 1
+
+    @property
+    def slot_word(self) -> str:
+        """What studies of a pool share: slots or whole devices."""
+        return "device" if self.packs else "slot"
+
+    @property
+    def unit_word(self) -> str:
+        """Unit of training for people: an epoch where models hop."""
+        return "epoch" if self.hops else "unit"
+
+    @property
+    def loader(self) -> str:
+        """The function that loads a partition, as package.module:function; empty: none."""
+        return self.data.load or "" if self.data is not None else ""
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:
@@ -208,6 +211,21 @@ class StudySpec(Part):
     def any_metric(self) -> bool:
         """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
         return self.search.accepts_any_metric()
+
+    @property
+    def partitions(self) -> tuple[PartitionFile, ...]:
+        """All partitions that models hop over, those of validation last; empty where they do not hop."""
+        return () if self.data is None else self.data.all_files
+
+    @property
+    def trained_partitions(self) -> int:
+        """Number of partitions that are trained on, the first ones."""
+        return 0 if self.data is None else len(self.data.files)
+
+    @property
+    def data_load(self) -> str | None:
+        """Function that loads a partition (``data.load``)."""
+        return None if self.data is None else self.data.load
 
     @property
     def checkpoint_base(self) -> str:

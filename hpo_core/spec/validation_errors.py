@@ -16,7 +16,7 @@ from hpo_core.model.short_text import cut, did_you_mean, listed_and_meant, shown
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
 from hpo_core.spec.clusters import Cluster
-from hpo_core.spec.plain_data import line_of, named
+from hpo_core.spec.sizes import line_of, named
 
 _TAGS = {
     *BY_NAME,

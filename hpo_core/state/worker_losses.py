@@ -51,18 +51,18 @@ class Losses:
 
     def apply(self, event: Event) -> None:
         """Take note of a fact."""
-        if isinstance(event, JobCompleted):
+        if type(event) is JobCompleted:
             self._ended(event.trial)
             self._forget(event.trial)
-        elif isinstance(event, AttemptFailed):
+        elif type(event) is AttemptFailed:
             if event.outcome not in _NOT_BY_ITSELF:
                 self._ended(event.trial)
             elif event.outcome is Outcome.LOST and event.worker:
                 self._lost(event.trial)
-        elif isinstance(event, TrialAbandoned | TrialStopped):
+        elif type(event) is TrialAbandoned or type(event) is TrialStopped:
             self._lost_at.pop(event.trial, None)
             self._forget(event.trial)
-        elif isinstance(event, ControllerChanged):
+        elif type(event) is ControllerChanged:
             for table in (self._count, self._first, self._last, self._lost_at, self._ended_at):
                 table.clear()
 

@@ -157,9 +157,11 @@ class Decider:
                 yield from self._failures.diverged(report.message)
         else:
             yield from self._failures.decide(grant, report)
-        yield from self._facts_of_results()
+        while (fact := self._method.next_fact()) is not None:
+            yield fact
         yield from self._grants.stop_if_due()
-        yield from self._grants.make_room(0)
+        if self._parts.budget is not None:
+            yield from self._grants.make_room(0)
         yield from self._grants.fill()
 
     def _facts_of_results(self) -> Iterator[Event]:

@@ -10,7 +10,7 @@ from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
 from hpo_core.placement.scaling.step_time import ExchangeModel, StepModel, corrected, fitted
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
-from hpo_core.spec.slots.scaling import ScalingSpec
+from hpo_core.spec.sections import ScalingSpec
 from hpo_core.state import StudyState
 
 PILOT = 2

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 
 from msgspec import UNSET
 
+from hpo_core.checkpoints.budget import Budget
 from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (
@@ -20,12 +21,14 @@ from hpo_core.model.events import (
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample
+from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample, Wait
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
 from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.parts import StudyParts
+
+_NOTHING = frozenset({Wait, Done})
 
 
 class Grants:
@@ -142,10 +145,10 @@ class Grants:
         demand = self._size(again)
         if room is not None and demand.slots > room:
             return
-        if again is None and not isinstance(action, Sample | Promote | Reproduce):
+        if again is None and type(action) in _NOTHING:
             return
         loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-        if not (yield from self._fits(loaded)):
+        if self._parts.budget is not None and not (yield from self._fits(self._parts.budget, loaded)):
             return
         number = len(state.trials)
         if again is not None:
@@ -186,15 +189,12 @@ class Grants:
         retry = again is not None
         yield JobGranted(number, trial.attempts, stage, target=target, checkpoint=start, retry=retry, demand=demand)
 
-    def _fits(self, loaded: int | None = None) -> Generator[Event, None, bool]:
+    def _fits(self, budget: Budget, loaded: int | None = None) -> Generator[Event, None, bool]:
         """Make room for the checkpoint of one more job; return whether it fits.
 
         Args:
             loaded: the trial whose checkpoint the job would load.
         """
-        budget = self._parts.budget
-        if budget is None:
-            return True
         yield from self.make_room(1, loaded)
         if not budget.over(1):
             return True
@@ -211,7 +211,10 @@ class Grants:
         """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
         if self._state.has_members:
             return Generation(self._state.member_of(trial), rung)
-        return self._rungs.setdefault((bracket, rung), Rung(bracket, rung))
+        found = self._rungs.get((bracket, rung))
+        if found is None:
+            found = self._rungs[bracket, rung] = Rung(bracket, rung)
+        return found
 
     def _sampled(self, number: int, bracket: int) -> TrialCreated | SamplerExhausted:
         """A trial with the configuration that is first in the queue, else with one of the sampler."""
@@ -236,6 +239,8 @@ class Grants:
 
     def _start_of(self, trial: TrialRecord) -> Checkpoint | None:
         """Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already."""
+        if not trial.results and trial.parent is None:
+            return None
         parent = None if trial.parent is None else self._state.trials[trial.parent]
         if trial.checkpoint() is not None or parent is None or parent.checkpoint() is not None:
             return self._state.start_of(trial.number)
@@ -253,7 +258,7 @@ class Grants:
         demand = self._size()
         if number is None or (room is not None and demand.slots > room):
             return
-        if not (yield from self._fits()):
+        if self._parts.budget is not None and not (yield from self._fits(self._parts.budget)):
             return
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target

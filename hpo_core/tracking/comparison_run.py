@@ -21,13 +21,13 @@ COMPARED = 50
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """Where the runs of a study are."""
+    """Place of a study's runs."""
 
     study: str
     created: float
     """Tells it from a deleted study of the same name."""
     tracking_uri: str | None
-    """None: its tracking is off."""
+    """Address of the tracker; None: tracking is off."""
     experiment: str
     artifact_location: str | None = None
 
@@ -37,7 +37,7 @@ class Logged:
     """What came of a comparison in MLflow."""
 
     links: dict[str, str]
-    """By title; empty where no study is tracked."""
+    """Links by title; empty where no study is tracked."""
     missing: dict[str, str]
     """Studies without runs on MLflow's own page, and why."""
 

@@ -100,7 +100,7 @@ def without_foreign_credentials(environment: Mapping[str, str], tracking_uri: st
 
 @contextlib.contextmanager
 def credentials_for(tracking_uri: str) -> Iterator[None]:
-    """While MLflow's client is used in this process: a foreign server gets nothing of ours.
+    """Give a foreign server nothing of ours while MLflow's client is used in this process.
 
     MLflow reads the variables, and ``~/.mlflow/credentials``, again for every request.
     """

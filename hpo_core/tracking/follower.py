@@ -252,7 +252,7 @@ class StandardInput:
         threading.Thread(target=self._watch, name="standard-input", daemon=True).start()
 
     def end(self, *_: Any) -> None:
-        """As if it had ended (also a signal handler, so that it takes no lock)."""
+        """Behave as if standard input had ended (also a signal handler: it takes no lock)."""
         self.ended = True
 
     def wait(self, seconds: float) -> bool:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PAGE = 1000
 log = logging.getLogger("hpo.tracking")
 SUPERSEDED = "superseded "
-"""Before the kind of a run that shows a history which the journal does not hold any more."""
+"""Prefix of the kind of a run that shows a history which the journal does not hold any more."""
 METRICS_PER_CALL = 900
 """MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
 
@@ -133,7 +133,7 @@ def _make_store(database: Path | None) -> None:
 
 @contextlib.contextmanager
 def errors_without_credentials() -> Iterator[None]:
-    """For callers whose errors others read: the text of MLflow's repeats the tracking URI with its password.
+    """Raise errors that others may read: the text of MLflow's repeats the tracking URI with its password.
 
     Raises:
         HpoError: in place of any error of MLflow or of its database.
@@ -303,7 +303,7 @@ class RunStore:
         return self._takes_files[run.run_id]
 
     def _place(self, run: KnownRun) -> str:
-        """Where the store says that a run has its files. Asked once: what was allowed is what is written to."""
+        """Place where the store says that a run has its files. Asked once: what was allowed is what is written to."""
         if run.run_id not in self._places:
             self._places[run.run_id] = str(self.client.get_run(run.run_id).info.artifact_uri)
         return self._places[run.run_id]

@@ -1,4 +1,4 @@
-"""What the runs of a study and of its trials show beside tags: parameters, status, description. Pure."""
+"""What the runs of a study and its trials show in MLflow: parameters, status, description, tags, table. Pure."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ DIGEST = "hpo.projected_digest"
 """Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
 
 _COLORS = {"front": "#d9480f", "dominated": "#adb5bd"}
-"""By place on the Pareto front: MLflow draws each run in a colour of its own, among which no front is seen."""
+"""Colours by place on the Pareto front: MLflow draws each run in a colour of its own, among which no front is seen."""
 
 
 class _Trial(NamedTuple):

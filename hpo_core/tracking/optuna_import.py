@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.errors import HpoError, SpecError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.model.space.number import NumberParameter
@@ -30,6 +30,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import RESULTS
+from hpo_core.tracking.restore import refuse_taken
 from hpo_core.tracking.tracker_links import reason_of
 
 
@@ -48,7 +49,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """Units of the longest training."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         rest = ", ".join(f"{count} {state}" for state, count in self.left_out.items())
         return [
             f"{self.study}: {self.trials} trials with {self.results} results of Optuna's study {self.source!r}, up to "
@@ -88,7 +89,7 @@ def import_study(
         HpoError: the storage cannot be read, has no such study, or one that cannot be had; says why.
     """
     name = checked_name(name or source)
-    _refuse_taken(home, name)
+    refuse_taken(home, name)
     study = _load(storage, source)
     names = list(metrics) or list(study.metric_names or [])
     count = len(study.directions)
@@ -116,19 +117,6 @@ def import_study(
         left_out=left_out,
         metrics=names,
         resource=max(max(trial.results) for trial in found),
-    )
-
-
-def _refuse_taken(home: Home, name: str) -> None:
-    journal = home.read_journal()
-    try:
-        journal.info(name)
-    except StudyNotFoundError:
-        return
-    finally:
-        journal.close()
-    raise StudyExistsError(
-        f"Study {name!r} exists already in this home; nothing was imported. Import it under another name with --name."
     )
 
 
@@ -191,7 +179,7 @@ def _constraint_names(study: OptunaStudy) -> list[str]:
 
 
 def _constraints(trial: FrozenTrial) -> dict[str, float]:
-    """As Optuna 4 and 5 keep them."""
+    """Constraints as Optuna 4 and 5 keep them."""
     listed = trial.system_attrs.get("constraints") or []
     found = {f"constraint_{number}": float(value) for number, value in enumerate(listed)}
     prefix = "constraints:"
@@ -265,7 +253,7 @@ def _spec(
 
 
 def _space(trials: Iterable[FrozenTrial]) -> dict[str, Any]:
-    """By parameter the widest range of all trials.
+    """Widest range of each parameter over all trials.
 
     Raises:
         SpecError: a parameter is of two kinds, or of one that we do not have.

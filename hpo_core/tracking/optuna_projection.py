@@ -81,7 +81,7 @@ CREATED = "hpo.created"
 CURSOR = "hpo.projected_seq"
 DIGEST = "hpo.projected_digest"
 METRIC_NAMES = "study:metric_names"
-"""Where Optuna's ``Study.set_metric_names`` puts them."""
+"""System attribute in which Optuna's ``Study.set_metric_names`` keeps names."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""CodeVersion: what code and which packages a study is trained with, as found when its controller starts."""
+"""What reproduces a study, uploaded with its run: code versions, packages, the journal as compressed lines."""
 
 from __future__ import annotations
 
@@ -34,14 +34,6 @@ from hpo_core.tracking.tracker_links import reason_of
 _GIT_SECONDS = 10.0
 
 
-class FileDigest(msgspec.Struct, frozen=True):
-    """One file of the code."""
-
-    path: str
-    """Relative to the folder that it is imported from."""
-    sha256: str
-
-
 class GitState(msgspec.Struct, frozen=True):
     """The commit that is checked out where the code lies."""
 
@@ -55,8 +47,9 @@ class CodeVersion(msgspec.Struct, frozen=True):
 
     functions: tuple[str, ...]
     digest: str
-    """Of all files' paths and digests."""
-    files: tuple[FileDigest, ...]
+    """Digest of all files' paths and digests."""
+    files: dict[str, str]
+    """SHA-256 by path, which is relative to the folder that the file is imported from."""
     python: str
     platform: str
     requirements: str
@@ -67,11 +60,11 @@ class CodeVersion(msgspec.Struct, frozen=True):
 def find_code_version(functions: Sequence[str], folders: Sequence[str]) -> tuple[CodeVersion, str]:
     """The code version of now, and the text of its ``requirements`` file."""
     files = code_files(functions, folders)
-    digests = digests_of(files)
+    digests = code_digests(files)
     packages = installed_packages()
     version = CodeVersion(
         functions=tuple(functions),
-        digest=total_digest(digests),
+        digest=hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
         files=digests,
         python=platform.python_version(),
         platform=platform.platform(),
@@ -81,21 +74,15 @@ def find_code_version(functions: Sequence[str], folders: Sequence[str]) -> tuple
     return version, packages
 
 
-def digests_of(files: Sequence[CodeFile]) -> tuple[FileDigest, ...]:
-    """The files' digests; one that cannot be read now has none."""
-    found = []
+def code_digests(files: Sequence[CodeFile]) -> dict[str, str]:
+    """SHA-256 of each file by path; empty for one that cannot be read now."""
+    found = {}
     for file in files:
         try:
-            found.append(FileDigest(file.name, hashlib.sha256(file.path.read_bytes()).hexdigest()))
+            found[file.name] = hashlib.sha256(file.path.read_bytes()).hexdigest()
         except OSError:
-            found.append(FileDigest(file.name, ""))
-    return tuple(found)
-
-
-def total_digest(files: Sequence[FileDigest]) -> str:
-    """One digest of all files."""
-    text = json.dumps([[file.path, file.sha256] for file in files])
-    return hashlib.sha256(text.encode()).hexdigest()
+            found[file.name] = ""
+    return found
 
 
 def installed_packages() -> str:
@@ -156,7 +143,7 @@ FOLDER = "provenance"
 """In the study's folder, and in the files of its run."""
 VERSIONS = "versions.json"
 MAX_VERSIONS = 100
-"""Of more, the first and the latest are kept."""
+"""Versions that are kept: the first and the latest ones."""
 
 
 class Noted(msgspec.Struct, frozen=True):

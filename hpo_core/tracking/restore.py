@@ -38,7 +38,7 @@ from hpo_core.tracking.provenance_files import (
     MAX_BYTES,
     VERSIONS,
     CodeVersion,
-    digests_of,
+    code_digests,
     installed_packages,
     read_copy,
     read_versions,
@@ -104,7 +104,7 @@ class RunFiles:
 
 @contextlib.contextmanager
 def _files_up_to(size: int) -> Iterator[None]:
-    """While a file is downloaded: none becomes larger, whatever size the server said."""
+    """Let no file become larger while one is downloaded, whatever size the server said."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limits = [limit for limit in (size, soft, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_FSIZE, (min(limits), hard))
@@ -142,7 +142,7 @@ class Restored(msgspec.Struct, frozen=True):
     """Checkpoints that the journal counts as kept and that are not here."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Lines for people."""
         found = [f"{self.study}: {self.entries} entries imported from MLflow run {self.run}; their digest is right"]
         found.append(f"code: imported from {', '.join(self.code)}; {self._code_words()}")
         if packages := self.packages_differ:
@@ -194,7 +194,7 @@ def restore_study(
     with credentials_for(tracking_uri), errors_without_credentials(), tempfile.TemporaryDirectory() as side:
         source = RunFiles(tracking_uri, run_id)
         name = checked_name(name or source.tags.get("hpo.study", ""))
-        _refuse_taken(home, name)
+        refuse_taken(home, name)
         length, digest = _vouched(source)
         packed = source.fetch(f"{FOLDER}/{JOURNAL}", Path(side), MAX_BYTES + 1024)
         study = _replayed(read_copy(packed, length, digest))
@@ -224,7 +224,8 @@ def restore_study(
     )
 
 
-def _refuse_taken(home: Home, name: str) -> None:
+def refuse_taken(home: Home, name: str) -> None:
+    """Refuse a name that a study of the home has."""
     source = home.read_journal()
     try:
         source.info(name)
@@ -239,7 +240,7 @@ def _refuse_taken(home: Home, name: str) -> None:
 
 
 def _vouched(source: RunFiles) -> tuple[int, str]:
-    """How many entries the run vouches for, and their digest."""
+    """Number of entries that the run vouches for, and their digest."""
     length, digest = source.tags.get(ENTRIES_TAG, ""), source.tags.get(DIGEST_TAG, "")
     if not length.isdecimal() or len(length) > 12 or int(length) < 1 or not _DIGEST.fullmatch(digest):
         raise HpoError(
@@ -330,8 +331,8 @@ def _latest(folder: Path) -> CodeVersion | None:
 
 def _other_files(version: CodeVersion, folders: Sequence[str]) -> tuple[str, ...]:
     """Recorded files that are missing here or hold something else."""
-    here = {file.path: file.sha256 for file in digests_of(code_files(version.functions, folders))}
-    return tuple(file.path for file in version.files if here.get(file.path) != file.sha256)
+    here = code_digests(code_files(version.functions, folders))
+    return tuple(path for path, digest in version.files.items() if here.get(path) != digest)
 
 
 def _other_packages(recorded: str) -> tuple[str, ...]:

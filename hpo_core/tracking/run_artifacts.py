@@ -1,4 +1,4 @@
-"""Files of the study's run: promotions, best parameters, front, visits, report, best checkpoint."""
+"""Files of the study's run: promotions, best parameters, front, visits, report, best checkpoint and model."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pat
 
 
 def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
-    """As :meth:`hpo_core.home.Home.import_folders`: nothing is imported from a home, where others write."""
+    """Folders of code outside a home (see :meth:`hpo_core.home.Home.import_folders`): in a home others write."""
     folder = study_folder.resolve()
     if folder.parent.name != "studies":
         return pythonpath

@@ -55,9 +55,9 @@ class Promotion(msgspec.Struct, frozen=True):
     """Counted within the bracket, also where brackets share their rungs."""
     target: int
     loss: float | None
-    """At the rung below."""
+    """Loss at the rung below."""
     rank: int
-    """From 1, among the results of the rung below at that moment: by loss, or as that rung ranks several objectives."""
+    """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
     among: int
 
 
@@ -72,7 +72,7 @@ class Promotions:
         self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
         """Results by rung, abandoned trials among them; with one objective."""
         self._fronts: dict[Place, ParetoRung] = {}
-        """The same with several."""
+        """Results by rung, with several objectives."""
 
     def add(self, entry: Entry) -> None:
         """Take in an entry that the study has just replayed."""
@@ -146,7 +146,7 @@ class MetricPoint(NamedTuple):
     step: int
 
 
-class Attempt(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An attempt that a report ends, with the trial as it was before."""
 
     report: Report
@@ -161,9 +161,9 @@ class TrialNotes(msgspec.Struct):
     created: float
     worker: str = ""
     device: str = ""
-    """Of the latest attempt that was placed on one."""
+    """Device of the latest attempt that was placed on one."""
     outcome: str = ""
-    """Of the latest attempt that ended."""
+    """Outcome of the latest attempt that ended."""
     failure: str = ""
     """The latest failure, also after a retry mended it."""
     nonfinite: str = ""
@@ -322,12 +322,12 @@ class TrackedStudy:
     def _study_point(self, entry: Entry, key: str, value: float) -> None:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
 
-    def _attempt_of(self, report: Report | None) -> Attempt | None:
+    def _attempt_of(self, report: Report | None) -> EndedAttempt | None:
         """The attempt that a report ends, before that changes anything."""
         if report is None or self._study is None or report.trial >= len(self.state.trials):
             return None
         trial = self.state.trials[report.trial]
-        return Attempt(report, trial.resource, trial.granted)
+        return EndedAttempt(report, trial.resource, trial.granted)
 
     def _noted(self, event: Event, entry: Entry) -> None:
         """What any other event changes in the runs of the study and its trials."""
@@ -371,67 +371,61 @@ class TrackedStudy:
                 self._best[i] = smallest
                 self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
 
-    def _completed(self, event: JobCompleted, attempt: Attempt | None, entry: Entry) -> None:
+    def _completed(self, event: JobCompleted, attempt: EndedAttempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
-        notes, trial = self.trials[event.trial], self.state.trials[event.trial]
+        notes = self.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
         notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
         self._curve(notes, attempt, event.metrics, target=event.resource, now=entry.time)
-        for metric in self.spec.objectives:
-            if self.spec.any_metric and metric.name not in event.metrics:
-                continue
-            final = event.metrics.get(metric.name, math.nan)
-            self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
-            self._seed_repeats(notes, event, metric.name)
-        for name in self.spec.constraints:
-            final = event.metrics.get(name, math.nan)
-            self._point(notes, MetricPoint(f"final_{name}", final, notes.ended, event.resource))
-        if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
-            self._point(notes, MetricPoint(TRAINED_TO, float(event.resource), notes.ended, event.resource))
-        if self.state.has_members:  # parameters change along a line of trials, and MLflow's params cannot
-            for name, value in trial.params.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
-        self._used(notes, event, notes.ended, event.resource)
-        if event.visits and BYTES_MOVED not in event.metrics:
-            moved = sum(visit.size for result in trial.all_results for visit in result.visits or ())
-            self._point(notes, MetricPoint(BYTES_MOVED, float(moved), notes.ended, event.resource))
-        if event.rung != FURTHER:
-            self._count(event, trial.results[0].resource)
-
-    def _seed_repeats(self, notes: TrialNotes, event: JobCompleted, name: str) -> None:
-        """``NAME_std`` and ``NAME_repeat_0``, ``_1``, ... at each result, where the study has seed repeats."""
-        found = repeat_spread(event, name)
-        if found is None:
-            return
-        values = {f"{name}_repeat_{repeat}": value for repeat, value in enumerate(found.values)}
-        if found.std is not None:
-            values[f"{name}_std"] = found.std
+        values = self._of_result(event) | self._used(notes, event)
         for key, value in values.items():
             if key not in event.metrics:  # what the user reports goes before
-                self._point(notes, MetricPoint(key, value, notes.ended or 0.0, event.resource))
+                self._point(notes, MetricPoint(key, value, notes.ended, event.resource))
+        if event.rung != FURTHER:
+            self._count(event, self.state.trials[event.trial].results[0].resource)
 
-    def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed, at: float, step: int) -> None:
+    def _of_result(self, event: JobCompleted) -> dict[str, float]:
+        """Metrics of a result besides those that the user reports."""
+        spec, trial = self.spec, self.state.trials[event.trial]
+        found: dict[str, float] = {}
+        for metric in spec.objectives:
+            if spec.any_metric and metric.name not in event.metrics:
+                continue
+            found[f"final_{metric.name}"] = event.metrics.get(metric.name, math.nan)
+            if (repeats := repeat_spread(event, metric.name)) is not None:
+                found |= {f"{metric.name}_repeat_{repeat}": value for repeat, value in enumerate(repeats.values)}
+                found |= {} if repeats.std is None else {f"{metric.name}_std": repeats.std}
+        found |= {f"final_{name}": event.metrics.get(name, math.nan) for name in spec.constraints}
+        found[TRAINED_TO] = float(
+            event.resource
+        )  # an axis beside the metric: results of different rungs do not compare
+        if self.state.has_members:  # parameters change along a line of trials, and MLflow's params cannot
+            numbers = {k: v for k, v in trial.params.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+            found |= {f"param_{name}": float(value) for name, value in numbers.items()}
+        if event.visits:
+            visits = (visit for result in trial.all_results for visit in result.visits or ())
+            found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
+        return found
+
+    def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
         """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
         if (usage := usage_of(event)) is None:
-            return
+            return {}
         if usage.device:
             notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device
-        reported = event.metrics if isinstance(event, JobCompleted) else {}
-        for key, value in usage_metrics(usage).items():
-            if key not in reported:  # what the user reports goes before
-                self._point(notes, MetricPoint(key, value, at, step))
+        return usage_metrics(usage)
 
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None
         notes = self.trials[event.trial]
         notes.worker = event.worker or notes.worker
         notes.outcome = str(event.outcome)
-        self._used(notes, event, event.ended or self.time, event.target)
+        for key, value in self._used(notes, event).items():
+            self._point(notes, MetricPoint(key, value, event.ended or self.time, event.target))
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 
-    def _abandoned(self, event: TrialAbandoned, attempt: Attempt | None, entry: Entry) -> None:
+    def _abandoned(self, event: TrialAbandoned, attempt: EndedAttempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
@@ -448,7 +442,9 @@ class TrackedStudy:
         self._sizes[key] = self._sizes.get(key, 0) + 1
         self._grown[key] = None
 
-    def _curve(self, notes: TrialNotes, attempt: Attempt | None, last: Metrics, *, target: int, now: float) -> None:
+    def _curve(
+        self, notes: TrialNotes, attempt: EndedAttempt | None, last: Metrics, *, target: int, now: float
+    ) -> None:
         """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
         steps: dict[int, Metrics] = {}
         report = None if attempt is None else attempt.report

@@ -1,4 +1,4 @@
-"""Links to MLflow's pages. Imports no MLflow."""
+"""Links to trackers, names that MLflow accepts, and files that say where a copy is. Imports no tracker."""
 
 from __future__ import annotations
 
@@ -134,14 +134,16 @@ _NAME = "mlflow.json"
 
 
 class ProjectionPlace(msgspec.Struct, frozen=True):
+    """Where a study's run in MLflow is."""
+
     tracking_uri: str
-    """Without its password."""
+    """Address without its password."""
     experiment_id: str
     run_id: str
     url: str
     """A web page, or the command that serves one."""
     compare: str = ""
-    """The same for the comparison of the best trials; noted when the study ends."""
+    """Page or command for the comparison of the best trials; noted when the study ends."""
 
 
 def write_place(folder: Path, place: ProjectionPlace) -> None:
@@ -181,7 +183,7 @@ def dashboard_command(url: str) -> str:
 
 
 def optuna_links(home: Home, spec: StudySpec) -> dict[str, str]:
-    """For the report and the command line; empty where the study is not copied."""
+    """Links for the report and the command line; empty where the study is not copied."""
     try:
         url = home.optuna_storage(spec)
     except SpecError:

@@ -1,4 +1,4 @@
-"""What the devices of a packed study did: jobs at once, memory and compute over time."""
+"""Devices that jobs share: jobs at once, memory and compute over time, also in words."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def device_jobs(state: StudyState) -> list[DeviceJob]:
 
 
 def device_uses(jobs: Iterable[DeviceJob], ratio: Callable[[str], float] = lambda architecture: 1.0) -> list[DeviceUse]:
-    """By name of the device; the time of all is that from the first job's begin to the last one's end.
+    """Use of each device, by name; the time of all is that from the first job's begin to the last one's end.
 
     Args:
         ratio: how many times an architecture's compute may be given away.
@@ -149,7 +149,7 @@ def device_uses(jobs: Iterable[DeviceJob], ratio: Callable[[str], float] = lambd
 
 
 def mean_occupancy(uses: Iterable[DeviceUse]) -> float | None:
-    """Over all devices; None where there is none."""
+    """Mean occupancy of all devices; None where there is none."""
     each = [use.occupancy for use in uses]
     return sum(each) / len(each) if each else None
 

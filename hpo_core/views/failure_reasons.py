@@ -30,12 +30,12 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     """Type of the exception; empty where the training function raised none."""
     message: str
-    """Of the first of these trials, one line; the others' may differ in its numbers."""
+    """Message of the first of these trials in one line; those of the others may differ in numbers."""
     trials: tuple[int, ...]
     attempt: int
     """Last attempt of the first of these trials."""
     log: str
-    """That attempt's output, relative to the study's folder."""
+    """Path of that attempt's output, relative to the study's folder."""
 
     @property
     def reason(self) -> str:
@@ -51,9 +51,9 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     trials: int
     """All trials of the study."""
     failed: int
-    """Those that were given up because their attempts failed; without those that a person abandoned."""
+    """Trials that were given up because their attempts failed; without those that a person abandoned."""
     diverged: int
-    """Those whose latest result is not finite."""
+    """Trials whose latest result is not finite."""
     groups: tuple[FailureGroup, ...]
     """Reasons, the most frequent first."""
 

@@ -90,7 +90,7 @@ def byte_count(amount: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one figure over the runs that have it."""
+    """Median and quartiles of one figure over the runs that have it."""
 
     median: float
     low: float
@@ -103,7 +103,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """None where no run has the figure.
+        """Spread of the values that are known; None where there is none.
 
         >>> Spread.of([3.0, None, 1.0, 2.0])
         Spread(median=2.0, low=1.5, high=2.5, least=1.0, most=3.0, count=3)
@@ -132,7 +132,7 @@ def spans_decades(low: float, high: float, *, maximize: bool) -> bool:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """By linear interpolation between the two nearest values of an ascending sequence."""
+    """Quantile of an ascending sequence, by linear interpolation between the two nearest values."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

@@ -15,7 +15,7 @@ from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 
 MOST_POINTS = 20_000
-"""Of larger grids the states are counted, not told for each point."""
+"""Points of a grid whose states are told one by one; larger ones are counted."""
 
 
 class JobState(StrEnum):
@@ -27,11 +27,11 @@ class JobState(StrEnum):
     """It trains."""
     COMPLETE = "complete"
     FAILED = "failed"
-    """Its last attempt failed: it is tried again, or was abandoned."""
+    """The last attempt failed: it is tried again, or was abandoned."""
 
 
 class GridStates(msgspec.Struct, frozen=True):
-    """How many configurations are in each state."""
+    """Number of configurations in each state."""
 
     pending: int
     in_progress: int
@@ -67,7 +67,7 @@ def job_state(state: StudyState, trial: TrialRecord) -> JobState:
 
 
 def joint_state(states: Sequence[JobState]) -> JobState:
-    """Of several jobs: failed where one is; complete where all are.
+    """State of several jobs together: failed where one is; complete where all are.
 
     >>> joint_state([JobState.COMPLETE, JobState.PENDING])
     <JobState.IN_PROGRESS: 'in progress'>
@@ -78,7 +78,7 @@ def joint_state(states: Sequence[JobState]) -> JobState:
 
 
 def grid_states(study: Study) -> GridStates | None:
-    """Of all configurations of a grid search, those given by hand included; None for another method."""
+    """States of all configurations of a grid search, those given by hand included; None for another method."""
     if _grid(study) is None:
         return None
     found = [job_state(study.state, trial) for trial in study.state.trials]

@@ -23,13 +23,13 @@ from hpo_core.views.settings_words import data_words
 
 
 class HopUnit(msgspec.Struct, frozen=True, gc=False):
-    """One model on one partition, as it is behind a result."""
+    """Model on a partition: a unit behind a result."""
 
     trial: int
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     partition: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
     started: float
     ended: float
@@ -39,7 +39,7 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
     came_from: str
     """Worker of the trial's unit before, of a gang that of rank 0; empty: there was none."""
     rank: int = 0
-    """Of a gang, which saw several partitions at once; each of its ranks is listed."""
+    """Rank in a gang, which saw several partitions at once; each rank is a unit of this list."""
     ranks: int = 1
 
     @property
@@ -62,9 +62,9 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     Args:
         clock: from recorded seconds to those that are shown.
     """
-    if spec.data is None:
+    if not spec.partitions:
         return []
-    trained_on = len(spec.data.files)
+    trained_on = spec.trained_partitions
     found = []
     for trial in state.trials:
         before = ""
@@ -99,7 +99,7 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     """Different ones that models visited there."""
     seconds: float
-    """That its units took."""
+    """Seconds that its units took."""
     utilization: float
     """Share of the time from the first unit of any worker to the end of the last one."""
     models: int
@@ -120,11 +120,11 @@ class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     seconds: float
     workers: tuple[str, ...]
-    """Where models visited it; the journal does not hold who else has a copy."""
+    """Workers where models visited it; the journal does not hold who else has a copy."""
 
 
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
-    """By name of the worker."""
+    """What each worker did, sorted by its name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
     for unit in units:
         by_worker[unit.worker].append(unit)
@@ -153,7 +153,7 @@ def mean_utilization(uses: Sequence[WorkerUse]) -> float | None:
 
 
 def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """In the order of the partitions, also of those that no model visited yet.
+    """What was done on each partition in their order, also on those that no model visited yet.
 
     Args:
         files: all partitions, those of validation at the end.
@@ -198,9 +198,9 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
     data: int | None
     """Bytes of all partitions; None: not known."""
     workers: int
-    """That models visited."""
+    """Workers that models visited."""
     epochs: int
-    """Of all trials together: k|S| in the source."""
+    """Epochs of all trials together: k|S| in the source."""
     hopping: int
     """Model hopper parallelism: k m p |S| + m |S|."""
     replication: int | None
@@ -210,16 +210,16 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) -> MovedBytes | None:
-    """None where no unit has ended.
+    """Bytes that the models moved; None where no unit has ended.
 
     Args:
-        spec: with ``data``.
+        spec: of the study.
         state: of the study.
         units: of :func:`~hpo_core.views.hop_views.hop_units`.
     """
-    if spec.data is None or not units:
+    if not units:
         return None
-    files = [*spec.data.files, *spec.data.validation_files]
+    files = spec.partitions
     epochs: dict[int, set[int]] = defaultdict(set)
     sizes: dict[int, int] = defaultdict(int)
     for unit in units:
@@ -254,23 +254,23 @@ class PartitionNames(msgspec.Struct, frozen=True):
     """Short names of a study's partitions."""
 
     all: tuple[str, ...]
-    """Those of validation at the end."""
+    """Names of all partitions, those of validation at the end."""
     trained_on: int
-    """So many of them are trained on."""
+    """Number of partitions that are trained on."""
 
     @classmethod
     def of(cls, spec: StudySpec) -> PartitionNames | None:
-        """None where models do not hop."""
-        if spec.data is None:
+        """Names of a study's partitions; None where models do not hop."""
+        names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
+        if not names:
             return None
-        training = [file.name for file in spec.data.files]
-        validation = [file.name for file in spec.data.validation_files]
+        training, validation = names[:trained_on], names[trained_on:]
         short = (*short_names(training), *short_names(validation))
-        return cls(short if len(set(short)) == len(short) else (*training, *validation), len(training))
+        return cls(short if len(set(short)) == len(short) else tuple(names), trained_on)
 
 
 def short_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Without the folder and the end that all of them have.
+    """Leave out the folder and the end that all names have.
 
     >>> short_names(["shards/part-00000-of-00002.npz", "shards/part-00001-of-00002.npz"])
     ('part-00000', 'part-00001')
@@ -292,24 +292,24 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 VISITS_NAMED = 64
-"""In one line; an epoch may have thousands."""
+"""Maximum number of visits named in one line; an epoch may have thousands."""
 
 
 class EpochVisits(msgspec.Struct, frozen=True):
-    """One epoch of a trial."""
+    """Visits of one epoch of a trial."""
 
     epoch: int
-    """From 0."""
+    """Epoch, from 0."""
     trained: tuple[tuple[str, str, float], ...]
     """(partition, worker, seconds) in the order of the visits."""
     evaluated: tuple[tuple[str, str, float], ...]
-    """Likewise on the validation data."""
+    """(partition, worker, seconds) of the evaluations on validation data."""
     ranks: tuple[int, ...]
-    """Of the units that trained, in their order: how many of these visits were one unit."""
+    """Ranks of the units that trained, in their order."""
 
     @property
     def seconds(self) -> float:
-        """That its units took."""
+        """Seconds that its units took."""
         units = [*self.units, *([visit] for visit in self.evaluated)]
         return math.fsum(max(seconds for _, _, seconds in unit) for unit in units)
 
@@ -375,7 +375,7 @@ def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNS
 
 
 def worker_name(worker: str) -> str:
-    """As people read it.
+    """Address of a worker without its protocol.
 
     >>> worker_name("tcp://127.0.0.1:40001")
     '127.0.0.1:40001'
@@ -400,9 +400,7 @@ def _listed(units: Sequence[Sequence[tuple[str, str, float]]]) -> str:
 
 def hopping_line(study: Study) -> str:
     """The data, and what was done with them until now; empty where models do not hop."""
-    if study.spec.data is None:
-        return ""
-    return f"{data_words(study.spec)}; {done_words(study)}"
+    return f"{data_words(study.spec)}; {done_words(study)}" if study.spec.partitions else ""
 
 
 def done_words(study: Study) -> str:
@@ -422,26 +420,25 @@ def done_words(study: Study) -> str:
 
 
 def plain_hops(study: Study) -> dict[str, Any]:
-    """For programs; empty where models do not hop, or no result is there."""
-    data = study.spec.data
-    units = hop_units(study.spec, study.state)
-    moved = moved_bytes(study.spec, study.state, units)
-    if data is None or moved is None:
+    """Moves, workers and partitions of a study as JSON; empty where models do not hop, or no result is there."""
+    spec = study.spec
+    units = hop_units(spec, study.state)
+    moved = moved_bytes(spec, study.state, units)
+    if moved is None:
         return {}
-    files = [*data.files, *data.validation_files]
-    found: dict[str, Any] = {
+    return {
         "moved": msgspec.to_builtins(moved),
         "workers": msgspec.to_builtins(worker_uses(units)),
-        "partitions": msgspec.to_builtins(partition_uses(files, len(data.files), units)),
+        "partitions": msgspec.to_builtins(partition_uses(spec.partitions, spec.trained_partitions, units)),
     }
-    return found
 
 
 def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
     """The partitions that a trial visited, a line for each epoch behind its results."""
     names = PartitionNames.of(spec)
-    for result in trial.all_results if names is not None else ():
-        assert names is not None
+    if names is None:
+        return
+    for result in trial.all_results:
         yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
 
 
@@ -450,9 +447,7 @@ def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
 
     Where a gang saw several partitions at once, each has its rank, from 0.
     """
-    if spec.data is None:
-        return []
-    names = [file.name for file in (*spec.data.files, *spec.data.validation_files)]
+    names = [file.name for file in spec.partitions]
     return [
         {
             "epoch": visit.epoch,

@@ -21,13 +21,13 @@ class Birth(msgspec.Struct, frozen=True):
     trial: int
     params: Params
     parent: int | None = None
-    """Whose training it continues; None: it began from nothing."""
+    """Trial whose training it continues; None: it began from nothing."""
     initiator: int | None = None
     """The trial whose place it took; None in generation 0."""
     opponent: int | None = None
-    """Whom the initiator met; None: nobody."""
+    """Trial that the initiator met; None: nobody."""
     member: int = 0
-    """Its place in the population."""
+    """Place in the population."""
     generation: int = 0
     explored: tuple[str, ...] = ()
     """Parameters that differ from the parent's, by name; empty without a parent."""
@@ -50,7 +50,7 @@ class Lineage:
     def __init__(self) -> None:
         self.study = ""
         self.births: list[Birth] = []
-        """By trial."""
+        """Births by trial."""
         self.children: dict[int, list[int]] = {}
         self._results: dict[int, list[Stretch]] = {}
         self._granted: dict[int, JobGranted] = {}
@@ -101,7 +101,7 @@ class Lineage:
     # Questions.
 
     def birth(self, trial: int) -> Birth:
-        """One trial's.
+        """Birth of one trial.
 
         Raises:
             HpoError: there is no such trial.
@@ -115,7 +115,7 @@ class Lineage:
         return self.births[trial]
 
     def ancestry(self, trial: int) -> list[int]:
-        """From the oldest ancestor to the trial itself.
+        """Trials from the oldest ancestor to the trial itself.
 
         Raises:
             HpoError: there is no such trial.
@@ -134,7 +134,7 @@ class Lineage:
         return sorted({ancestor for trial in trials for ancestor in self.ancestry(trial)})  # children are younger
 
     def generations(self) -> int:
-        """How many have begun."""
+        """Number of generations that have begun."""
         return 1 + max((birth.generation for birth in self.births), default=-1)
 
     def survivors(self) -> set[int]:

@@ -54,7 +54,7 @@ class FoundRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratios_found(found: Iterable[Measurement]) -> list[FoundRatio]:
-    """By objective, source and architecture."""
+    """Latest ratio of each objective, source and architecture."""
     sources: dict[tuple[str, str], list[Measurement]] = {}
     for one in found:
         sources.setdefault((one.objective, one.code), []).append(one)
@@ -64,7 +64,7 @@ def ratios_found(found: Iterable[Measurement]) -> list[FoundRatio]:
 
 
 def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
-    """By objective, source, architecture and key; of one objective the source that was measured last comes first."""
+    """Needs of each objective, source, architecture and key; the source that was measured last comes first."""
     groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
     for one in (one for one in found if not one.oversubscribe):
         groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
@@ -123,7 +123,7 @@ def learned_of(study: Study) -> Estimates:
 
 
 def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
-    """By architecture, where the study states no ratio for it: what is known of each, by rising ratio."""
+    """Known ratios of each architecture for which the study states none, by rising ratio."""
     packing = study.spec.packing
     if packing is None:
         return {}

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.stage import FURTHER
-from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
@@ -91,9 +92,9 @@ class RungView:
     """Units of training behind each result."""
     results: int = 0
     promoted: int = 0
-    """How many went on to the next rung."""
+    """Trials that went on to the next rung."""
     waiting: int = 0
-    """How many will go on and have no slot yet."""
+    """Trials that will go on and have no slot yet."""
     expected: int = 0
     units: int = 0
     is_open: bool = True
@@ -105,15 +106,9 @@ class RungView:
 
     def add(self, other: RungView) -> None:
         """Sum up the same rung of another bracket."""
-        self.results += other.results
-        self.promoted += other.promoted
-        self.waiting += other.waiting
-        self.expected += other.expected
-        self.units += other.units
-        self.running += other.running
-        self.stopped += other.stopped
-        if other.best is not None:
-            self.best = other.best if self.best is None else min(self.best, other.best)
+        for name in ("results", "promoted", "waiting", "expected", "units", "running", "stopped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.best = min((best for best in (self.best, other.best) if best is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -131,7 +126,7 @@ class BracketView:
 
     @property
     def name(self) -> str:
-        """Its number, or theirs: ``2``, ``0, 5, 10``, ``0, 5 … 95 (20)``."""
+        """Number of the bracket or brackets: ``2``, ``0, 5, 10``, ``0, 5 … 95 (20)``."""
         if len(self.numbers) <= 3:
             return ", ".join(map(str, self.numbers))
         first, second, last = self.numbers[0], self.numbers[1], self.numbers[-1]
@@ -139,7 +134,7 @@ class BracketView:
 
     @property
     def total(self) -> RungView:
-        """All its rungs summed up, at its base rung's place."""
+        """Sum of all rungs, at the base rung's place."""
         sums = RungView(self.rungs[0].rung, self.rungs[0].level)
         for rung in self.rungs:
             sums.add(rung)
@@ -181,8 +176,9 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
 
     for status in study.method.rungs():
         view = views.setdefault(status.bracket, BracketView([] if status.bracket is None else [status.bracket], "open"))
-        view.rungs.append(_view(status))
-        rungs[status.bracket, status.rung] = view.rungs[-1]
+        own = {name: value for name, value in msgspec.structs.asdict(status).items() if name != "bracket"}
+        rungs[status.bracket, status.rung] = RungView(**own)
+        view.rungs.append(rungs[status.bracket, status.rung])
     busy = {state.trials[number].bracket for number in state.waiting}
     for grant in state.running.values():
         if grant.rung == FURTHER:
@@ -207,19 +203,6 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
                 place = names.place(trial.stopped.bracket, trial.stopped.rung)
                 rungs[place].stopped += 1
     return list(views.values())
-
-
-def _view(status: RungStatus) -> RungView:
-    return RungView(
-        status.rung,
-        status.level,
-        status.results,
-        promoted=status.promoted,
-        waiting=status.waiting,
-        expected=status.expected,
-        units=status.units,
-        is_open=status.is_open,
-    )
 
 
 def grouped_brackets(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
@@ -308,7 +291,6 @@ class Bands:
         self.ladders: list[BracketView] = views if len(views) <= FEW else by_shape(views)
         self.names = RungNames(study.spec)
         self.entry_levels = entry_levels(study.spec)
-        self.unlimited = is_unlimited(study.spec)
         self.all: list[Band] = []
         self._first: list[int] = []
         self._ladder_of: dict[int | None, int] = {}

@@ -1,4 +1,4 @@
-"""The settings of ``packing`` in one line."""
+"""Settings of packing, gangs and data, each in one line."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def gang_words(study: Study) -> str:
 
 
 def data_words(spec: StudySpec) -> str:
-    """How many partitions, of how many examples, where; empty where models do not hop."""
+    """Number of partitions and examples, and where they are; empty where models do not hop."""
     return "" if spec.data is None else words_of_data(spec.data, all_at_once=all_at_once(spec))
 
 
 def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
-    """The same, where the study does not say how many models train at once, and the search does.
+    """Words about the data; ``all_at_once``: whether the search trains all models at once.
 
     >>> words_of_data(DataSpec(partitions=[{"name": "a", "count": 9000}, {"name": "b", "count": 9001}], folder="/srv"))
     '2 partitions (18,001 examples) in /srv, scheduler remaining, two models for each worker at once'

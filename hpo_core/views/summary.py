@@ -24,12 +24,12 @@ class FrontMember(msgspec.Struct, frozen=True):
     trial: int
     resource: int
     values: dict[str, float]
-    """By metric, in the order of the spec."""
+    """Values by metric, in the order of the spec."""
     params: Params
 
 
 def values_of(spec: StudySpec, member: Incumbent) -> dict[str, float]:
-    """Its objectives as the user's metrics (``mode: max`` flipped back), in the spec's order."""
+    """Objectives as the user's metrics (``mode: max`` flipped back), in the spec's order."""
     losses = member.losses or (member.loss,)
     return {metric.name: loss * metric.sign for metric, loss in zip(spec.objectives, losses, strict=True)}
 
@@ -63,7 +63,7 @@ class RepeatSpread(msgspec.Struct, frozen=True):
     """One metric over the seed repeats of one result."""
 
     values: tuple[float, ...]
-    """By number of the repeat."""
+    """Values by number of the repeat."""
     std: float | None
     """Sample standard deviation; None where a value is not finite."""
 
@@ -80,14 +80,14 @@ class RepeatSpread(msgspec.Struct, frozen=True):
 
 
 def repeat_spread(result: JobCompleted, metric: str) -> RepeatSpread | None:
-    """Of one metric of a result; None without seed repeats, or where a repeat has no such value."""
+    """Spread of one metric of a result; None without seed repeats, or where a repeat has no such value."""
     if result.repeats is msgspec.UNSET or not all(metric in one for one in result.repeats):
         return None
     return RepeatSpread(tuple(one[metric] for one in result.repeats), spread(result.repeats, metric))
 
 
 def spread_of(state: StudyState, member: Incumbent | None) -> RepeatSpread | None:
-    """Of the first metric of the incumbent or a member of the front."""
+    """Spread of the first metric of the incumbent or a member of the front."""
     if member is None or state.spec is None:
         return None
     for result in state.trials[member.trial].all_results:
@@ -104,10 +104,10 @@ class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
     resource: int
     params: Params
     spread: RepeatSpread | None = None
-    """Over its seed repeats, of which ``value`` is the mean; None where the study has none."""
+    """Spread over the seed repeats, of which ``value`` is the mean; None where the study has none."""
 
 
-class RunningJob(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job under way."""
 
     trial: int
@@ -117,9 +117,9 @@ class RunningJob(msgspec.Struct, frozen=True, omit_defaults=True):
     target: int
     attempt: int
     device: str | None = None
-    """That it shares with other jobs; None: there is none, or it waits for one."""
+    """Device that the job shares with others; None: there is none, or it waits for one."""
     memory: int | None = None
-    """Bytes of it that it was given."""
+    """Bytes of the device that the job was given."""
     ranks: int = 1
     """Processes that train it, each on a slot of its own."""
 
@@ -149,7 +149,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     trials: int
     jobs: int
     """Completed ones."""
-    running: tuple[RunningJob, ...]
+    running: tuple[JobSummary, ...]
     waiting: tuple[int, ...]
     """Trials whose job failed and is wanted again."""
     to_train_further: tuple[TrialTarget, ...]
@@ -169,7 +169,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     extendable: bool
     """Whether it can be asked for more configurations; a rerun cannot."""
     checkpoint: str | None
-    """Where the best result's checkpoint is, relative to the study's folder, or a URL."""
+    """Place of the best result's checkpoint, relative to the study's folder, or a URL."""
 
     def plain(self, *names: str) -> dict[str, Any]:
         """Some of its fields as JSON values, in this order."""
@@ -177,8 +177,8 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) -> RunningJob:
-    return RunningJob(
+def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) -> JobSummary:
+    return JobSummary(
         trial=grant.trial,
         bracket=grant.bracket,
         rung=None if grant.rung == FURTHER else names.place(grant.bracket, grant.rung)[1],
@@ -224,7 +224,7 @@ def summarize(study: Study) -> StudySummary:
 
 
 def exhausted_words(study: Study) -> str:
-    """That the sampler has no further configurations; empty while it may have some."""
+    """Words that the sampler has no further configurations; empty while it may have some."""
     if not study.state.exhausted:
         return ""
     return f"{study.spec.sampler.name} has no further configurations: all {len(study.state.trials):,} were tried"
@@ -286,7 +286,7 @@ class Extension(msgspec.Struct, frozen=True):
     value: float | None
     """The metric there; None where it was not reached or is not finite."""
     words: str
-    """The same as a sentence."""
+    """A sentence about it."""
 
 
 def extension_of(study: Study, number_of_trial: int, to: int) -> Extension:

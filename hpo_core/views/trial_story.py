@@ -35,7 +35,7 @@ def trial_state(study: Study, trial: TrialRecord) -> str:
 
 
 def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
-    """None where nothing was measured."""
+    """What an attempt used; None where nothing was measured."""
     return event.usage if isinstance(event.usage, Usage) else None
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.output import RowTable
 from hpo_core.home import Home
 from hpo_core.model.trial import Job
 from hpo_core.spec import StudySpec

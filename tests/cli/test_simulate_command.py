@@ -16,7 +16,7 @@ from hpo_core.cli.app import app
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.simulation import AnalyticCurves, Simulation, VirtualClock
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from tests.conftest import make_spec
 
 YAML = """

@@ -13,7 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import hpo_core
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.app import GROUPS
+from hpo_core.cli.output import RowTable
 from hpo_core.journal.protocol import LISTED, unknown_study
 from hpo_flows.command import app
 from hpo_flows.progress import LiveBoard
@@ -101,7 +102,9 @@ def test_version() -> None:
 
 def test_help_has_every_summary_in_full() -> None:
     result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"})
-    assert result.exit_code == 0 and "..." not in result.output.partition("Commands:")[2]
+    assert result.exit_code == 0 and "..." not in result.output.partition("Before a study:")[2]
+    groups = [line.strip(":") for line in result.output.splitlines() if line.endswith(":") and line[0] != " "]
+    assert groups == ["Options", *GROUPS], "no command is in none"
 
 
 def test_a_shell_completes_names_of_studies(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.cli.trial_page import print_trial
+from hpo_core.cli.studies import print_trial
 from hpo_core.home import Home
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_flows.progress import PlainLines

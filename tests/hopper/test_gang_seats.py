@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.hopper.board import HopWorker, PlannedUnit
-from hpo_core.hopper.unit_starts import recorded_seats
+from hpo_core.hopper.gang_seats import recorded_seats
 
 UNIT = PlannedUnit(configuration=0, epoch=1, partition=0, worker="", number=0)
 

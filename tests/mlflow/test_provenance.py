@@ -266,7 +266,7 @@ def test_code_and_packages_are_noted_and_compared(uploaded: Uploaded, tmp_path: 
     note_version(folder, spec, 3)
     note_version(folder, spec, 7)
     (noted,) = read_versions(folder)
-    names = [file.path for file in noted.version.files]
+    names = list(noted.version.files)
     assert names == ["lab/__init__.py", "lab/data.py", "lab/model.py", "lab/train.py", "other.py"]
     assert noted.version.git is not None and noted.version.git.dirty, "other.py is not tracked"
     _git(code, "add", "other.py")

@@ -10,7 +10,7 @@ import pytest
 from hpo_core import Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.search.brackets import Assignment, BracketPlan, hyperband_size, ladder_budget, split_width
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from tests.conftest import World, fresh, make_spec
 
 PRODUCTION = [ladder_budget([4**k for k in range(s, 5)], 4) for s in range(3)]

@@ -13,8 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from hpo_core.cli.output import SafeConsole
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.output import RowTable, SafeConsole
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal

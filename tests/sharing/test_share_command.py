@@ -21,7 +21,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec
-from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
 from hpo_core.views.sharing.standings import standing_of
 from hpo_flows.command import app

@@ -26,7 +26,7 @@ from hpo_core.model.trial import Job
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec.start_notices import notices
+from hpo_core.spec.assembly import notices
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from tests.conftest import World, fresh, make_spec

@@ -16,7 +16,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
-from hpo_core.spec.threads import VARIABLES, oversubscription, threads_of
+from hpo_core.spec.assembly import VARIABLES, oversubscription, threads_of
 from hpo_core.training.child import zygote
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
@@ -78,8 +78,12 @@ def test_auto_is_a_workers_share_of_the_cores(threads: Any, cluster: Any, cores:
 @pytest.mark.parametrize(
     ("threads", "cluster", "words"),
     [
-        ("auto", {"kind": "address", "address": "tcp://127.0.0.1:1"}, "does not say; give a number"),
-        ("auto", {"kind": "local_cuda"}, "does not say; give a number"),
+        (
+            "auto",
+            {"kind": "address", "address": "tcp://127.0.0.1:1"},
+            "does not say how many cores a worker has; give a number",
+        ),
+        ("auto", {"kind": "local_cuda"}, "does not say how many cores a worker has; give a number"),
         (0, {}, "greater than or equal to 1"),
         (5000, {}, "less than or equal to 1024"),
         ("many", {}, "'auto'"),

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.cli.output import without_repeats
-from hpo_core.cli.row_table import RowTable
+from hpo_core.cli.output import RowTable, without_repeats
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import Job
 from hpo_core.views.rungs import (

@@ -12,7 +12,6 @@ from distributed.comm.addressing import get_address_host
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.hops import Doubt
-from hpo_core.spec import StudySpec
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.worker_facts import Asked, HeldPartitions
 
@@ -34,21 +33,19 @@ class ClusterRoom:
 
     Args:
         watch: of the workers.
-        asked: what they are to tell.
-        spec: of the study: its jobs take slots, shared devices, computers (gangs) or workers (models that hop).
+        asked: what they are to tell: jobs take slots, shared devices, computers (gangs) or workers (models that hop).
     """
 
-    def __init__(self, watch: ClusterWatch, asked: Asked, spec: StudySpec) -> None:
+    def __init__(self, watch: ClusterWatch, asked: Asked) -> None:
         self.asked = asked
         self._watch = watch
         self._names = [file.name for file in asked.partitions]
-        self._most = 0 if spec.packing is None else spec.packing.most
         if asked.partitions:
             self._places = self._holders
-        elif spec.training.gang != 1:
+        elif asked.computers:
             self._places = self._computers
         else:
-            self._places = self._one_place if spec.packing is None else self._devices
+            self._places = self._one_place if asked.devices is None else self._devices
         self._device_names = DeviceNames()
         self._lost_ranks: dict[str, float] = {}
         """Moment until which a worker that lost a rank is doubted, by its address."""
@@ -120,7 +117,7 @@ class ClusterRoom:
         return Inventory(tuple(Device(host, threads[host]) for host in sorted(threads)))
 
     def _devices(self) -> Inventory:
-        return shared_inventory(self._seen(), self.asked.folder, self._most)
+        return shared_inventory(self._seen(), self.asked.folder, self.asked.jobs_on_device)
 
     def _holders(self) -> Inventory:
         return Inventory(tuple(Device(address) for address in sorted(self._held())))
@@ -152,7 +149,7 @@ class DeviceNames:
         """Names that were given, by name and computer."""
 
     def told_apart(self, seen: Seen) -> Seen:
-        """The same devices, no two under one name."""
+        """Rename devices so that no two have one name."""
         keys = [(name, _computer(facts)) for _, devices in sorted(seen.items()) for name, facts in devices.items()]
         for name, computer in dict.fromkeys(keys):
             if (name, computer) not in self._given:

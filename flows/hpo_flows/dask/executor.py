@@ -38,7 +38,7 @@ from hpo_flows.dask.on_worker import (
     tell_with_heartbeats,
 )
 from hpo_flows.dask.rank_tasks import RankTasks
-from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, Connection, StartUp
+from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, SchedulerClient, StartUp
 from hpo_flows.dask.worker_facts import Asked, facts_of_workers, usages_in
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class DaskExecutor:
         self._folder = folder
         self._asked = Asked.of(spec, folder)
         self._kind = cluster_of(spec, folder)
-        self._connection: Connection | None = None
+        self._connection: SchedulerClient | None = None
         self._watch: ClusterWatch | None = None
         self._room: ClusterRoom | None = None
         self._tasks: RankTasks | None = None
@@ -104,9 +104,9 @@ class DaskExecutor:
         spec = self._spec
         requests = JobRequests(spec, self._folder)
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
-        connection = self._connection = Connection(self._kind.connect(), spec.study)
+        connection = self._connection = SchedulerClient(self._kind.connect(), spec.study)
         watch = self._watch = self._new_watch(connection)
-        room = self._room = ClusterRoom(watch, self._asked, spec)
+        room = self._room = ClusterRoom(watch, self._asked)
         self._tasks = RankTasks(
             connection,
             watch,
@@ -121,10 +121,11 @@ class DaskExecutor:
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, room=room, abandoned=self._abandoned)
         start_up.wait_for_room()
-        load = "" if spec.data is None else spec.data.load or ""
-        start_up.prepare_workers(requests.objective, tuple(spec.pythonpath), requests.threads, load=load)
+        start_up.prepare_workers(
+            requests.objective, tuple(spec.pythonpath), requests.threads, load=spec.data_load or ""
+        )
 
-    def _new_watch(self, connection: Connection) -> ClusterWatch:
+    def _new_watch(self, connection: SchedulerClient) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.training.worker_timeout
         limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
         return ClusterWatch(
@@ -180,7 +181,7 @@ class DaskExecutor:
         )
 
     @property
-    def _connected(self) -> Connection:
+    def _connected(self) -> SchedulerClient:
         assert self._connection is not None, "start() comes first"
         return self._connection
 
@@ -235,7 +236,7 @@ class DaskExecutor:
         return {} if self._watch is None else usages_in(self._watch.well(), self._folder)
 
     def now(self) -> float:
-        """Of a clock that goes on while this machine sleeps: what is held for so long in a pool is lost by then."""
+        """Seconds of a clock that goes on while this machine sleeps: slots of a pool are held for a limited time."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wait(self, inbox: Inbox, until: float) -> bool:
@@ -267,7 +268,7 @@ class DaskExecutor:
             await asyncio.wait_for(call, CALL_SECONDS)
 
     def _worker_is_out(self, address: str, keys: list[str], why: str) -> None:
-        """Its jobs are lost, whatever it may report later; a worker of ours is replaced."""
+        """Report the jobs of a worker as lost, whatever it may report later; replace it if this study started it."""
         assert self._tasks is not None
         for key in keys:
             self._tasks.end(key, Outcome.LOST, f"its Dask worker ({address}) {why}", address)

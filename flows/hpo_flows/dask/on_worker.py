@@ -111,7 +111,7 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes], None]) ->
 
 
 def _may_go_on(report: bytes, ends: float) -> bool:
-    """After a failure the scheduler chooses anew where the next job runs."""
+    """Whether the task stays open; after a failure the scheduler chooses anew where the next job runs."""
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 

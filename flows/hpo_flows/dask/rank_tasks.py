@@ -35,7 +35,7 @@ from hpo_core.training.request import RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next
-from hpo_flows.dask.start_up import Connection
+from hpo_flows.dask.start_up import SchedulerClient
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
@@ -83,7 +83,7 @@ class _Task:
     rank: _Rank | None
     """What was sent to it and is not reported; None: it is open."""
     address: str = ""
-    """Its worker, once it is open, or from the start where the rank was placed on one."""
+    """Address of its worker, once it is open, or from the start where the rank was placed on one."""
     future: Any = None
 
 
@@ -106,7 +106,7 @@ class RankTasks:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SchedulerClient,
         watch: ClusterWatch,
         room: ClusterRoom,
         *,
@@ -125,7 +125,7 @@ class RankTasks:
         self._submitted: dict[tuple[int, ...], _Submitted] = {}
         """Jobs and units that are not reported, by trial, attempt and number of the unit."""
         self._tasks: dict[str, _Task] = {}
-        """By Dask's key."""
+        """Tasks that have not ended, by Dask's key."""
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -343,7 +343,7 @@ class Cancellation:
         timeout: seconds that a worker may take to answer.
     """
 
-    def __init__(self, connection: Connection, watch: ClusterWatch, *, folder: str, timeout: float) -> None:
+    def __init__(self, connection: SchedulerClient, watch: ClusterWatch, *, folder: str, timeout: float) -> None:
         self._connection = connection
         self._watch = watch
         self._folder = folder
@@ -384,7 +384,7 @@ class Cancellation:
 
 
 def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
-    """Where each rank of a gang is among the others; None for a job of one slot."""
+    """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
         return [None] * len(seats)
     hosts = [host_of(workers[0]) if workers else "" for workers in seats]

@@ -26,10 +26,10 @@ PARTITION_SECONDS = 60.0
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
 _LOOK_SECONDS = 10.0
-"""Between two looks at a cluster that starts, at most; what takes longer is a standstill of this process."""
+"""Longest time between two looks at a cluster that starts; more is a standstill of this process and does not count."""
 
 
-class Connection:
+class SchedulerClient:
     """A client of the study's scheduler, asked with time limits: no call waits for ever.
 
     Args:
@@ -118,7 +118,7 @@ class StartUp:
     def __init__(
         self,
         kind: ClusterKind[Any],
-        connection: Connection,
+        connection: SchedulerClient,
         *,
         watch: ClusterWatch,
         room: ClusterRoom,

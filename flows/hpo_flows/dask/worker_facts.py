@@ -50,14 +50,14 @@ class WorkerFacts(NamedTuple):
     keys: list[str]
     """Tasks of the study that were sent to it and are not answered."""
     executing: list[str]
-    """Those of ``keys`` that a thread of it runs."""
+    """Tasks among ``keys`` that a thread of it runs."""
     heartbeats: dict[str, int]
     devices: dict[str, SeenDevice] | None
     """Devices that jobs can share there, by name; None before it was asked."""
     usages: dict[str, Usage]
     """What running attempts were seen to use there, by attempt."""
     partitions: HeldPartitions | None = None
-    """None before it was asked."""
+    """Partitions that lie there; None before it was asked."""
 
 
 class Asked(NamedTuple):
@@ -72,17 +72,23 @@ class Asked(NamedTuple):
     partitions: tuple[PartitionFile, ...] = ()
     """Partitions that models hop over, those of validation last."""
     partition_folder: str = ""
+    jobs_on_device: int = 1
+    """Maximum number of jobs that share a device."""
+    computers: bool = False
+    """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
 
     @classmethod
     def of(cls, spec: StudySpec, folder: str) -> Asked:
         """What a study has to know of its workers."""
-        packing, data = spec.packing, spec.data
+        packing, data, gang = spec.packing, spec.data, spec.training.gang
         return cls(
             folder,
             devices=None if packing is None else packing.devices,
             mps=packing is not None and packing.mps == "auto",
-            partitions=() if data is None else data.all_files,
+            partitions=spec.partitions,
             partition_folder="" if data is None else data.folder or "",
+            jobs_on_device=1 if packing is None else packing.most,
+            computers=gang != 1,
         )
 
     @property
@@ -115,7 +121,7 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
 
 
 def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
-    """One value of :func:`facts_of_workers`; what a worker of another version says otherwise is left out."""
+    """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
     threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
     of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None
     seen = None if of_kind is None else _fitting(of_kind, SeenDevice)

@@ -32,7 +32,7 @@ from hpo_core.spec import (
     limits,
 )
 from hpo_core.spec.packing import DemandSpec
-from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.sizes import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
 from hpo_flows.deployed.form_schema import (

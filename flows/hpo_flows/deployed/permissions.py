@@ -35,7 +35,7 @@ from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import AddressClusterSpec, DataSpec, ShareSpec, StudySpec, load_spec
 from hpo_core.spec.data import in_full, is_manifest
-from hpo_core.spec.refusals.share_bound import ALLOWED_SHARE, allowed_share, excess
+from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 from hpo_flows.deployed.name_origins import UnknownOriginError, origins
 

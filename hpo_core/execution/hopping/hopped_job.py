@@ -1,4 +1,4 @@
-"""One job whose model hops: its units, its report, and how far it has come, in the study's folder."""
+"""Job whose model hops: its units, its report, and its progress in the study's folder."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ class HoppedJob:
         )
 
     def _usage(self) -> Usage | None:
-        """Of all units: the largest memory, and an epoch as the unit of training."""
+        """What all units used: the largest memory, and an epoch as the unit of training."""
         usages = self._usages
         if not usages:
             return None

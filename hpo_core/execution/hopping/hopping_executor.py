@@ -41,11 +41,11 @@ among all takes a millisecond."""
 STATES = 3
 """Files of one model at once: at the end of its last epoch, of its last unit, and the one being written."""
 PART_OF_DISK = 0.5
-"""Of what is free: the rest is for checkpoints and logs."""
+"""Part of the free disk space that states may take: the rest is for checkpoints and logs."""
 
 
 class ModelsAtOnce:
-    """As many as ``data.concurrent`` says; else by the outline of the search, and what the disk has room for.
+    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
 
     A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
 
@@ -69,7 +69,7 @@ class ModelsAtOnce:
         self._largest = max(self._largest, size)
 
     def count(self, workers: int, *, begun: int) -> int:
-        """So many configurations may train at once; 0 without a worker.
+        """How many configurations may train at once; 0 without a worker.
 
         Args:
             begun: those under way that have written a state.
@@ -82,7 +82,7 @@ class ModelsAtOnce:
         return max(few, self._room(few, begun))
 
     def _room(self, few: int, begun: int) -> int:
-        """Of all configurations, so many as the disk has room for."""
+        """How many of all configurations the disk has room for."""
         if self._all <= few or self._folder is None:
             return self._all
         if not self._largest:  # nobody knows yet how large a state is
@@ -104,7 +104,7 @@ class ModelsAtOnce:
 
 log = logging.getLogger(__name__)
 LOSSES = 5
-"""So often in a row one unit may be lost before its job is."""
+"""Losses of one unit in a row after which its job is lost."""
 
 
 class HoppingExecutor:
@@ -150,7 +150,7 @@ class HoppingExecutor:
         self._weights = weights_of(files)
         self._times = times or EpochTimes(spec)
         unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        gangs = gang_limit_of(spec, unit_times) if spec.training.gang == "auto" else None
+        gangs = gang_limit_of(spec, unit_times)
         if gangs is not None and gangs.measures:
             observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
         self._schedule = HopSchedule(
@@ -162,13 +162,13 @@ class HoppingExecutor:
         )
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
-        """By trial."""
+        """Jobs under way, by trial."""
         self._numbers: dict[tuple[int, int], int] = {}
-        """By (trial, attempt): units started."""
+        """Units started for each (trial, attempt)."""
         self._devices: dict[str, int] = {}
-        """Workers that are there: place of each in the inventory."""
+        """Place in the inventory of each worker that is there."""
         self._held: dict[str, frozenset[int]] = {}
-        """By worker: partitions as they were told to the schedule."""
+        """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
         self._missing = MissingPartitions(spec.study, longest_look(files))
@@ -219,7 +219,7 @@ class HoppingExecutor:
             self._inner.cancel(sorted(keys))
 
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove states of all others: a worker that was lost may have written one after its job had ended."""
+        """Remove states of all other trials: a lost worker may have written one after its job had ended."""
         if self._files is not None:
             self._files.keep_only(trials)
 
@@ -235,7 +235,7 @@ class HoppingExecutor:
     # Workers.
 
     def useful_workers(self, holdings: Mapping[str, Iterable[str]]) -> list[str]:
-        """Those that have something to do now, the most useful first.
+        """Workers that have something to do now, the most useful first.
 
         Args:
             holdings: by name of a worker, whoever holds it: names of the partitions that lie there.
@@ -439,4 +439,4 @@ class HoppingExecutor:
 
 
 _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
-"""The same job is granted again."""
+"""Outcomes after which the same job is granted again."""

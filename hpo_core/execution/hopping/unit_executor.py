@@ -17,7 +17,7 @@ class UnitExecutor(Executor, Protocol):
     """
 
     def holdings(self) -> Mapping[str, Iterable[str]]:
-        """By name of a device: names of the partitions that its jobs can read."""
+        """Names of the partitions that jobs of each device can read, by its name."""
         ...
 
     def announcing(self) -> bool:
@@ -26,7 +26,7 @@ class UnitExecutor(Executor, Protocol):
         ...
 
     def problems(self) -> Mapping[str, str]:
-        """By name of a partition that is on a worker and does not count: a sentence that says why."""
+        """Sentences that say why a partition on a worker does not count, by its name."""
         ...
 
 
@@ -55,7 +55,7 @@ MISSING_SECONDS = 60.0
 Not counted while some worker has not said what it holds, or reads one again, for as long as reading all may take.
 """
 REASONS = 3
-"""Of so many such partitions it is said why they do not count."""
+"""Maximum number of missing partitions explained in the error."""
 
 
 class PartitionsMissingError(HpoError):

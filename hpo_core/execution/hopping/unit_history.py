@@ -19,7 +19,7 @@ from hpo_core.model.trial import Params
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
 from hpo_core.placement.scaling.speedups import speedups
 from hpo_core.spec import StudySpec
-from hpo_core.spec.slots.scaling import MOST
+from hpo_core.spec.sections import MOST_RANKS
 from hpo_core.study import Study
 from hpo_core.study.gang_sizes import step_model
 
@@ -37,10 +37,9 @@ class EpochTimes:
     """
 
     def __init__(self, spec: StudySpec, *, code: str = "", past: Iterable[Measurement] = ()) -> None:
-        assert spec.data is not None
         self._constants = spec.constants
-        self._trained_on = len(spec.data.files)
-        self._data = data_name(spec.data.all_files)
+        self._trained_on = spec.trained_partitions
+        self._data = data_name(spec.partitions)
         self.estimates = Estimates(
             objective=spec.objective or "",
             code=code,
@@ -80,7 +79,7 @@ def data_name(files: Sequence[PartitionFile]) -> str:
 
 
 def epoch_times_of(study: Study) -> EpochTimes:
-    """With what earlier studies and the journal of this one say."""
+    """Expected unit times, from earlier studies and the journal of this one."""
     spec = study.spec
     objective = spec.objective or ""
     code = objective_digest(objective, spec.pythonpath)
@@ -138,10 +137,15 @@ def observe_recorded(
             times.observe(trial, first.worker, first.partition, seconds)
 
 
-def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit:
-    """With the speed-ups that ``scaling`` gives or models; else they are measured."""
+def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
+    """How many ranks a unit may have, by the speed-ups that ``scaling`` gives or models, else by measured ones.
+
+    None: one rank, unless ``training.gang`` is ``auto``.
+    """
+    if spec.training.gang != "auto":
+        return None
     scaling = spec.scaling
     gains = dict(scaling.speedups)
     if not gains and (model := step_model(scaling, {})) is not None:
-        gains = speedups(model, range(1, (scaling.most or MOST) + 1))
+        gains = speedups(model, range(1, (scaling.most or MOST_RANKS) + 1))
     return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=gains)

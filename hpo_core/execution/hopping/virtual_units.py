@@ -51,7 +51,7 @@ class VirtualUnits(VirtualExecutor):
         """What an evaluation on a partition gives."""
 
     def holdings(self) -> Mapping[str, Iterable[str]]:
-        """As given; a worker that left is not in the inventory."""
+        """Partitions of each worker as given; a worker that left is not in the inventory."""
         return self._held
 
     def announcing(self) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.spec.threads import VARIABLES
+from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.messages import Done, send
 from hpo_core.training.child.processes import data_size

@@ -24,7 +24,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
-from hpo_core.spec.threads import VARIABLES
+from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.child.messages import (
     Cancel,
     Done,

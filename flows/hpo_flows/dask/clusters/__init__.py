@@ -9,7 +9,7 @@ from hpo_core.spec import StudySpec
 from hpo_flows.dask.clusters.kind import ClusterKind
 
 KINDS = {
-    "local": "local:LocalWorkers",
+    "local": "local:LocalDaskWorkers",
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
     "kubernetes": "kubernetes:KubernetesPods",

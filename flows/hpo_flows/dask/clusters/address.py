@@ -40,7 +40,7 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
     """Joins a scheduler; scheduler and workers belong to others and are never ended or replaced."""
 
     def create(self) -> Any:
-        """Nothing is started."""
+        """Start nothing."""
         return None
 
     def connect(self) -> Any:

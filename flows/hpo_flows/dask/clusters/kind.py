@@ -66,7 +66,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def scratch(self) -> Path:
-        """Where scheduler, nannies and workers make their scratch folders.
+        """Folder in which scheduler, nannies and workers make their scratch folders.
 
         Dask's default is a folder of this name in ``/tmp``. Another user who makes it first has files of this user
         emptied (its locks may be links), and code imported: each process of Dask imports from its scratch folder first.

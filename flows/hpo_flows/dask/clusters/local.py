@@ -51,7 +51,7 @@ class LocalKind(ClusterKind[Settings]):
             self._processes = None
 
 
-class LocalWorkers(LocalKind[LocalClusterSpec]):
+class LocalDaskWorkers(LocalKind[LocalClusterSpec]):
     """Worker processes of this one, behind TLS with a certificate made for them."""
 
     def create(self) -> Any:

@@ -47,7 +47,7 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 _ENDED_UNSEEN = 3
-"""So many jobs, and at least one for each worker, that end before their worker comes are no accident."""
+"""Number of jobs, and at least one for each worker, that end before their worker comes until the start fails."""
 
 
 class SlurmJobs(ClusterKind[SlurmClusterSpec]):

@@ -55,7 +55,6 @@ class SlurmJob(NamedTuple):
 
     state: str
     reason: str
-    mark: str
 
     @property
     def has_ended(self) -> bool:
@@ -97,7 +96,7 @@ def jobs_of(study: str, folder: str) -> dict[str, SlurmJob]:
     for line in call(asked).splitlines():
         number, state, mark, reason = line.split("|", 3)
         if mark == mark_of(folder):
-            found[number] = SlurmJob(state, reason, mark)
+            found[number] = SlurmJob(state, reason)
     return found
 
 
@@ -155,10 +154,10 @@ def refusal(error: BaseException) -> str:
 
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
-"""Between two looks at the queue; longer the longer nothing changed, for a controller serves a whole site."""
+"""Time between two looks at the queue: longer the longer nothing changed, for a controller serves a whole site."""
 
 AGAIN_SECONDS = 60.0
-"""How soon jobs that came to nothing are submitted again."""
+"""Time after which jobs that ended without a worker are submitted again."""
 
 
 class SlurmWatch:
@@ -181,12 +180,13 @@ class SlurmWatch:
         self._known: dict[str, SlurmJob] = {}
         self._last_unseen = -AGAIN_SECONDS
         self._news: list[str] = []
-        self._waiting = ""
+        self.waiting_words = ""
+        """What the jobs wait for now; empty: none waits."""
         self._refusal = ""
         self.jobs: dict[str, Any] = {}
-        """Those of dask-jobqueue by their worker's name, submitted or about to be."""
+        """Jobs of dask-jobqueue, submitted or about to be, by their worker's name."""
         self.refusals: list[str] = []
-        """Why it took others not."""
+        """Why Slurm refused jobs."""
         self.ended_unseen: list[str] = []
         """Jobs that ended before their worker came."""
         self.submit_from = 0.0
@@ -195,22 +195,17 @@ class SlurmWatch:
     # Told by the jobs, on Dask's loop.
 
     def refused(self, why: str) -> None:
-        """Slurm took a job not."""
+        """Note that Slurm refused a job."""
         self.refusals.append(why)
         self.submit_from = time.monotonic() + AGAIN_SECONDS
 
     # Asked by the executor.
 
     def news(self) -> str:
-        """What was not told before; empty: nothing."""
+        """News that was not told before; may be empty."""
         with self._lock:
             news, self._news = " ".join(self._news), []
         return news
-
-    @property
-    def waiting_words(self) -> str:
-        """What the jobs wait for now; empty: none waits."""
-        return self._waiting
 
     # The thread.
 
@@ -257,9 +252,9 @@ class SlurmWatch:
         self._known = queue
         waiting = _words(queue)
         with self._lock:
-            if waiting != self._waiting:
+            if waiting != self.waiting_words:
                 lines.append(waiting or "Slurm: no job waits in the queue any more.")
-                self._waiting = waiting
+                self.waiting_words = waiting
             self._news += lines
 
     def _ended_unseen(self, number: str, job: SlurmJob | None) -> None:

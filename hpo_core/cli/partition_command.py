@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from hpo_core.cli.options import AsJson
 from hpo_core.cli.output import out, print_json
@@ -15,7 +14,6 @@ from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning import partition_data
 from hpo_core.partitioning.manifest import MANIFEST
 from hpo_core.partitioning.splitting import TRAINING, VALIDATION
-from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.views.formatting import plural
 
 
@@ -73,11 +71,11 @@ def partition(
         return
     _say(manifest.partitions, "to train on")
     _say(manifest.validation, "for validation")
-    out.print(Text(terminal_text(f"manifest: {to / MANIFEST}")), soft_wrap=True)
+    out.say(f"manifest: {to / MANIFEST}")
     lines = [f"partitions: {to.name}/{TRAINING}-*.{manifest.kind}"]
     if manifest.validation:
         lines.append(f"validation: {to.name}/{VALIDATION}-*.{manifest.kind}")
-    out.print(Text(terminal_text(f"in a study file beside {to.name}: data: {{{', '.join(lines)}}}")), soft_wrap=True)
+    out.say(f"in a study file beside {to.name}: data: {{{', '.join(lines)}}}")
 
 
 def _say(files: list[PartitionFile], purpose: str) -> None:
@@ -86,4 +84,4 @@ def _say(files: list[PartitionFile], purpose: str) -> None:
         each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} or {max(counts):,}"
         size = sum(file.bytes or 0 for file in files) / 1e6
         words = f"{plural(len(files), 'partition')} {purpose}: {sum(counts):,} examples, {each} in each, {size:,.3g} MB"
-        out.print(Text(words), soft_wrap=True)
+        out.say(words)

@@ -1,1 +1,0 @@
-"""hpo simulate: what was typed, what is played, what is printed."""

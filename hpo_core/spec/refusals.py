@@ -1,0 +1,272 @@
+"""Refuses settings of a new study that contradict each other: one table, a row for each contradiction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shown
+from hpo_core.model.space import SearchSpace
+from hpo_core.model.space.nested_names import clash
+from hpo_core.model.space.search_space import given_values
+from hpo_core.model.trial import Outcome, Params
+from hpo_core.spec.clusters import AddressClusterSpec, LocalCudaClusterSpec
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+
+class Refusal(NamedTuple):
+    """Settings that no study may have together; the texts may name the figures of :func:`_figures` in braces."""
+
+    settings: str
+    """Which settings, with their values where these matter."""
+    found: Callable[[StudySpec], bool]
+    """Whether a study has them."""
+    why: str
+    """Why they cannot be together."""
+    cure: str
+    """What to change."""
+
+
+REFUSALS = (
+    Refusal(
+        "style optuna",
+        lambda spec: spec.style == "optuna" and spec.search.outline().population is not None,
+        "an Optuna objective cannot go on from another trial's weights, which {method} does",
+        "use another method, or write the objective as train(trial) with trial.track() and trial.steps()",
+    ),
+    Refusal(
+        "build",
+        lambda spec: spec.build is not None and (spec.style == "optuna" or spec.objective is None),
+        "checkpoints of an Optuna objective as it is, and of studies driven by hand, hold no model",
+        "drop build, or write the objective as train(trial) with trial.track(model=...)",
+    ),
+    Refusal(
+        "warm_start",
+        lambda spec: spec.warm_start is not None and spec.search.outline().own_configurations,
+        "search {method} says itself which configurations are tried",
+        "drop warm_start, or use another method",
+    ),
+    Refusal(
+        "start_with",
+        lambda spec: bool(spec.start_with) and spec.search.record() is not None,
+        "a rerun trains the recorded configurations",
+        "drop start_with",
+    ),
+    Refusal(
+        "search {method} without configs",
+        lambda spec: spec.search.outline().endless and spec.stop == type(spec.stop)(running=spec.stop.running),
+        "it has no end",
+        "give configs, or a stop rule (stop: total_resource, seconds or target)",
+    ),
+    Refusal(
+        "training.threads = auto, and {cluster}",
+        lambda spec: spec.training.threads == "auto" and spec.cluster.cores_each(1) is None,
+        "that cluster does not say how many cores a worker has",
+        "give a number",
+    ),
+    Refusal(
+        "packing, and training.retries.out_of_memory = 0",
+        lambda spec: spec.packing is not None and spec.training.allowed(Outcome.OUT_OF_MEMORY) == 0,
+        "a job that ran out of memory beside others is tried again alone",
+        "leave it at 1",
+    ),
+    Refusal(
+        "data, without objective",
+        lambda spec: spec.hops and spec.objective is None,
+        "a study that is driven by hand has no workers that hold partitions",
+        "give objective",
+    ),
+    Refusal(
+        "data, and style optuna",
+        lambda spec: spec.hops and spec.style == "optuna",
+        "an Optuna objective as it is has no state that could hop from worker to worker",
+        "write it as train(trial) with trial.track() and trial.steps(), or drop data",
+    ),
+    Refusal(
+        "data, and packing",
+        lambda spec: spec.hops and spec.packing is not None,
+        "a model trains where its next partition lies, one at a time on each worker, and shares no device",
+        "drop packing, or drop data and have the training function read all of it",
+    ),
+    Refusal(
+        "data, and repeats = {repeats}",
+        lambda spec: spec.hops and spec.repeats > 1,
+        "a model that hops has one training seed",
+        "set repeats to 1, or run the study again with other seeds (seed: 1, 2, ...)",
+    ),
+    Refusal(
+        "training.gang = {gang}, and packing",
+        lambda spec: spec.gangs and spec.packing is not None,
+        "a rank of a gang has a slot of its own, and shares no device",
+        "drop one of the two",
+    ),
+    Refusal(
+        "training.gang = {gang}, and data",
+        lambda spec: spec.gangs and spec.hops and spec.training.gang != "auto",
+        "how many ranks a model that hops has follows from how many models are left",
+        "set training.gang to auto, or drop data and give each rank its part of a batch by trial.shard()",
+    ),
+    Refusal(
+        "training.gang = {gang}, data, and share",
+        lambda spec: spec.gangs and spec.hops and spec.share is not None,
+        "workers that several studies share run units of one rank",
+        "drop share, or set training.gang to 1",
+    ),
+    Refusal(
+        "training.gang = {gang}, and repeats = {repeats}",
+        lambda spec: spec.gangs and spec.repeats > 1,
+        "a gang trains one seed",
+        "set repeats to 1, or training.gang to 1",
+    ),
+    Refusal(
+        "training.gang = {gang}, and style optuna",
+        lambda spec: spec.gangs and spec.style == "optuna",
+        "an Optuna objective knows no ranks",
+        "write it as train(trial) with trial.track() and trial.steps(), or drop training.gang",
+    ),
+    Refusal(
+        "training.gang = {gang} needs {least} slots at once, and {size_setting} gives {size}",
+        lambda spec: spec.gangs and (size := _size(spec)) is not None and size < least_slots(spec),
+        "no job could ever {begin}",
+        "raise {size_setting} to {least}, or {smaller}",
+    ),
+    Refusal(
+        "scaling, and training.gang = {gang}",
+        lambda spec: spec.training.gang != "auto" and spec.scaling != type(spec.scaling)(),
+        "the size of gangs is fixed, so scaling has no effect",
+        "set training.gang to auto, or drop scaling",
+    ),
+    Refusal(
+        "share, and data, with {cluster}",
+        lambda spec: spec.share is not None and spec.hops and not _is_shared(spec),
+        "models hop over workers that the studies of a pool have in common, and these are started for this study alone",
+        "give cluster: {{kind: address, address: ...}}, or drop share",
+    ),
+    Refusal(
+        "share.pool is absent, and {cluster} starts workers for this study alone",
+        lambda spec: spec.share is not None and spec.share.pool is None and not _is_shared(spec),
+        "nobody else could share them",
+        "give the pool a name (share: {{pool: cpu}}), the same one in each study that shares",
+    ),
+    Refusal(
+        "share.slots = {slots}, and {cluster}",
+        lambda spec: spec.share is not None and spec.share.slots is not None and _is_shared(spec),
+        "the pool has as many slots as that cluster",
+        "drop share.slots",
+    ),
+    Refusal(
+        "share.slots = {slots}, and training.gang = {gang}",
+        lambda spec: (
+            spec.share is not None and spec.gangs and (spec.share.slots or least_slots(spec)) < least_slots(spec)
+        ),
+        "no job could ever {begin}",
+        "raise share.slots to {least}, or {smaller}",
+    ),
+)
+
+
+def check_combinations(spec: StudySpec) -> None:
+    """Refuse the first contradiction of the table that a study has.
+
+    Raises:
+        ValueError: settings, reason and cure.
+    """
+    for row in REFUSALS:
+        if row.found(spec):
+            raise ValueError(f"{row.settings}: {row.why}; {row.cure}".format_map(_figures(spec)))
+
+
+def _figures(spec: StudySpec) -> dict[str, object]:
+    """What the texts of the table may name."""
+    grows = spec.training.gang == "auto"
+    return {
+        "method": spec.search.method,
+        "cluster": spec.cluster.named,
+        "repeats": spec.repeats,
+        "gang": spec.training.gang,
+        "least": least_slots(spec),
+        "size": _size(spec),
+        "size_setting": "cluster.devices" if isinstance(spec.cluster, LocalCudaClusterSpec) else "cluster.workers",
+        "slots": None if spec.share is None else spec.share.slots,
+        "begin": "grow" if grows else "begin",
+        "smaller": "set training.gang to 1" if grows else "lower training.gang",
+    }
+
+
+def _size(spec: StudySpec) -> int | None:
+    """Slots of the cluster, where the study says how many."""
+    cluster = spec.cluster
+    if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
+        return len(cluster.devices)
+    return cluster.size
+
+
+def _is_shared(spec: StudySpec) -> bool:
+    """Whether other studies may use the same workers."""
+    return isinstance(spec.cluster, AddressClusterSpec)
+
+
+def least_slots(spec: StudySpec) -> int:
+    """Slots that a gang of the study needs at once; with ``gang: auto`` those that the first step of growth needs."""
+    gang, scaling = spec.training.gang, spec.scaling
+    given = [ranks for ranks, gain in scaling.speedups.items() if gain >= scaling.efficiency * ranks]
+    least = min(given, default=2) if gang == "auto" else gang
+    return max(least, 3) if spec.hops else least  # one model is fewer than half of three workers
+
+
+def check_given(spec: StudySpec, space: SearchSpace) -> None:
+    """Check ``start_with`` and ``constants``.
+
+    Raises:
+        ValueError: place, value, rule and cure.
+    """
+    _check_names(spec)
+    _check_completion(space, {}, "space")
+    most = spec.search.sampled()
+    if most is not None and len(spec.start_with) > most:
+        raise ValueError(
+            f"start_with holds {len(spec.start_with)} configurations, and search {spec.search.method} begins only "
+            f"{most}; drop some, or let the search have more"
+        )
+    seen: dict[str, int] = {}
+    for i, values in enumerate(spec.first_configurations):
+        where = f"start_with[{i}]"
+        if spec.start_with[i] == "default" and not values:
+            raise ValueError(f"{where} is default, and no parameter of the space has a default; give one, or drop this")
+        given = given_values(space, values, where)
+        _check_completion(space, given, where)
+        first = seen.setdefault(json.dumps(given), i)
+        if first != i and not space.complaints(given):
+            raise ValueError(f"{where} is the same configuration as start_with[{first}]; drop one of them")
+
+
+def _check_completion(space: SearchSpace, given: Params, where: str) -> None:
+    """Draw one: with few configurations left, that would fail again and again while the study runs."""
+    if space.has_forbidden:
+        try:
+            space.draw(Stream(0, "check", 0), given)
+        except SpecError as error:
+            raise ValueError(f"{where}: {error}".rstrip(".")) from None
+
+
+def _check_names(spec: StudySpec) -> None:
+    for name in spec.constants:
+        if name in spec.space:
+            raise ValueError(
+                f"constants.{name}: {name!r} is a parameter of the space too; drop it from one of the two (to hold a "
+                "parameter fixed, take it out of the space)"
+            )
+        if not name:
+            raise ValueError("constants: a name is empty; give it one")
+    found = clash([*spec.space, *spec.constants])
+    if found is not None:
+        group, name = found
+        raise ValueError(
+            f"{shown(name)} is in the group {shown(group)}, which is a name of its own as well (space and constants "
+            "together); rename one of them"
+        )

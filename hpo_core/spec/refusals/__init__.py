@@ -1,1 +1,0 @@
-"""Refuses settings that contradict each other, one file for each part."""

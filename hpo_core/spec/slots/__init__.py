@@ -1,1 +1,0 @@
-"""Settings of how many slots the jobs of a study get."""
