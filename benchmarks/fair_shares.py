@@ -6,7 +6,7 @@ methods, loops and the division are the real ones. Virtual workers train. Once a
 it could use, the slots are divided anew, and a study gives back the slots whose jobs have ended. No running job is
 ended. What is simplified: the holdings are kept by this script, all at one moment, instead of rows of a database.
 
-- ``fair``: `divide` of hpo_core.placement.shares, equal weights.
+- ``fair``: `divide` of hpo_core.pool.division, equal weights.
 - ``fair, growing``: the same with `gang: auto`; 2 and 4 slots train a trial 1.7 and 3.1 times as fast (kappa is 4).
 - ``first come``: the study that came first gets all that it can use, the next one what is left.
 - ``static``: a study asks for 16 slots, begins in the order of arrival when that many are free, and keeps them to its
@@ -36,7 +36,7 @@ import result_file
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Device, Inventory
-from hpo_core.placement.shares import Claim, divide, ideal_shares
+from hpo_core.pool.division import Claim, divide, ideal_shares
 from hpo_core.simulation import AnalyticCurves
 from hpo_core.study import Study
 

@@ -73,7 +73,7 @@ def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]
     """Medians of new jobs, and of jobs that go on from theirs."""
     from hpo_core.model.stage import Rung
     from hpo_core.model.trial import Checkpoint, Job
-    from hpo_core.training import Trainer
+    from hpo_core.training.child.trainer import Trainer
     from hpo_core.training.request import JobRequest
 
     where = (str(result_file.ROOT),)

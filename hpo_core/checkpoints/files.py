@@ -125,12 +125,10 @@ def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: 
         StorageError: the study's folder cannot be read now; the checkpoint itself may be good.
     """
     path = local_path(folder, checkpoint.uri, base)
-    if path is not None:
-        verify(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
-        return _read(path, repeat)
-    with local_copy(checkpoint.uri) as copy:
-        verify(copy, checkpoint, copy.parent)
-        return _read(copy, repeat)
+    with local_copy(checkpoint.uri) if path is None else contextlib.nullcontext(path) as file:
+        study = Path(folder) if "://" not in checkpoint.uri else file.parent if path is None else file.parent.parent
+        verify(file, checkpoint, study)
+        return _read(file, repeat)
 
 
 def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:

@@ -20,38 +20,15 @@ import numpy as np
 
 from hpo_core.model.errors import CheckpointError
 
-NUMPY_TYPES = {
-    "<f8": "F64",
-    "<f4": "F32",
-    "<f2": "F16",
-    "<i8": "I64",
-    "<i4": "I32",
-    "<i2": "I16",
-    "|i1": "I8",
-    "<u8": "U64",
-    "<u4": "U32",
-    "<u2": "U16",
-    "|u1": "U8",
-    "|b1": "BOOL",
-}
-TORCH_TYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
+_STORED_TYPES = {
+    **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)},
     "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
     "bool": "BOOL",
+    "complex64": "C64",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
-    "complex64": "C64",
 }
+"""Names of types in the safetensors format, by their names in torch, and in numpy but for complex numbers."""
 
 
 class Block(NamedTuple):
@@ -127,7 +104,8 @@ class Flattener:
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         flat = np.frombuffer(value.tobytes(), np.uint8)
-        native = NUMPY_TYPES.get(value.dtype.str)
+        is_little = value.dtype.str[0] in "<|" and value.dtype.kind != "c"
+        native = _STORED_TYPES.get(value.dtype.name) if is_little else None
         if native:
             return {"array": self._store(path, Block(native, value.shape, flat))}
         raw = self._store(path, Block("U8", (flat.size,), flat))
@@ -139,7 +117,7 @@ class Flattener:
         key = (value.data_ptr(), value.device, value.dtype, value.shape, value.stride(), value.is_conj())
         dtype = str(value.dtype).removeprefix("torch.")
         name = self._tied.get(key) if value.numel() else None
-        native = TORCH_TYPES.get(dtype)
+        native = _STORED_TYPES.get(dtype)
         if name is None:
             plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             flat = plain.view(torch.uint8).numpy()

@@ -21,6 +21,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError
+from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
@@ -41,7 +42,6 @@ from hpo_core.views.rungs import (
     rung_rows,
 )
 from hpo_core.views.settings_words import gang_words, packing_words
-from hpo_core.views.sharing.standings import share_words, standings
 from hpo_core.views.summary import (
     BestResult,
     Extension,
@@ -299,8 +299,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     if as_json:
         print_study(home, name, None, as_json)
         return
-    from hpo_core.journal.pools import live_rows
     from hpo_core.journal.sql import is_alive
+    from hpo_core.pool.store import live_rows
 
     source = home.read_journal()
     with damage_named(source, name):

@@ -115,14 +115,14 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
-    from hpo_core.training.optuna.suggestions import to_yaml, to_yaml_list, yaml_key
+    from hpo_core.training.optuna.suggestions import in_one_line, to_yaml
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(
-        "space:\n" + "".join(f"  {yaml_key(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
+        "space:\n" + "".join(f"  {in_one_line(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
     )
     if found.constraints:
-        sys.stdout.write(f"constraints: {to_yaml_list(found.constraints)}\n")
+        sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
     if found.mode is not None:
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:

@@ -13,7 +13,7 @@ from hpo_core.cli.debugging import MoreParams, ParamsOption
 from hpo_core.cli.options import HomeOption, JournalOption, Name
 from hpo_core.cli.output import out
 from hpo_core.home import Home
-from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError
 from hpo_core.model.trial import Params
 
@@ -132,14 +132,14 @@ def share(
     A running study follows within seconds, and a resumed one keeps the change. Where HPO_ALLOWED_SHARE is set, as for
     deployments, it bounds this as well.
     """
-    from hpo_core.execution.pool_seat import pool_of
-    from hpo_core.journal.pools import live_rows, pools_of
     from hpo_core.journal.sql import current_owner, is_alive
     from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.pool.seat import pool_of
+    from hpo_core.pool.store import live_rows, pools_of
+    from hpo_core.pool.words import standings
     from hpo_core.spec import AddressClusterSpec
     from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
     from hpo_core.study import Study
-    from hpo_core.views.sharing.standings import standings
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")

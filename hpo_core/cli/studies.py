@@ -29,7 +29,7 @@ from hpo_core.views.hop_views import plain_visits, visit_lines
 from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
-    from hpo_core.views.sharing.standings import Standing
+    from hpo_core.pool.words import Standing
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
@@ -104,10 +104,10 @@ AUDIT_DIFFERS = 8
 
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
-    from hpo_core.journal.pools import live_rows
     from hpo_core.journal.sql import is_alive
+    from hpo_core.pool.store import live_rows
+    from hpo_core.pool.words import standings
     from hpo_core.study import Study
-    from hpo_core.views.sharing.standings import standings
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()

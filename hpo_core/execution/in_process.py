@@ -16,7 +16,6 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partition_data import find_loader
 
 
 class InProcessExecutor:
@@ -53,7 +52,7 @@ class InProcessExecutor:
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
         if spec.data is not None and spec.data.load is not None:
-            find_loader(spec.data.load, spec.pythonpath)
+            load_objective(spec.data.load, spec.pythonpath, setting="data.load")
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

@@ -68,7 +68,7 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
         "EarlyStoppingCallback: it ends the training before the target.",
         "Stopping is the study's task; drop it.",
     )
-    trainer.add_callback(TrialCallback(trial, trainer))
+    trainer.add_callback(EpochCallback(trial, trainer))
     if trial.resource == 0:
         trainer.train()
         return
@@ -91,7 +91,7 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class TrialCallback(TrainerCallback):  # type: ignore[misc]
+class EpochCallback(TrainerCallback):  # type: ignore[misc]
     """The callback that :func:`train_to_target` adds to the trainer."""
 
     def __init__(self, trial: TrialHandle, trainer: Any) -> None:

@@ -29,7 +29,7 @@ from optuna.pruners import BasePruner
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
-from hpo_core.model.arithmetic import Number, as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.search.rungs import rung_levels
 from hpo_core.search.soft_ranking import SoftRanking, Tolerance
 
@@ -190,18 +190,8 @@ class RungPruner(BasePruner):
         return -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
 
 
-_MOST_RUNGS = 64
-_LARGEST = 2**62
-
-
-def _open_levels(min_resource: int, reduction_factor: Number) -> list[int]:
-    """Levels without a full resource; with a small eta several steps round to one level, which decides once."""
-    found: dict[int, None] = {}
-    steps = 0
-    while (level := min_resource * reduction_factor**steps) < _LARGEST and len(found) < _MOST_RUNGS:
-        found[round(level)] = None
-        steps += 1
-    return list(found)
+_NO_LIMIT = 2**62
+"""Full resource where none is given: no trial gets there."""
 
 
 class AshaPruner(RungPruner):
@@ -243,22 +233,18 @@ class AshaPruner(RungPruner):
         )
         if early_stopping_rate < 0:
             raise ValueError(f"early_stopping_rate = {early_stopping_rate} must be at least 0.")
-        levels = None if max_resource is None else rung_levels(min_resource, max_resource, self.eta)
-        if levels is not None and early_stopping_rate >= len(levels) - 1:
+        self._levels = rung_levels(min_resource, max_resource or _NO_LIMIT, self.eta)
+        if early_stopping_rate >= len(self._levels) - 1:
             raise ValueError(
-                f"early_stopping_rate = {early_stopping_rate} leaves of the rungs {levels} no one to prune at; give at "
-                f"most {len(levels) - 2}."
+                f"early_stopping_rate = {early_stopping_rate} leaves of the rungs {self._levels} no one to prune at; "
+                f"give at most {len(self._levels) - 2}."
             )
-        self._levels = levels
-        self._open = _open_levels(min_resource, self.eta) if levels is None else []
         self._rate = early_stopping_rate
 
     def level(self, rung: int) -> int | None:
         """The resource of a rung; None at and above the full resource, where nothing is decided."""
         place = rung + self._rate
-        if self._levels is not None:
-            return self._levels[place] if place < len(self._levels) - 1 else None
-        return self._open[place] if place < len(self._open) else None
+        return self._levels[place] if place < len(self._levels) - 1 else None
 
 
 _KEY = "hpo.pasha.level_{}"

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 from hpo_core.journal.measurements import MemoryMeasurements
-from hpo_core.journal.pools import MemoryPools
 from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
 from hpo_core.model.errors import FencedError, JournalError, StudyBusyError, StudyExistsError
 from hpo_core.model.events import Entry
@@ -30,7 +29,6 @@ class MemoryJournal:
         self._studies: dict[str, _Kept] = {}
         self._lock = threading.RLock()  # what takes an entry may write the next
         self.measurements = MemoryMeasurements()
-        self.pools = MemoryPools()
 
     def _kept(self, study: str) -> _Kept:
         try:

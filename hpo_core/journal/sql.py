@@ -14,8 +14,8 @@ import socket
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +27,6 @@ import sqlalchemy as sa
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
-from hpo_core.journal.sql_pools import SqlPools
 from hpo_core.model.errors import (
     FencedError,
     JournalError,
@@ -204,8 +203,6 @@ class SqlJournal:
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self.measurements = SqlMeasurements(self._engine, self._reader, self._translated)
             """Needs of jobs, see :mod:`hpo_core.journal.measurements`."""
-            self.pools = SqlPools(self._engine, self._reader, self._translated)
-            """Slots that several studies share, see :mod:`hpo_core.journal.pools`."""
             self._set_up()
 
     def _set_up(self) -> None:
@@ -239,6 +236,13 @@ class SqlJournal:
     def url(self) -> str:
         """The URL with its password, for processes this one starts."""
         return self._url.render_as_string(hide_password=False)
+
+    def database(self) -> tuple[sa.Engine, sa.Engine, Callable[[str], AbstractContextManager[None]]]:
+        """For tables beside the journal's: its engine, the same without transactions, and what translates errors.
+
+        The last one gives errors of the database as those of the journal; its argument is the verb of the message.
+        """
+        return self._engine, self._reader, self._translated
 
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""

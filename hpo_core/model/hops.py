@@ -60,7 +60,7 @@ class Doubt(msgspec.Struct, frozen=True, gc=False):
     partition: str
     """Name of the partition."""
     looked: int = 0
-    """How often the worker had looked at partitions by then (:mod:`hpo_core.training.held_partitions`):
+    """How often the worker had looked at partitions by then (:mod:`hpo_core.training.partition_data`):
     what it said of this one before is void."""
 
 

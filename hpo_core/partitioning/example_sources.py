@@ -49,7 +49,9 @@ class Arrays:
             words = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
             raise SpecError(f"{source}: arrays have different lengths ({words}); each needs an entry for each example.")
         self._length = next(iter(lengths.values()))
-        self.fields = fields_of(self._arrays)
+        self.fields = {
+            name: {"dtype": array.dtype.str, "shape": list(array.shape[1:])} for name, array in self._arrays.items()
+        }
 
     def __len__(self) -> int:
         return self._length
@@ -108,11 +110,6 @@ def as_array(value: Any, where: str) -> NDArray[Any]:
     if array.ndim == 0:
         raise SpecError(f"{where} is one value and no array; its first dimension must count examples.")
     return array
-
-
-def fields_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
-    """Type and shape of one example, as a manifest says them."""
-    return {name: {"dtype": array.dtype.str, "shape": list(array.shape[1:])} for name, array in arrays.items()}
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]], file: BinaryIO, file_format: FileFormat) -> None:
@@ -202,18 +199,17 @@ class Dataset:
 
 
 def _named(item: Any) -> dict[str, Any]:
+    """Values of an item by name: ``x`` and ``y`` of a pair, ``x`` of one value, ``field_0``, ... of more."""
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items()}
-    if not isinstance(item, tuple | list):
-        return {_PAIR[0]: item}
+    values = item if isinstance(item, tuple | list) else (item,)
     names = getattr(item, "_fields", None) or (
-        _PAIR[: len(item)] if len(item) <= len(_PAIR) else [f"field_{i}" for i in range(len(item))]
+        _PAIR[: len(values)] if len(values) <= len(_PAIR) else [f"field_{i}" for i in range(len(values))]
     )
-    return dict(zip(names, item, strict=True))
+    return dict(zip(names, values, strict=True))
 
 
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-_NAMES_OF_TUPLE = ("x", "y")
 
 
 def open_source(source: Any, file_format: FileFormat | None = None, folders: Sequence[str] = ()) -> Examples:
@@ -268,12 +264,8 @@ def _of_object(found: Any, source: str) -> Examples:
         return Arrays({"x": found["data"], "y": found["target"]}, source)
     if isinstance(found, Mapping):
         return Arrays(found, source)
-    if isinstance(found, tuple):
-        short = len(found) <= len(_NAMES_OF_TUPLE)
-        names = _NAMES_OF_TUPLE[: len(found)] if short else [f"field_{i}" for i in range(len(found))]
-        return Arrays(dict(zip(names, found, strict=True)), source)
-    if hasattr(found, "__array__"):
-        return Arrays({_NAMES_OF_TUPLE[0]: found}, source)
+    if isinstance(found, tuple) or hasattr(found, "__array__"):
+        return Arrays(_named(found), source)
     if hasattr(found, "__len__") and hasattr(found, "__getitem__") and not isinstance(found, str | bytes):
         return Dataset(found, source)
     raise SpecError(

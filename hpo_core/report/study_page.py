@@ -17,6 +17,7 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
+from hpo_core.pool.words import share_words
 from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.hop_lanes import hop_figure, hop_tables
@@ -36,7 +37,6 @@ from hpo_core.views.formatting import duration, number, parameter_value, percent
 from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import BracketView, halt_words
 from hpo_core.views.settings_words import data_words, gang_words, packing_words
-from hpo_core.views.sharing.standings import share_words
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words, spread_of
 from hpo_core.views.trial_story import trial_state
 

@@ -50,12 +50,12 @@ class Wait(msgspec.Struct, frozen=True):
     """Nothing to grant until a running job reports."""
 
 
-class Done(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True):
     """Nothing to grant any more, whatever the running jobs report."""
 
 
-Action = Sample | Promote | Reproduce | Wait | Done
-WAIT, DONE = Wait(), Done()
+Action = Sample | Promote | Reproduce | Wait | Finish
+WAIT, DONE = Wait(), Finish()
 
 
 class RungStatus(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import stat
@@ -35,13 +36,10 @@ def private_folder(path: str | Path, *, below: str | Path | None = None) -> Path
         StorageError: it is a link or no folder, belongs to another user, or cannot be made.
     """
     path = Path(path)
-    top = path if below is None else Path(below)
-    chain = [top]
-    for part in path.relative_to(top).parts:
-        chain.append(chain[-1] / part)
+    chain = _chain(path, below)
     try:
-        if not top.parent.exists():
-            private_folder(top.parent)
+        if not chain[0].parent.exists():
+            private_folder(chain[0].parent)
         for folder in chain:  # one by one: below a link nothing may be made
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=FOLDER_MODE)
@@ -59,12 +57,14 @@ def check_folder(path: str | Path, *, below: str | Path | None = None) -> None:
     Raises:
         StorageError: one is a link, no folder, or another user's.
     """
-    path = Path(path)
-    place = path if below is None else Path(below)
-    _inspect_folder(place)
-    for part in path.relative_to(place).parts:
-        place = place / part
-        _inspect_folder(place)
+    for folder in _chain(Path(path), below):
+        _inspect(folder, "folder")
+
+
+def _chain(path: Path, below: str | Path | None) -> list[Path]:
+    """The folders from ``below`` (default: ``path``) to ``path``, both included."""
+    top = path if below is None else Path(below)
+    return list(itertools.accumulate(path.relative_to(top).parts, Path.__truediv__, initial=top))
 
 
 def check_file(path: str | Path) -> None:
@@ -73,13 +73,7 @@ def check_file(path: str | Path) -> None:
     Raises:
         StorageError: it is a link, no regular file, or another user's.
     """
-    try:
-        found = Path(path).lstat()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _access_error(f"File {path}", error) from None
-    _check_kind_and_owner(Path(path), found, "file")
+    _inspect(Path(path), "file")
 
 
 def check_tree(folder: str | Path) -> None:
@@ -90,12 +84,12 @@ def check_tree(folder: str | Path) -> None:
     Raises:
         StorageError: names the first that is.
     """
-    _inspect_folder(Path(folder))
+    _inspect(Path(folder), "folder")
     for place, folders, files in os.walk(folder):
         for name in folders:
-            _inspect_folder(Path(place, name))
+            _inspect(Path(place, name), "folder")
         for name in files:
-            check_file(Path(place, name))
+            _inspect(Path(place, name), "file")
 
 
 def private_database(path: str | Path) -> None:
@@ -181,7 +175,7 @@ def write_private(path: str | Path, content: bytes, *, durable: bool = False) ->
 
 
 def _remove_group_permissions(folder: Path) -> None:
-    found = _inspect_folder(folder)
+    found = _inspect(folder, "folder")
     assert found is not None
     wide = stat.S_IMODE(found.st_mode) & 0o077
     if not wide:
@@ -199,14 +193,15 @@ def _remove_group_permissions(folder: Path) -> None:
         )
 
 
-def _inspect_folder(folder: Path) -> os.stat_result | None:
+def _inspect(path: Path, kind: Literal["file", "folder"]) -> os.stat_result | None:
+    """What lies there, of this kind and of an accepted owner; None: nothing."""
     try:
-        found = folder.lstat()
+        found = path.lstat()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _access_error(f"Folder {folder}", error) from None
-    _check_kind_and_owner(folder, found, "folder")
+        raise _access_error(f"{kind.capitalize()} {path}", error) from None
+    _check_kind_and_owner(path, found, kind)
     return found
 
 

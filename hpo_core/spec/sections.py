@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
+from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
@@ -142,7 +142,7 @@ class CheckpointSpec(Part):
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 
-    With ``packing``, whole devices. What each gets is stated in :mod:`hpo_core.placement.shares.water_filling`.
+    With ``packing``, whole devices. What each gets is stated in :mod:`hpo_core.pool.division`.
     """
 
     pool: str | None = Field(

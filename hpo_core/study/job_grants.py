@@ -21,14 +21,14 @@ from hpo_core.model.events import (
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample, Wait
+from hpo_core.search.method import WAIT, Action, Finish, Promote, Reproduce, Sample, Wait
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
 from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.parts import StudyParts
 
-_NOTHING = frozenset({Wait, Done})
+_NOTHING = frozenset({Wait, Finish})
 
 
 class Grants:
@@ -85,7 +85,7 @@ class Grants:
         if state.halted is not None:
             return False
         running = any(type(grant.stage) is not Further for grant in state.running.values())
-        return running or bool(state.waiting) or not isinstance(self._method.next_action(), Done)
+        return running or bool(state.waiting) or not isinstance(self._method.next_action(), Finish)
 
     @property
     def trains_further(self) -> bool:

@@ -46,7 +46,7 @@ from hpo_core.model.events import (
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
-from hpo_core.search.method import Done
+from hpo_core.search.method import Finish
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent
 from hpo_core.study.checked_requests import (
@@ -473,7 +473,7 @@ class Study:
         state = self.state
         if state.running or state.waiting or state.extended or recorded_training(self.spec, self.state) is not None:
             return False
-        return isinstance(self.method.next_action(), Done)
+        return isinstance(self.method.next_action(), Finish)
 
     @property
     def at_rest(self) -> bool:

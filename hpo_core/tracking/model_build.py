@@ -1,16 +1,13 @@
 """A process that rebuilds a trained model with the user's ``build`` function and saves it in MLflow's format.
 
 ``python -m hpo_core.tracking.model_build FILE`` reads one :class:`BuildRequest` from standard input and writes
-a :class:`BuildAnswer` to the file: user code runs in a process of its own, without credentials, as in training.
+to the file whether it went well: user code runs in a process of its own, without credentials, as in training.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,9 +18,8 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.module_source import code_files
-from hpo_core.training.error_text import explained
 from hpo_core.training.objective import load_objective
-from hpo_core.training.user_process import exit_if_forked_copy, write_answer
+from hpo_core.training.user_process import answer_request
 
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
 
@@ -41,12 +37,6 @@ class BuildRequest(msgspec.Struct, frozen=True):
     """Name that the model was tracked under."""
     target: str
     """Folder to be made."""
-
-
-class BuildAnswer(msgspec.Struct, frozen=True):
-    """Empty where it went well."""
-
-    error: str = ""
 
 
 def build_model(request: BuildRequest) -> None:
@@ -106,17 +96,5 @@ def _requirements() -> list[str]:
     return found
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Answer the request on standard input; ``arguments`` holds the file for the answer."""
-    out, pid = Path(arguments[0]), os.getpid()
-    answer = BuildAnswer()
-    try:
-        build_model(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=BuildRequest))
-    except BaseException as error:
-        exit_if_forked_copy(pid, error)
-        answer = BuildAnswer(explained(error))
-    write_answer(out, answer, pid)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    answer_request(BuildRequest, build_model)

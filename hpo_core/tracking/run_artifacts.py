@@ -18,9 +18,9 @@ from hpo_core.checkpoints.storage import local_path
 from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.model_build import BuildAnswer, BuildRequest
+from hpo_core.tracking.model_build import BuildRequest
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.user_process import run_in_process
+from hpo_core.training.user_process import ask_process
 from hpo_core.views.hop_views import plain_visits
 from hpo_core.views.summary import best_result, front_members
 
@@ -67,14 +67,8 @@ def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *,
         tracked=tracked,
         target=str(target),
     )
-    with tempfile.TemporaryDirectory(prefix="hpo-build-", ignore_cleanup_errors=True) as side:
-        module = "hpo_core.tracking.model_build"
-        code, answer, log = run_in_process(module, msgspec.msgpack.encode(request), Path(side), BUILD_SECONDS)
-    if not answer:
-        ended = f"took longer than {BUILD_SECONDS:g} s" if code is None else f"ended with code {code} and no answer"
-        raise ObjectiveError(f"The process that builds with {build} {ended}. Its output ended:\n{log}")
-    if error := msgspec.msgpack.decode(answer, type=BuildAnswer).error:
-        raise ObjectiveError(f"The model was not saved in MLflow's format: {error}")
+    what, module = f"Building the model with {build} for MLflow", "hpo_core.tracking.model_build"
+    ask_process(module, request, None, timeout=BUILD_SECONDS, what=what)
 
 
 BEST_FOLDER = "best_checkpoint"

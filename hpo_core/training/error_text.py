@@ -62,7 +62,7 @@ def leads_to_user_code(file: str) -> bool:
 
 
 def explained(error: BaseException) -> str:
-    """An exception for people: of ours message and place in the user's code, of others the whole traceback."""
+    """Text of an exception for people: message and place in their code for ours, the whole traceback for others."""
     if isinstance(error, HpoError):
         return f"{error}\n{own_frames(error)}".rstrip("\n")
     return f"{type(error).__name__}: {error}\n{traceback_tail(error)}"

@@ -7,11 +7,7 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,15 +17,14 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
-from hpo_core.training.error_text import explained
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import put_state, seed_all
-from hpo_core.training.user_process import exit_if_forked_copy, run_in_process, write_answer
+from hpo_core.training.user_process import answer_request, ask_process
 
 MAX_LOSSES = 10_000
-"""Most losses per example that an evaluation keeps; of more, this many are taken evenly spaced by size."""
+"""Maximum number of losses per example that an evaluation keeps; of more, this many, evenly spaced by size."""
 
 
 class TrainedModel(msgspec.Struct, frozen=True):
@@ -51,7 +46,7 @@ class EvaluationRequest(msgspec.Struct, frozen=True):
     """``package.module:function``, called once per model."""
     pythonpath: tuple[str, ...]
     metric: str
-    """Must be reported by it."""
+    """Name of the metric that the function must report."""
     models: tuple[TrainedModel, ...]
 
 
@@ -60,18 +55,13 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     metrics: Metrics
     losses: tuple[float, ...]
-    """Per example, ascending; what the drift check compares. Empty where the function returned none."""
+    """Losses per example, ascending, for the drift check; empty where the function returned none."""
     in_order: tuple[float, ...] = ()
-    """Per example, as the function returned them; of more than MAX_LOSSES, this many, evenly spaced."""
+    """Losses per example in the function's order; of more than MAX_LOSSES, this many, evenly spaced."""
     examples: int = 0
     """Number of losses that the function returned."""
     mean: float = 0.0
     """Mean of all losses."""
-
-
-class _Response(msgspec.Struct, frozen=True):
-    done: tuple[Evaluation, ...] = ()
-    error: str = ""
 
 
 class EvaluationHandle(TrialHandle):
@@ -106,7 +96,7 @@ class EvaluationHandle(TrialHandle):
                 ) from error
 
     def steps(self) -> Iterator[int]:
-        """Yield no step. So a training function can evaluate, if it reports after its loop."""
+        """Yield no step: a training function that reports after its loop can evaluate, too."""
         return iter(())
 
     def reported(self, metric: str) -> Metrics:
@@ -133,23 +123,9 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
     Raises:
         ObjectiveError: the function raised, reported no metric, or its process died or took too long.
     """
-    with tempfile.TemporaryDirectory(prefix="hpo-evaluation-", ignore_cleanup_errors=True) as name:
-        encoded = msgspec.msgpack.encode(request)
-        code, answer, log = run_in_process("hpo_core.training.evaluation", encoded, Path(name), timeout)
-    if not answer and code is None:
-        raise ObjectiveError(
-            f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data. "
-            f"Its output ended:\n{log}"
-        )
-    if not answer:
-        raise ObjectiveError(
-            f"The process that evaluates with {request.function} ended with code {code} and no answer. "
-            f"Run the function by hand on one checkpoint. Its output ended:\n{log}"
-        )
-    found = msgspec.msgpack.decode(answer, type=_Response)
-    if found.error:
-        raise ObjectiveError(f"Evaluation by {request.function} failed: {found.error}")
-    return list(found.done)
+    what, module = f"Evaluation by {request.function}", "hpo_core.training.evaluation"
+    found: list[Evaluation] = ask_process(module, request, list[Evaluation], timeout=timeout, what=what)
+    return found
 
 
 def evaluate_in_process(request: EvaluationRequest) -> list[Evaluation]:
@@ -201,17 +177,5 @@ def _evaluation(metrics: Metrics, losses: Any) -> Evaluation:
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Answer the request on standard input; ``arguments`` holds the file for the answer."""
-    out, pid = Path(arguments[0]), os.getpid()
-    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EvaluationRequest)
-    try:
-        answer = _Response(done=tuple(evaluate_in_process(request)))
-    except BaseException as error:
-        exit_if_forked_copy(pid, error)
-        answer = _Response(error=explained(error))
-    write_answer(out, answer, pid)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    answer_request(EvaluationRequest, evaluate_in_process)

@@ -21,11 +21,11 @@ from hpo_core.training.error_text import is_library_file
 from hpo_core.training.saved_state import is_generator, is_module, is_torch, state_of
 
 MOST_ITEMS = 1000
-"""A container with more items is judged by their number alone: it is data."""
+"""Maximum number of items of a container that are looked at; a larger one is data, judged by its size alone."""
 MOST_NESTED = 10 * MOST_ITEMS
-"""The same for a value with all containers inside it: further ones are judged by their number of items."""
+"""Maximum number of items of a value with all containers inside it; further ones are judged by their size."""
 MOST_BYTES = 1_000_000
-"""The same for arrays."""
+"""Maximum size in bytes of an array that is looked at."""
 MOST_OBJECTS = 5000
 """Number of objects that are looked into; it takes some milliseconds."""
 MOST_DEPTH = 10
@@ -91,7 +91,7 @@ def callable_only(value: Any) -> bool:
 
 
 def fingerprint(value: Any, saved: Saved) -> Hashable:
-    """Changes where the value does, apart from what is saved; O(its parameters), or O(1) for large data."""
+    """A fingerprint that changes where the value does, apart from what is saved; O(1) for large data."""
     return _print(value, saved, 0, [MOST_NESTED])
 
 
@@ -238,7 +238,7 @@ def _bookkeeping() -> frozenset[str]:
 
 
 def _global_generators() -> set[int]:
-    """Ids of those that are seeded and saved with every trial."""
+    """Ids of the global generators, which are seeded and saved with every trial."""
     found = {id(getattr(random, "_inst", None)), id(getattr(np.random.mtrand, "_rand", None))}
     torch = sys.modules.get("torch")
     if torch is not None:

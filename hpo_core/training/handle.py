@@ -21,7 +21,7 @@ from hpo_core.training.inherited_state import InheritedState, describe, initial_
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.rank_states import RANKS, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.ranks import Ranks
-from hpo_core.training.reported_metrics import Curve, check_required, real_number
+from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
@@ -54,7 +54,7 @@ class TrialHandle:
     """The trial's number in its study."""
     params: Params
     seed: int
-    """The generators of python, numpy and torch were seeded with it already."""
+    """Seed of the trial; the generators of python, numpy and torch were seeded with it already."""
     rank: int
     """Which rank of its gang this process is (``training.gang`` of the study), from 0; 0 without a gang."""
     world_size: int
@@ -95,7 +95,7 @@ class TrialHandle:
         self._tracked: dict[str, Any] = {}
         self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
-        self._curve = Curve()
+        self._curve = ReportedCurve()
         self._metrics: Metrics = {}
         self._saved: Checkpoint | None = None
         self._unit = job.unit
@@ -372,8 +372,7 @@ class TrialHandle:
                 self._curve.add(index + 1, evaluated)
             self.resource = index + 1
             if self.ranks is not None:
-                self.ranks.keep_alike()
-                self.warn(*self.ranks.same_gradients(last=self.resource == self.target))
+                self.warn(*self.ranks.end_step(last=self.resource == self.target))
             self._progress.step(self.resource)
             self._progress.end_unit()
         if self._passes.trains:

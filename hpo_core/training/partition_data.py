@@ -1,33 +1,40 @@
-"""What a unit of training sees of the data: the path of its partition, or what the study's loader made of it.
+"""Partitions of the data: which lie on this worker, and what a unit of training sees of them.
 
-A worker holds its partitions in memory once: the zygote loads them, and the children that it forks share the pages.
+A unit sees the path of its partition, or what the study's loader made of it. A worker holds loaded partitions in memory
+once: the zygote loads them, and the children that it forks share the pages. The worker itself looks at the files in the
+background, and says with its heartbeats which lie there.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.partition_file import FOLDER_VARIABLE, Signature, folder_here, signature_of
+from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile, Signature, folder_here, signature_of
 from hpo_core.model.trial import Metrics
+from hpo_core.partitioning.holdings import Holdings
 from hpo_core.training.objective import load_objective
 from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
 
+LOOK_SECONDS = 2.0
+"""Seconds after which the files are looked at again."""
+FIRST_SECONDS = 2.0
+"""Seconds that the answer of the first look is waited for."""
 _loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
 """Signature of the file and what was loaded, by (loader, path); the one used last is at the end."""
-
-
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
                    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
 """Errors of a file that is not there, or whose file system is not."""
 _OF_STORAGE = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
-"""Errors of them that nothing but files can have: reading an open one names no file."""
+"""Errors that only files can have, also where they name no file (reading an open one)."""
 
 
 class PartitionGoneError(ObjectiveError):
@@ -81,7 +88,7 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it came from or that it came up with."""
+    """The exception, its causes and contexts."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -107,7 +114,7 @@ def partition_data(request: JobRequest, name: str) -> Any:
     signature = signature_here(request, name)
     known = _loaded.get(key)
     if known is None or known[0] != signature:
-        load = find_loader(request.load, request.pythonpath)
+        load = load_objective(request.load, request.pythonpath, setting="data.load")
         unit = request.job.unit
         most = 1 if unit is None else unit.cached
         while len(_loaded) >= most:  # before the next one is loaded: it may need the room
@@ -137,18 +144,8 @@ def is_loaded(request: JobRequest) -> bool:
         return True  # the child says what is wrong
 
 
-def find_loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:
-    """The function that ``data.load`` names.
-
-    Raises:
-        SpecError: there is no such module or function.
-        ObjectiveError: its module cannot be imported.
-    """
-    return load_objective(name, pythonpath, setting="data.load")
-
-
 Evaluate = Callable[[Any], dict[str, Any]]
-"""Given a partition of the validation data, returns metrics of the model on it."""
+"""A function that returns metrics of the model on a partition of the validation data."""
 
 
 class PartitionPasses:
@@ -244,3 +241,130 @@ class PartitionPasses:
         """Check the file after a unit: nobody knows when a training function that gets the path has read it."""
         if self._request.job.unit is not None and not self._request.load:
             partition_path(self._request, name)
+
+
+Held = tuple[list[int], dict[str, str], int, bool]
+"""Places of the partitions that lie here; by name, why others that are here cannot be used; a number that is larger for
+each look, and each doubt, than for those before, also where this process is started again; and whether a partition is
+being read now, which may then count."""
+
+
+class _Watched:
+    """The partitions of one study."""
+
+    def __init__(self, folder: str, files: Sequence[PartitionFile]) -> None:
+        self.asked = folder, tuple(files)
+        self._places = {file.name: place for place, file in enumerate(files)}
+        self.holdings = Holdings(folder_here(folder, os.environ), files)
+        self._lock = threading.Lock()
+        self._changes = threading.Lock()
+        """Lock around changes of ``held``: a doubt must not be forgotten for a look that ends at the same moment."""
+        self._doubts = 0
+        self._looked = -float("inf")
+        self.held: tuple[list[int], dict[str, str], int] = ([], {}, 0)
+        self.known = threading.Event()
+        """Event that is set once the first look has ended."""
+
+    def look(self, *, only_if_old: bool = False) -> None:
+        """Look at the files now, unless another thread does."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if only_if_old and not self._is_old():  # another thread has looked since this one was started
+                return
+            while True:  # a file that was looked at may have been replaced since, and doubted
+                doubts = self._doubts
+                found = self.holdings.look()
+                with self._changes:
+                    if doubts != self._doubts:
+                        continue
+                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
+                    self._looked = time.monotonic()
+                self.known.set()
+                return
+        finally:
+            self._lock.release()
+
+    def look_soon(self) -> None:
+        """Have the files looked at in the background, where the last look is old."""
+        if self._is_old() and not self._lock.locked():
+            look = threading.Thread(
+                target=self.look, kwargs={"only_if_old": True}, name="look-at-partitions", daemon=True
+            )
+            look.start()
+
+    def _is_old(self) -> bool:
+        return time.monotonic() >= self._looked + LOOK_SECONDS
+
+    def doubt(self, name: str) -> int:
+        """Say no more that this one lies here, until it was read again; a look that goes on begins anew.
+
+        Returns:
+            The number of what is said from now on.
+        """
+        with self._changes:
+            self._doubts += 1
+            self.holdings.doubt(name)
+            places, problems, _ = self.held
+            self._say([place for place in places if place != self._places.get(name)], problems)
+            self._looked = -float("inf")
+            number = self.held[2]
+        self.look_soon()
+        return number
+
+    def _say(self, places: list[int], problems: dict[str, str]) -> None:
+        self.held = places, problems, max(self.held[2] + 1, time.time_ns())
+
+
+_watched: dict[str, _Watched] = {}
+"""Watched partitions by folder of their study."""
+
+
+def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
+    """Say from now on which of these files lie here.
+
+    The first look computes digests, which may take long: it goes on in the background, and nothing is said before it
+    has ended. Who asks again meanwhile, or later, does not make it begin anew.
+
+    Args:
+        study_folder: of the study, which tells studies apart.
+        folder: of the partitions, unless the environment of this process says otherwise.
+    """
+    watched = _watched.get(study_folder)
+    if watched is None or watched.asked != (folder, tuple(files)):
+        watched = _watched[study_folder] = _Watched(folder, files)
+    watched.look_soon()
+    watched.known.wait(FIRST_SECONDS)
+
+
+def held_partitions() -> dict[str, Held]:
+    """What lay here at the last look, by folder of the study. Returns at once."""
+    studies = dict(_watched)
+    for watched in studies.values():
+        watched.look_soon()
+    return {
+        folder: (*watched.held, watched.holdings.reading)
+        for folder, watched in studies.items()
+        if watched.known.is_set()
+    }
+
+
+def seen_signature(study_folder: str, name: str) -> Signature | None:
+    """The file that was looked at when a partition was said to lie here; None: nothing is known that it must be."""
+    watched = _watched.get(study_folder)
+    return None if watched is None else watched.holdings.signatures.get(name)
+
+
+def doubt_partition(study_folder: str, name: str) -> int:
+    """Note that a partition was gone, or another file: it counts again once it was read again.
+
+    Returns:
+        The number of what is said of the study's partitions from now on.
+    """
+    watched = _watched.get(study_folder)
+    return 0 if watched is None else watched.doubt(name)
+
+
+def forget_partitions(study_folder: str) -> None:
+    """Look no more for the partitions of a study."""
+    _watched.pop(study_folder, None)

@@ -26,7 +26,7 @@ from hpo_core.training.child.processes import HANGING, WAITED
 from hpo_core.training.request import RankPlace
 
 ARRIVAL_SECONDS = 1800.0
-"""How long a rank waits for the others, whose workers may import the objective, or be busy with other studies."""
+"""Seconds that a rank waits for the others, whose workers may import the objective, or be busy."""
 _LOOPBACK = "lo"
 _NO_GPU = "-"
 _LONGEST = 7 * 86_400.0
@@ -160,31 +160,26 @@ def gang_report(reports: Sequence[Report]) -> Report:
     Args:
         reports: of all ranks, by rank.
     """
-    usage = usage_of_ranks(reports)
-    started = min(report.started or report.ended for report in reports)
-    ended = max(report.ended for report in reports)
+    facts: dict[str, Any] = {
+        "started": min(report.started or report.ended for report in reports),
+        "ended": max(report.ended for report in reports),
+        "usage": usage_of_ranks(reports),
+    }
     failed = [(rank, report) for rank, report in enumerate(reports) if report.outcome not in RESULTS]
     if not failed:
-        return msgspec.structs.replace(reports[0], started=started, ended=ended, usage=usage)
+        return msgspec.structs.replace(reports[0], **facts)
     rank, cause = min(failed, key=lambda one: (_distance(one[1]), one[1].ended, one[0]))
-    if all(report.message == cause.message for report in reports):  # what they found together
-        return msgspec.structs.replace(cause, checkpoint=None, started=started, ended=ended, usage=usage)
-    others = [
-        f"rank {number}: {report.outcome.value}{': ' if report.message else ''}{report.message}"
-        for number, report in enumerate(reports)
-        if number != rank
-    ]
-    waits = cause.outcome is Outcome.HUNG and WAITED in cause.message
-    why = " All ranks wait for each other: not all of them make the same collective calls." if waits else ""
-    return msgspec.structs.replace(
-        cause,
-        message=f"Rank {rank} of {len(reports)}: {cause.message}{why}",
-        detail="\n".join(filter(None, (cause.detail, "The other ranks:", *others))),
-        checkpoint=None,
-        started=started,
-        ended=ended,
-        usage=usage,
-    )
+    if any(report.message != cause.message for report in reports):  # else it is what they found together
+        others = [
+            f"rank {number}: {report.outcome.value}{': ' if report.message else ''}{report.message}"
+            for number, report in enumerate(reports)
+            if number != rank
+        ]
+        waits = cause.outcome is Outcome.HUNG and WAITED in cause.message
+        why = " All ranks wait for each other: not all of them make the same collective calls." if waits else ""
+        facts["message"] = f"Rank {rank} of {len(reports)}: {cause.message}{why}"
+        facts["detail"] = "\n".join(filter(None, (cause.detail, "The other ranks:", *others)))
+    return msgspec.structs.replace(cause, checkpoint=None, **facts)
 
 
 def _distance(report: Report) -> int:

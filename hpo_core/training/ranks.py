@@ -49,7 +49,7 @@ class FirstGradients:
         """Whether enough was compared."""
 
     def add(self, gradients: Any) -> None:
-        """Take up those of one backward pass, a tensor; zeros and what is not finite say nothing of the data."""
+        """Add the gradients of one backward pass; zeros and values that are not finite say nothing of the data."""
         if self.judged or len(self._checksums) >= PASSES or gradients.is_sparse:
             return
         import torch
@@ -113,7 +113,7 @@ class Ranks:
         """Collective calls before those of the training function; None: this torch does not count them."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with how the training function used the gang.
+        """Warnings of how the training function used the gang.
 
         Raises:
             ObjectiveError: each rank has its own data, and they did not train on them together.
@@ -132,32 +132,27 @@ class Ranks:
         )
 
     def begin(self) -> None:
-        """The loop begins; each rank must call it."""
+        """Begin the loop; each rank must call it."""
         own = tree_digest(capture_all()).encode()
         self._alike = all(other == own for other in self.gather(own))
 
-    def keep_alike(self) -> None:
-        """Give ranks that began alike the random state of rank 0, between two steps, where they may have come apart.
+    def end_step(self, *, last: bool) -> tuple[str, ...]:
+        """Keep the ranks alike; a warning where all of them train on the same data. Each rank must call it.
 
-        Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
-        orders of the data after the first batch that has no equal parts.
+        Ranks that began alike get the random state of rank 0, where they may have come apart: dropout on a part of a
+        batch draws as much as the part is large. Without this, the ranks would draw different orders of the data after
+        the first batch that has no equal parts.
+
+        Args:
+            last: whether this was the last step of the job.
         """
         if self._alike and self._uneven:
             states = self.gather(tree_bytes(capture_all()))
             if self.rank:
                 restore_all(tree_of(states[0]))
             self._uneven = False
-
-    def same_gradients(self, *, last: bool) -> tuple[str, ...]:
-        """A warning where all ranks train on the same data, after the first steps; each rank must call it.
-
-        Args:
-            last: whether this was the last step of the job.
-        """
         found = self._gradients
-        if found is None or found.judged:
-            return ()
-        if not found.are_same(self.gather(found.encoded()), last=last):
+        if found is None or found.judged or not found.are_same(self.gather(found.encoded()), last=last):
             return ()
         return (
             f"the {self.size} ranks of the gang computed the same gradients: each trains on the same data, so "
@@ -198,7 +193,7 @@ class Ranks:
         return wrapped
 
     def shard(self, arrays: tuple[Any, ...], step: int) -> tuple[Any, ...]:
-        """This rank's part of each of them: equal parts in the order of ranks, or with one example more or less.
+        """This rank's part of each array: equal parts in the order of ranks, or with one example more or less.
 
         Raises:
             ObjectiveError: they have different lengths, the ranks were given different ones, or each rank has its own
@@ -260,7 +255,7 @@ class Ranks:
         self._within = False
 
     def reports(self, resource: int) -> None:
-        """Metrics of this resource are those of this rank's part of the latest batch, if they are of a part at all.
+        """Note that metrics of this resource are of this rank's part of the latest batch.
 
         Where each rank has its own data: of its part of all of them.
         """
@@ -290,7 +285,7 @@ class Ranks:
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
 
     def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
-        """Ranks whose random streams came apart would each train on a part of another order, unnoticed."""
+        """Refuse batches that differ between ranks: each would train on a part of another order, unnoticed."""
         own = b"%d/%d" % (count, _checksum(arrays))
         told = self.gather(own)
         other = next((rank for rank, one in enumerate(told) if one != told[0]), None)

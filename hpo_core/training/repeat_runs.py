@@ -81,7 +81,7 @@ def _with_totals(report: Report, reports: Sequence[Report]) -> Report:
 
 
 def usage_of_repeats(reports: Sequence[Report]) -> UsageField:
-    """Peaks are the largest of all repeats; means are over all of their time. Not set where none was measured.
+    """Usage of all repeats: their largest peaks, and means over all of their time; not set where none was measured.
 
     Start-up, and the seconds of a unit, are sums: so they add up to the time that the job takes.
     """

@@ -38,7 +38,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def check_required(request: JobRequest, metrics: Metrics) -> None:
-    """Refuse what a study cannot judge.
+    """Refuse metrics that lack an objective or a constraint of the study.
 
     Raises:
         ObjectiveError: an objective or a constraint of the study is missing.
@@ -67,7 +67,7 @@ def check_required(request: JobRequest, metrics: Metrics) -> None:
 _MAX_POINTS = 64 * CURVE_POINTS
 
 
-class Curve:
+class ReportedCurve:
     """Points by ascending resource; metrics reported at the same resource merge into one point."""
 
     def __init__(self) -> None:

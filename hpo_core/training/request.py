@@ -28,7 +28,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def one_node(self) -> bool:
-        """Whether all ranks are on one computer, so that nothing need be heard outside of it."""
+        """Whether all ranks are on one computer, so that nothing need listen outside of it."""
         return self.local_size == self.size
 
 
@@ -40,13 +40,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: str
     """Training function as ``package.module:function``."""
     metric: str
-    """Must be reported at the target, unless ``required`` says otherwise."""
+    """Name of the first objective; must be reported at the target, unless ``required`` says otherwise."""
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
     repeats: int = 1
     """Seed repeats that the job trains (:mod:`hpo_core.model.seed_repeats`)."""
     repeat: int | None = None
-    """The one that this request is for, ``seed`` then being its own; None: all of them, or a study without repeats."""
+    """Number of the repeat that this request is for, with its own ``seed``; None: all, or a study without repeats."""
     parts: tuple[Checkpoint, ...] = ()
     """Checkpoints of all repeats: nothing is trained, they become one."""
     best: int = 0
@@ -78,9 +78,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     partition_folder: str = ""
     """Folder of the data's partitions, unless the worker's environment names another; empty: models do not hop."""
     partitions: tuple[str, ...] = ()
-    """Names of those that the attempt trains on in each epoch: the one of its unit, or all of them."""
+    """Names of the partitions that the attempt trains on in each epoch: the one of its unit, or all."""
     validation: tuple[str, ...] = ()
-    """Names of those that it evaluates the model on."""
+    """Names of the partitions that it evaluates the model on."""
     weights: tuple[float, ...] = ()
     """Weights of the partitions of validation: numbers of examples, or ones."""
     signature: Signature | None = None
@@ -88,7 +88,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
-    """Which rank of a gang this is; None: it trains alone."""
+    """The rank of a gang that this is; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     portion: Portion | None = None
@@ -158,26 +158,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         return paths.HOPS if hops else self.checkpoint_base
 
 
-# made at import: msgspec (0.22, too) crashes where two threads are the first to decode a type
-_requests = msgspec.msgpack.Decoder(JobRequest)
-_reports = msgspec.msgpack.Decoder(Report)
-
-
-def encode_request(request: JobRequest) -> bytes:
-    """Encode as MessagePack, which keeps every float exact."""
-    return msgspec.msgpack.encode(request)
-
-
-def decode_request(data: bytes) -> JobRequest:
-    """Inverse of :func:`encode_request`."""
-    return _requests.decode(data)
-
-
-def encode_report(report: Report) -> bytes:
-    """Encode as MessagePack, which keeps NaN and infinite metrics."""
-    return msgspec.msgpack.encode(report)
-
-
-def decode_report(data: bytes) -> Report:
-    """Inverse of :func:`encode_report`."""
-    return _reports.decode(data)
+# MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)
+# crashes where two threads are the first to decode a type
+encode_request = encode_report = msgspec.msgpack.encode
+decode_request = msgspec.msgpack.Decoder(JobRequest).decode
+decode_report = msgspec.msgpack.Decoder(Report).decode

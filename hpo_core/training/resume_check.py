@@ -28,7 +28,7 @@ from hpo_core.training.saved_state import is_torch
 from hpo_core.training.untracked_state import merged_warnings
 
 PARTS_SHOWN = 3
-"""A difference names so many of its parts."""
+"""Number of parts that a difference names."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str,
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """One for each name whose states differ."""
+    """The differences between two states, one for each name."""
     found = []
     for name in [*one, *(name for name in other if name not in one)]:
         if name not in one or name not in other:
@@ -123,13 +123,13 @@ LENGTHS = (27, 9, 3)
 RESUMES = (1, 3, 9)
 """Steps after which a training is resumed, as in successive halving."""
 SECONDS = 60.0
-"""What all trainings of a longer check may be expected to take."""
+"""Seconds that all trainings of a longer check may be expected to take."""
 GENERATORS = "random generators"
 """The name of the global generators among the differences."""
 
 
 class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a check."""
+    """Result of a check."""
 
     tracked: tuple[str, ...]
     """Names of tracked objects."""
@@ -142,7 +142,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     """What the training loop changes that is not tracked."""
     steps: int = 3
-    """To which it was trained."""
+    """Step to which it was trained."""
     at: tuple[int, ...] = (1,)
     """Steps after which it was resumed."""
     step_seconds: float = 0.0
@@ -155,7 +155,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """The same bits, from objects that are tracked, and nothing else changed that a later step could need."""
+        """Whether the bits are the same, objects are tracked, and nothing else changed that a later step could need."""
         return self.same_bits and bool(self.tracked) and not self.warnings
 
     @property

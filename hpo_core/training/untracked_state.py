@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _PLAIN_LINE = re.compile(r"(?P<names>[\w., ]+?) changes? in the loop and (is|are) not tracked\. If later steps or rep")
 _ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
 WARNINGS_MOST = 20
-"""An attempt warns of so many things at most."""
+"""Maximum number of warnings of an attempt."""
 _OURS = "hpo_core"
 _LOADER = "utils.data.DataLoader"
 
@@ -139,18 +139,11 @@ class LoopWatch:
             return False
         if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
             return False
-        if (
-            is_plain(value)
-            or is_iterator(value)
-            or is_generator(value)
-            or is_torch(value, _LOADER)
-            or isinstance(value, Mapping | list | set)
-            or hasattr(type(value), "__array__")
-        ):
-            return True
         if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
-        return is_known_object(value)
+        if is_plain(value) or isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__"):
+            return True
+        return is_iterator(value) or is_generator(value) or is_torch(value, _LOADER) or is_known_object(value)
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:

@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.security.masking import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
+from hpo_core.training.error_text import explained
 
 
 def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -> None:
@@ -46,41 +50,72 @@ def flush_streams() -> None:
             stream.flush()
 
 
-def write_answer(file: Path, answer: Any, original_pid: int) -> None:
-    """Write what this process was asked for, whole or not at all; a copy that user code forked ends here instead."""
-    exit_if_forked_copy(original_pid)
-    side = file.with_suffix(".part")
-    side.write_bytes(msgspec.msgpack.encode(answer))
-    side.replace(file)
+class _Answer(msgspec.Struct, frozen=True):
+    result: Any = None
+    error: str = ""
 
 
-def run_in_process(module: str, request: bytes, folder: Path, timeout: float | None) -> tuple[int | None, bytes, str]:
-    """Run a module that runs user code: it reads a request and writes its answer to the file it is given.
+def ask_process(module: str, request: msgspec.Struct, result: Any, *, timeout: float | None, what: str) -> Any:
+    """Run a module whose :func:`answer_request` runs user code, in a process without our credentials.
 
     Its output goes to a file: a subprocess (of a data loader, say) could keep a pipe open for as long as it lives.
     What it started ends with it.
 
-    Returns:
-        Its exit code (None where it took too long), its answer (empty where it gave none), the end of its output.
+    Args:
+        result: type of the answer.
+        timeout: seconds; None: no limit.
+        what: what it does, for the error: ``Evaluation by lab:evaluate``.
+
+    Raises:
+        ObjectiveError: the user's code raised, or its process died or took too long.
     """
-    asked, out, tag = folder / "request", folder / "answer", uuid.uuid4().hex
-    asked.write_bytes(request)
-    with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(out)],
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            env=without_private_settings(os.environ) | {TAG_VARIABLE: tag},
-            start_new_session=True,
-        )
+    with tempfile.TemporaryDirectory(prefix="hpo-process-", ignore_cleanup_errors=True) as name:
+        asked, out, output = (Path(name) / part for part in ("request", "answer", "log"))
+        asked.write_bytes(msgspec.msgpack.encode(request))
+        tag = uuid.uuid4().hex
+        with asked.open("rb") as stdin, output.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(out)],
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                env=without_private_settings(os.environ) | {TAG_VARIABLE: tag},
+                start_new_session=True,
+            )
+        ended = f"took longer than {timeout or 0:g} s. Raise the limit, or use fewer data"
+        try:
+            ended = f"ended with code {process.wait(timeout)} and no answer. Run the function by hand on one checkpoint"
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            kill_tagged(tag)
+        if not out.exists():
+            raise ObjectiveError(f"{what} {ended}. Its output ended:\n{log_tail(output)}")
+        answer = msgspec.msgpack.decode(out.read_bytes(), type=_Answer)
+    if answer.error:
+        raise ObjectiveError(f"{what} failed: {answer.error}")
+    return msgspec.convert(answer.result, result)
+
+
+def answer_request(request: Any, answer: Callable[[Any], Any]) -> None:
+    """The main function of a module that :func:`ask_process` runs.
+
+    The answer is written whole or not at all; a copy that user code forked ends before it.
+
+    Args:
+        request: type of what is read from standard input.
+        answer: makes the result, of plain values.
+    """
+    out, pid = Path(sys.argv[1]), os.getpid()
     try:
-        code: int | None = process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        kill_tagged(tag)
-    return code, out.read_bytes() if out.exists() else b"", log_tail(folder / "log")
+        found = _Answer(answer(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=request)))
+    except BaseException as error:
+        exit_if_forked_copy(pid, error)
+        found = _Answer(error=explained(error))
+    exit_if_forked_copy(pid)
+    side = out.with_suffix(".part")
+    side.write_bytes(msgspec.msgpack.encode(found))
+    side.replace(out)

@@ -24,11 +24,11 @@ from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
 MISSES = 3
-"""A device that did not answer so many times in a row is gone; drivers leave single questions unanswered."""
+"""Number of looks in a row without an answer after which a device is gone; drivers miss single questions."""
 CPU = "CPU"
 """Architecture of a computer whose processors are shared."""
 _COST = 0.05
-"""Share of the time that may go into asking what a process shares with others: about 1 ms for 100 MB."""
+"""Part of the time that may go into asking what a process shares with others: about 1 ms for 100 MB."""
 _parts: dict[int, tuple[float, float]] = {}
 """When to ask again, and what part of its memory is its own, by process id."""
 _DEVICE_FILES = Path("/dev")
@@ -75,7 +75,7 @@ class DeviceWatch:
             self.look()
 
     def look(self) -> None:
-        """Look now. Whatever goes wrong is a look at which no device answered."""
+        """Look now; where anything goes wrong, no device answered."""
         found: Facts = {}
         try:
             found, self.problem = self._found()
@@ -198,7 +198,7 @@ def computer(own: Own) -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """What the kernel called its start: tells computers of one name apart, and is the same in all containers of one."""
+    """The kernel's id of its start: tells computers of one name apart, and is the same in all containers of one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

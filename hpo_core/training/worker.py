@@ -14,8 +14,7 @@ from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.held_partitions import doubt_partition, seen_signature
-from hpo_core.training.partition_data import signature_here
+from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices, watch_devices
 
@@ -191,7 +190,7 @@ limit_job = _pool.limit
 prepare_worker = _pool.prepare
 usages = _pool.usages
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
-"""How a unit ends that may not have failed for its partition."""
+"""Outcomes of a unit that say nothing of its partition."""
 _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 

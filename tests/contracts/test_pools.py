@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from hpo_core.execution.pool_seat import LEASE_SECONDS, PoolSeat, Terms
-from hpo_core.journal.pools import Change, MemoryPools, PoolRow, Pools, pools_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import open_journal
-from hpo_core.model.devices.pool_member import Member, Wish
+from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
+from hpo_core.pool.store import Change, MemoryPools, PoolRow, Pools, pools_of
 
 Open = Callable[[], Journal]
 SLOTS = 8
@@ -48,13 +48,17 @@ def members(pools: Pools) -> dict[str, Member]:
     return {row.study: row.member for row in pools.all() if row.member is not None}
 
 
+def held(pools: Pools) -> dict[str, int]:
+    return {row.study: len(row.grant.held) for row in pools.all() if row.member is not None}
+
+
 def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_again: Open) -> None:
     pools = pools_of(open_again())
     assert pools.all() == pools.look("p", "a") == []
     for name in ("a", "b"):
-        seat_of(pools, name).exchange(0.0, seen=SLOTS, used=0, busy=0)
+        seat_of(pools, name).exchange(0.0, Use(SLOTS, 0, 0))
     again = pools_of(RetryingJournal(open_again()))
-    assert {name: member.held for name, member in members(again).items()} == {"a": 8, "b": 0}
+    assert held(again) == {"a": 8, "b": 0}
     again.say("p", "a", Wish(weight=3.0))
     again.say("p", "a", Wish(priority=2))
     again.say("p", "never-ran", Wish(weight=2.0))
@@ -65,7 +69,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     rows = {row.study: row for row in pools.all()}
     assert rows["a"].wish == Wish(weight=3.0, priority=2)
     seat = seat_of(pools, "a", owner="a-2")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
     assert (seat.mine.weight, seat.mine.priority) == (3.0, 2)
     assert [row.study for row in pools.look("p", "b")] == ["a", "b"]
     assert pools.look("another pool", "b") == []
@@ -73,7 +77,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
 
 def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_again: Open) -> None:
     failures: list[str] = []
-    held: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     together = threading.Barrier(3)
 
     def control(name: str, weight: float) -> None:
@@ -85,10 +89,16 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
             def decide_and_judge(rows: Sequence[PoolRow]) -> Change | None:
                 decided = decide(rows)
                 if decided is not None:
-                    now = {row.study: row.member.held for row in rows if row.member is not None}
-                    now[study] = decided.mine.held
-                    if sum(now.values()) > SLOTS:
+                    now = {row.study: row.grant.held for row in rows if row.member is not None}
+                    now |= {study: grant.held for study, grant in decided.grants.items()}
+                    names = [name for held in now.values() for name in held]
+                    if len(names) > SLOTS or len(set(names)) < len(names):
                         failures.append(f"{name}: {now}")
+                    failures.extend(
+                        f"{name} took from {row.study} what this one holds: {now}"
+                        for row in rows
+                        if row.study != study and not set(row.grant.held) <= set(now[row.study])
+                    )
                 return decided
 
             change(pool, study, decide_and_judge)
@@ -97,9 +107,9 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         try:
             for moment in range(30):
                 together.wait(600)
-                used = seat.allowed(float(moment)) if moment % 3 else 0  # jobs end now and then
-                seat.exchange(float(moment), seen=SLOTS, used=used, busy=used)
-                held.setdefault(name, []).append(seat.mine.held)
+                used = len(seat.open(float(moment))) if moment % 3 else 0  # jobs end now and then
+                seat.exchange(float(moment), Use(SLOTS, used, used))
+                found.setdefault(name, []).append(len(seat.grant.held))
         except BaseException as error:
             failures.append(repr(error))
 
@@ -111,7 +121,7 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
     for thread in threads:
         thread.join(600)
     assert failures == []
-    assert all(max(found) > 0 for found in held.values()) and len(held) == 3
+    assert all(max(counts) > 0 for counts in found.values()) and len(found) == 3
 
 
 @pytest.mark.parametrize(
@@ -120,12 +130,12 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         "",
         "no JSON",
         "[]",
-        '{"study": "x", "demand": -5, "held": -5}',
-        '{"study": "x", "held": 99999999999999999999}',
+        '{"study": "x", "demand": -5}',
+        '{"study": "x", "demand": 99999999999999999999}',
         '{"study": "x", "weight": 1e308, "demand": 8}',
         '{"study": "x", "weight": "much"}',
         '{"study": "x", "priority": 4000, "demand": 8}',
-        '{"study": "someone else", "held": 8}',
+        '{"study": "someone else", "demand": 8}',
         '{"study": "x", "waited": NaN}',
         '{"study": "x", "stated": 0}',
         "[" * 100_000,
@@ -137,12 +147,12 @@ def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
     with sqlite3.connect(tmp_path / "journal.db") as database:
-        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, ?)", (body, body))
+        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, ?, ?)", (body, body, body))
     for moment in range(1, 10):
-        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
-    assert seat.allowed(9.0) == 8 and seat.others == []
+        seat.exchange(float(moment), Use(SLOTS, 8, 8))
+    assert len(seat.open(9.0)) == 8 and seat.others == []
     assert members(pools).keys() == {"mine"}
 
 
@@ -151,38 +161,39 @@ def test_a_row_of_a_name_that_no_study_can_have_is_nobodys(tmp_path: Path, name:
     """Names of the others are shown in the terminal, in Prefect, and in messages of the journal."""
     pools = pools_of(open_journal(tmp_path / "journal.db"))
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
     with sqlite3.connect(tmp_path / "journal.db") as database:
-        body = json.dumps({"study": name, "demand": 8, "held": 8})
-        database.execute("INSERT INTO hpo_pools VALUES ('p', ?, 1, ?, '')", (name, body))
-    seat.exchange(1.0, seen=SLOTS, used=8, busy=8)
-    seat.exchange(9.0, seen=SLOTS, used=8, busy=8)
+        body, has = json.dumps({"study": name, "demand": 8}), json.dumps({"held": ["0", "1"]})
+        database.execute("INSERT INTO hpo_pools VALUES ('p', ?, 1, ?, ?, '')", (name, body, has))
+    seat.exchange(1.0, Use(SLOTS, 8, 8))
+    seat.exchange(9.0, Use(SLOTS, 8, 8))
     assert seat.others == [] and members(pools).keys() == {"mine"}
 
 
 def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_the_lease(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
-    planted = Member(study="x", owner="nobody", demand=1_000_000, held=1_000_000, priority=100, weight=1000.0)
-    pools.change("p", "x", lambda rows: Change(planted))
+    planted = Member(study="x", owner="nobody", demand=1_000_000, seen=SLOTS, priority=100, weight=1000.0)
+    everything = Grant(held=tuple(str(number) for number in range(4_096)))
+    pools.change("p", "x", lambda rows: Change(planted, {"x": everything}))
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
-    assert seat.allowed(0.0) == 0
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
+    assert len(seat.open(0.0)) == 0
     for moment in range(1, int(LEASE_SECONDS) + 4):
-        seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
-    assert seat.allowed(moment) == 8
+        seat.exchange(float(moment), Use(SLOTS, 0, 0))
+    assert len(seat.open(moment)) == 8
     assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
 
 
 def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     seat = seat_of(pools_of(journal), "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
     with sqlite3.connect(tmp_path / "journal.db") as database:
-        body = '{"study": "x", "demand": 8, "held": 8, "of_a_later_version": 1}'
-        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, '')", (body,))
+        body = '{"study": "x", "demand": 8, "of_a_later_version": 1}'
+        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, '{\"held\": [\"0\"]}', '')", (body,))
     for moment in range(1, int(LEASE_SECONDS) + 6):
-        seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
+        seat.exchange(float(moment), Use(SLOTS, 0, 0))
     assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
@@ -194,16 +205,16 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     seat, other = seat_of(pools, "mine"), seat_of(pools, "other")
     for moment in range(5):
         for one in (seat, other):
-            one.exchange(float(moment), seen=SLOTS, used=0, busy=one.allowed(float(moment)))
-    assert (seat.allowed(4.0), other.allowed(4.0)) == (4, 4)
+            one.exchange(float(moment), Use(SLOTS, 0, len(one.open(float(moment)))))
+    assert (len(seat.open(4.0)), len(other.open(4.0))) == (4, 4)
     planted = msgspec.structs.replace(seat.mine, owner="somebody:\x1b[31m:1", beat=seat.mine.beat + 1)
     pools_of(open_again()).change("p", "mine", lambda rows: Change(planted))
     allowed = {}
     for moment in range(5, 40):
         for one in (seat, other):
-            one.exchange(float(moment), seen=SLOTS, used=0, busy=one.allowed(float(moment)))
-        allowed[moment] = seat.allowed(float(moment))
-        assert seat.allowed(float(moment)) + other.allowed(float(moment)) <= SLOTS
+            one.exchange(float(moment), Use(SLOTS, 0, len(one.open(float(moment)))))
+        allowed[moment] = len(seat.open(float(moment)))
+        assert len(seat.open(float(moment))) + len(other.open(float(moment))) <= SLOTS
     back = min(moment for moment, slots in allowed.items() if slots)
     assert not any(slots for moment, slots in allowed.items() if moment < back)
     assert LEASE_SECONDS < back - 5 <= LEASE_SECONDS + 2
@@ -217,25 +228,25 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
 def test_a_row_that_another_controller_keeps_alive_is_left_to_it(open_again: Open) -> None:
     pools = pools_of(open_again())
     mine, successor = seat_of(pools, "s"), seat_of(pools, "s", owner="s-2")
-    mine.exchange(0.0, seen=SLOTS, used=0, busy=8)
+    mine.exchange(0.0, Use(SLOTS, 0, 8))
     for moment in range(1, 60):
-        successor.exchange(float(moment), seen=SLOTS, used=0, busy=8)
-        mine.exchange(float(moment), seen=SLOTS, used=0, busy=8)
+        successor.exchange(float(moment), Use(SLOTS, 0, 8))
+        mine.exchange(float(moment), Use(SLOTS, 0, 8))
         if moment > 2:  # alone it looks every two seconds
-            assert (mine.allowed(float(moment)), successor.allowed(float(moment))) == (0, 8)
+            assert (len(mine.open(float(moment))), len(successor.open(float(moment)))) == (0, 8)
     for moment in range(60, 85):  # it was killed
-        mine.exchange(float(moment), seen=SLOTS, used=0, busy=8)
-    assert mine.allowed(84.0) == 8
+        mine.exchange(float(moment), Use(SLOTS, 0, 8))
+    assert len(mine.open(84.0)) == 8
 
 
 def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     seat = seat_of(pools_of(journal), "alone")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)  # makes the table
+    seat.exchange(0.0, Use(SLOTS, 0, 0))  # makes the table
     statements: list[str] = []
     sa.event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     for tenth in range(1, 1200):
-        seat.exchange(tenth / 10, seen=SLOTS, used=8 - tenth % 3, busy=8 - tenth % 3)
+        seat.exchange(tenth / 10, Use(SLOTS, 8 - tenth % 3, 8 - tenth % 3))
     assert 0 < len(statements) <= 120, len(statements)
     writes = [statement for statement in statements if statement.startswith("UPDATE")]
     assert len(writes) <= 120 / 5 + 1
@@ -255,15 +266,15 @@ class Failing(MemoryPools):
 def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:
     pools = Failing()
     seat = seat_of(pools, "s")
-    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    seat.exchange(0.0, Use(SLOTS, 0, 0))
     pools.fails = True
     for moment in range(1, 40):
-        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
-        assert seat.allowed(float(moment)) == (8 if moment <= LEASE_SECONDS else 0)
+        seat.exchange(float(moment), Use(SLOTS, 8, 8))
+        assert len(seat.open(float(moment))) == (8 if moment <= LEASE_SECONDS else 0)
     assert len(caplog.records) == 1 and "cannot be read or written" in caplog.text
     pools.fails = False
-    seat.exchange(41.0, seen=SLOTS, used=8, busy=8)
-    assert seat.allowed(41.0) == 8
+    seat.exchange(41.0, Use(SLOTS, 8, 8))
+    assert len(seat.open(41.0)) == 8
 
 
 def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
@@ -276,8 +287,8 @@ def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
     for moment in range(30):
         for seat in seats:
             name = seat.terms.study
-            seat.exchange(float(moment), seen=SLOTS, used=used[name], busy=used[name])
+            seat.exchange(float(moment), Use(SLOTS, used[name], used[name]))
             used[name] = min(used[name], 1)  # jobs end
-            used[name] = max(used[name], seat.allowed(float(moment)))
+            used[name] = max(used[name], len(seat.open(float(moment))))
     assert sum(used.values()) == 4
     assert all(used.values())

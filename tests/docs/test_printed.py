@@ -20,9 +20,9 @@ from optuna.trial import TrialState, create_trial
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
-from hpo_core.journal.pools import Change, pools_of
 from hpo_core.journal.sql import current_owner
-from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.devices.pool_member import Grant, Member
+from hpo_core.pool.store import Change, pools_of
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import DIGEST_TAG
 from hpo_flows.command import app
@@ -185,16 +185,17 @@ def test_optuna_import_says_what_is_written(tmp_path: Path) -> None:
     check(shown, done.stdout)
 
 
-def shared(home: Path, pool: str, *members: Member) -> None:
-    """Studies of these names, driven by this process, and what they published in a pool."""
+def shared(home: Path, pool: str, members: dict[Member, tuple[str, ...]]) -> None:
+    """Studies driven by this process, with what they say in a pool and what they hold there."""
     journal = Home(home).open_journal()
-    for member in members:
+    for member, held in members.items():
         cluster = {"kind": "address", "address": member.cluster} if member.cluster else {"kind": "local"}
         name = {} if member.cluster else {"pool": "gpu"}
         spec = make_spec(study=member.study, cluster=cluster, share={"weight": member.weight, **name})
         Study.create(spec, journal)
         journal.claim(member.study, current_owner(), time.time())
-        pools_of(journal).change(pool, member.study, lambda _, mine=member: Change(mine))
+        change = Change(member, {member.study: Grant(held=held)})
+        pools_of(journal).change(pool, member.study, lambda _, change=change: change)
     journal.close()
 
 
@@ -203,20 +204,25 @@ def slots(*numbers: int) -> tuple[str, ...]:
 
 
 def slot_pool(home: Path) -> None:
-    common: dict[str, Any] = {"one_cluster": True, "cluster": "tcp://10.0.0.5:8786", "seen": 8, "kind": "worker slot"}
+    common: dict[str, Any] = {
+        "cluster": "tcp://10.0.0.5:8786",
+        "seen": 8,
+        "kind": "worker slot",
+        "usable": slots(*range(8)),
+    }
     held = {"a": slots(0, 1, 2), "b": slots(3, 4), "c": slots(5, 6, 7)}
-    more: dict[str, dict[str, Any]] = {"c": {"wants": slots(0, 1, 2, 3, 4), "waited": 5.0, "weight": 2.0}}
-    shared(home, "tcp://10.0.0.5:8786", *(
-        Member(study=name, demand=8, held=len(mine), used=len(mine), devices=mine, **common, **more.get(name, {}))
-        for name, mine in held.items()
-    ))  # fmt: skip
+    more: dict[str, dict[str, Any]] = {"c": {"waited": 5.0, "weight": 2.0}}
+    shared(home, "tcp://10.0.0.5:8786", {
+        Member(study=name, demand=8, **common, **more.get(name, {})): mine for name, mine in held.items()
+    })  # fmt: skip
 
 
 def device_pool(home: Path) -> None:
     held = {"a": ("GPU-0",), "b": ("GPU-1",)}
-    shared(home, "gpu on node7, whole devices", *(
-        Member(study=name, demand=2, held=1, used=1, seen=2, kind="device", devices=mine) for name, mine in held.items()
-    ))  # fmt: skip
+    shared(home, "gpu on node7, whole devices", {
+        Member(study=name, demand=2, seen=2, kind="device", usable=("GPU-0", "GPU-1")): mine
+        for name, mine in held.items()
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "pool"), [("a", device_pool), ("c", slot_pool)])

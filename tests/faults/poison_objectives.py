@@ -91,9 +91,9 @@ def endless_messages(trial):
 
 def somebody_elses_report(trial):
     from hpo_core.model.trial import Outcome, Report
-    from hpo_core.training.child.messages import Done, _encoder
+    from hpo_core.training.child.messages import Finished, _encoder
 
-    body = _encoder.encode(Done(Report(trial=999, attempt=999, outcome=Outcome.COMPLETED, metrics={"loss": 0.0})))
+    body = _encoder.encode(Finished(Report(trial=999, attempt=999, outcome=Outcome.COMPLETED, metrics={"loss": 0.0})))
     _write_to_all(len(body).to_bytes(4, "little") + body)
     time.sleep(60)
 

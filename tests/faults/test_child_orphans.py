@@ -12,8 +12,8 @@ import pytest
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.training import cancel_job, close_all, decode_report, encode_request, train_job
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.worker import cancel_job, close_all, train_job
 
 ROOT = Path(__file__).parents[2]
 OBJECTIVES = str(ROOT / "tests/training")
@@ -56,7 +56,7 @@ def pids(folder, trial=4):
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_children_of_a_killed_worker_end(tmp_path, end):
     (tmp_path / "request").write_bytes(encode_request(request_for(tmp_path)))
-    code = "import sys; from hpo_core.training import train_job; train_job(open(sys.argv[1], 'rb').read())"
+    code = "import sys; from hpo_core.training.worker import train_job; train_job(open(sys.argv[1], 'rb').read())"
     worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "request")], cwd=ROOT)
     try:
         assert wait_for(lambda: len(pids(tmp_path)) == 2)

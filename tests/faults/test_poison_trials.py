@@ -16,7 +16,7 @@ from hpo_core import Study
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.replay.audit import audit
-from hpo_core.training import Trainer
+from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
 from tests.faults.test_real_study import Real

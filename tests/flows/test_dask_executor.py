@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.execution.pool_seat import PoolSeat, Terms
-from hpo_core.journal.pools import MemoryPools
+from hpo_core.pool.seat import PoolSeat, Terms, Use
+from hpo_core.pool.store import MemoryPools
 from hpo_core.testing.executor_contract import ExecutorContract
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
@@ -26,11 +26,11 @@ def test_what_is_held_for_a_time_is_lost_while_the_machine_sleeps(
         make_spec(objective="tests.flows.objectives:good", cluster={"kind": "local"}), str(tmp_path)
     )
     seat = PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Claiming())
-    seat.exchange(executor.now(), seen=8, used=0, busy=0)
-    assert seat.allowed(executor.now()) == 8
+    seat.exchange(executor.now(), Use(8, 0, 0))
+    assert len(seat.open(executor.now())) == 8
     awake = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda clock: awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME))
-    assert seat.allowed(executor.now()) == 0
+    assert len(seat.open(executor.now())) == 0
     began = time.monotonic()
     executor.wait(Inbox(), executor.now() + 0.05)
     assert 0.04 < time.monotonic() - began < 60

@@ -18,9 +18,9 @@ import yaml
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.journal.pools import pools_of
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.pool.store import pools_of
 from hpo_core.replay.audit import audit
 from tests.flows.packed_runs import most_at_once
 
@@ -84,8 +84,8 @@ def test_two_packed_studies_take_turns_on_one_device(tmp_path: Path) -> None:
     try:
         while any(process.poll() is None for process in processes.values()):
             assert time.monotonic() < began + LIMIT
-            members = [row.member for row in pools_of(journal).all() if row.member is not None]
-            held = [device for member in members for device in member.devices]
+            members = [row for row in pools_of(journal).all() if row.member is not None]
+            held = [device for row in members for device in row.grant.held]
             assert len(held) == len(set(held)) <= 1, held
             together += len(members) == 2
             time.sleep(0.25)

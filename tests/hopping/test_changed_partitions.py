@@ -20,7 +20,7 @@ from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.partitioning import with_partitions
-from hpo_core.training import held_partitions as here
+from hpo_core.training import partition_data as here
 from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import close_idle, prepare_worker, train_job

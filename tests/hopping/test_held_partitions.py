@@ -13,7 +13,7 @@ import pytest
 
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning.holdings import Held, Holdings
-from hpo_core.training import held_partitions as here
+from hpo_core.training import partition_data as here
 
 FILES = [PartitionFile(name="part-0.npz"), PartitionFile(name="part-1.npz")]
 

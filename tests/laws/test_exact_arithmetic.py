@@ -15,7 +15,7 @@ from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.placement.demands.known_need import KnownNeeds
 from hpo_core.placement.scaling.speedups import kappa
-from hpo_core.placement.shares.water_filling import JUST_BEGUN, Claim, divide, ideal_shares
+from hpo_core.pool.division import JUST_BEGUN, Claim, divide, ideal_shares
 from hpo_core.search.evolution import Parents, TrialSession
 from hpo_core.search.method import Sample
 from hpo_core.search.rungs import Ladder

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core.journal.pools import MemoryPools
 from hpo_core.model.rng import Stream
+from hpo_core.pool.store import MemoryPools
 from hpo_core.report.hop_lanes import units_of
 from hpo_core.report.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.series import Series, read_series

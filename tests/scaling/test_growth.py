@@ -12,7 +12,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Outcome
-from hpo_core.placement.shares import Claim, divide
+from hpo_core.pool.division import Claim, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation

@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.training import Trainer
+from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
 

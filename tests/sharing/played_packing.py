@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpo_core.execution.by_name.joining import join_pool
+import msgspec
+
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.packed_placing import PlacementWriter, placer_of
-from hpo_core.execution.pool_seat import Terms
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
+from hpo_core.pool.executor import join_pool
+from hpo_core.pool.seat import DEVICES, Terms
+from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec
@@ -68,10 +70,9 @@ class PackedPlayer:
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         placer = placer_of(self.study)
-        self.executor = join_pool(
-            self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict, settle=0.0
-        )
+        self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict)
         self.seat = self.executor.seat
+        self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)
         self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
         self.stopped = False
         self.died = float("inf")
@@ -133,7 +134,7 @@ class PlayedDevices:
             active = [player for player in self.players if self.now > player.begins and not player.ended]
             for player in active:
                 player.device_seconds += STEP * player.executor.used
-            held = [name for player in active if not player.stopped for name in player.seat.mine.devices]
+            held = [name for player in active if not player.stopped for name in player.seat.grant.held]
             assert len(held) == len(set(held)), f"{held} at {self.now}"
 
     def check(self) -> None:

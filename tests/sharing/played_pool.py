@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.pool_seat import PoolSeat, Terms
-from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.journal.pools import Pools
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
+from hpo_core.placement.slots import Slots
+from hpo_core.pool.executor import join_pool
+from hpo_core.pool.seat import Terms
+from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
 
@@ -55,8 +56,9 @@ class Player:
             objectives=[metric.name for metric in spec.objectives],
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        self.seat = PoolSeat(pools, Terms(**given), self.study)
-        self.executor = PooledExecutor(self.inner, self.seat)
+        given["shared_cluster"] = False
+        self.executor = join_pool(self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=dict)
+        self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
         self.stopped = False
         self.held_seconds = 0.0
@@ -105,11 +107,11 @@ class PlayedPool:
         self.most_used = max(self.most_used, used)
         if judged:
             assert used <= self.slots, f"{used} slots are used at {self.now}"
-            held = sum(player.seat.mine.held for player in active if not player.stopped)
+            held = sum(len(player.seat.grant.held) for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
             waiting = [each.job.demand.slots for each in player.executor._waiting[:1]]
-            room = player.seat.allowed(player.clock.now) - player.used
+            room = len(player.seat.open(player.clock.now)) - player.used
             assert player.stopped or not waiting or waiting[0] > room, (
                 f"{player.name} has a slot at {self.now} that it is due, and a job waits"
             )

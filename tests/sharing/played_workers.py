@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import join_workers
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.pool_seat import PoolSeat, Terms
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
 from hpo_core.placement.slots import Slots
+from hpo_core.pool.executor import join_pool, join_workers
+from hpo_core.pool.seat import PoolSeat, Terms
+from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
 
@@ -241,10 +240,10 @@ class PlayedCluster:
             for player in self.players:
                 if player.seat.is_due(self.now, player.seat._seen):
                     player.run(self.now)  # a look that is due at this moment is none of the next one
-                if isinstance(player, Hopper) and not player.seat.mine.wants:
+                if isinstance(player, Hopper) and player.seat.position is not None and not player.seat.position.wants:
                     assert player.seat.mine.waited == 0, "who wants nothing waits for nothing"
             held = [name for player in self.players if not player.stopped and self.now > player.begins
-                    and not player.ended for name in player.seat.mine.devices]  # fmt: skip
+                    and not player.ended for name in player.seat.grant.held]  # fmt: skip
             assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"
 
     def _next_moment(self, until: float) -> float:

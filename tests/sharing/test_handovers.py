@@ -5,24 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from fractions import Fraction
 
 import msgspec
 import pytest
 
-from hpo_core.execution.by_name.device_holding import DeviceHolding
-from hpo_core.execution.by_name.pooled_slots import PooledSlots
-from hpo_core.execution.by_name.worker_holding import WorkerHolding
-from hpo_core.execution.by_name.worker_slots import KIND
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.hopping.pooled_units import HoppingClaim, PooledUnits
-from hpo_core.execution.pool_seat import PoolSeat, Terms
-from hpo_core.journal.pools import Change, MemoryPools
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.shares import Position
+from hpo_core.pool.executor import PooledExecutor, PooledUnits, SlotPlaces, WorkerPlaces
+from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
+from hpo_core.pool.store import Change, MemoryPools
 from tests.sharing import test_pooled_units
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
@@ -34,10 +28,10 @@ class Plain:
 
     def __init__(self, pools: MemoryPools) -> None:
         self.inner = ByHand(len(WORKERS))
-        holding = DeviceHolding(KIND, patience=60.0, moves=True)
-        self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), Endless(), holding)
+        kind = msgspec.structs.replace(WORKER_SLOTS, patience=60.0)
+        self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), Endless(), kind)
         threads: Mapping[str, int] = dict.fromkeys(WORKERS, 1)
-        self.pooled = PooledSlots(self.inner, self.seat, lambda: threads)
+        self.pooled = PooledExecutor(self.inner, self.seat, SlotPlaces(Endless(), lambda: threads))
         self.trials = 0
         self.at: dict[str, int] = {}
 
@@ -49,7 +43,7 @@ class Plain:
     def begin(self) -> None:
         slot = Slot(0, 0, "dask")
         self.pooled.submit(Job(self.trials, 0, Rung(0, 0), 1, {}), slot, lambda job, report: None)
-        ((_, each),) = [item for item in self.pooled._running.items() if item[0][0] == self.trials]
+        ((_, each),) = [item for item in self.pooled._running.items() if item[1].job.trial == self.trials]
         self.at[each.slot.name] = self.trials
         self.trials += 1
 
@@ -57,7 +51,7 @@ class Plain:
         self.inner.end(self.at.pop(worker))
 
     def held(self) -> str:
-        return "".join(name[0] for name in self.seat.mine.devices)
+        return "".join(name[0] for name in self.seat.grant.held)
 
 
 @pytest.fixture
@@ -67,7 +61,7 @@ def pools() -> MemoryPools:
 
 def claim(pools: MemoryPools, **claimed: object) -> None:
     """Another study says what it wants."""
-    member = Member(study="other", owner="o", kind=KIND, seen=4, **claimed)  # type: ignore[arg-type]
+    member = Member(study="other", owner="o", kind="worker slot", seen=4, **claimed)  # type: ignore[arg-type]
     pools.change("p", "other", lambda rows: Change(member))
 
 
@@ -76,7 +70,7 @@ def test_jobs_begin_on_workers_that_nobody_waits_for_while_others_are_given_back
     assert plain.room(0.0) == 4
     for _ in WORKERS:
         plain.begin()
-    claim(pools, demand=2, wants=("a#0", "b#0"))
+    claim(pools, demand=2, usable=("a#0", "b#0"))
     assert plain.room(6.0) == 4
     plain.end("c")
     plain.end("d")
@@ -90,7 +84,7 @@ def test_the_worker_of_whichever_job_ends_first_is_given_back(pools: MemoryPools
     plain.room(0.0)
     for _ in WORKERS:
         plain.begin()
-    claim(pools, demand=2, wants=("a#0", "b#0", "c#0", "d#0"))
+    claim(pools, demand=2, usable=("a#0", "b#0", "c#0", "d#0"))
     assert plain.room(6.0) == 4
     plain.end("a")  # the oldest job's: not the one that it was to give back
     assert plain.room(6.1) == 3, "no job begins there"
@@ -102,36 +96,21 @@ def test_a_worker_is_given_back_in_the_moment_in_which_its_job_ends(pools: Memor
     plain.room(0.0)
     for _ in WORKERS:
         plain.begin()
-    claim(pools, demand=1, wants=("b#0",))
+    claim(pools, demand=1, usable=("b#0",))
     plain.room(6.0)
     plain.end("b")
     plain.room(6.1)
     assert plain.held() == "acd", "not at the next look, a second later"
 
 
-def test_a_study_that_has_enough_says_what_would_do_as_well_where_that_is_asked_for() -> None:
-    holding = DeviceHolding(KIND, patience=60.0, moves=True)
-    names = ["a", "b", "c", "d"]
-    holding.note(there=names, usable=names, used=["a"])
-    mine = Member(study="mine", demand=1, kind=KIND, devices=("a",))
-    position = Position(capacity=4, share=1, lent=0, ideal=Fraction(1), held=1, free=0)
-    due = Member(study="due", demand=2, kind=KIND, devices=("b", "c"), offers=("b",), wants=("a",))
-    assert holding.settled(mine, [due], position, 0.0)[0].wants == (), "it lacks nothing"
-    due = msgspec.structs.replace(due, demand=3)
-    told = holding.settled(mine, [due], position, 0.0)[0]
-    assert told.wants == ("b",) and told.moves, "free, or soon; no more than it holds"
-    assert holding.settled(mine, [msgspec.structs.replace(due, wants=("d",))], position, 0.0)[0].wants == ()
-
-
-def test_a_worker_is_offered_just_before_its_last_unit_ends(pools: MemoryPools) -> None:
+def test_a_worker_is_promised_just_before_its_last_unit_ends(pools: MemoryPools) -> None:
     inner = test_pooled_units.ByHand()
-    study, holding = test_pooled_units.Models(), WorkerHolding(KIND, patience=60.0)
-    claim_ = HoppingClaim(study)
-    seat = PoolSeat(pools, Terms(pool="p", study="hops", owner="h"), claim_, holding)
-    units = PooledUnits(inner, seat, holding=holding, claim=claim_, threads=lambda: dict.fromkeys("ab", 1))
+    places = WorkerPlaces(test_pooled_units.Models(), lambda: dict.fromkeys("ab", 1), inner.holdings)
+    seat = PoolSeat(pools, Terms(pool="p", study="hops", owner="h"), places, WHOLE_WORKERS)
+    units = PooledUnits(inner, seat, places)
     useful = ["a", "b"]
-    units.useful = lambda holdings: useful
-    claim(pools, demand=1, wants=("a#0",))
+    units.prefer(lambda holdings: useful)
+    claim(pools, demand=1, usable=("a#0",))
     units.inventory()
 
     def unit_on_a(trial: int, lasts: float) -> None:
@@ -148,7 +127,7 @@ def test_a_worker_is_offered_just_before_its_last_unit_ends(pools: MemoryPools) 
     unit_on_a(0, 10.0)
     useful.remove("a")
     units.inventory()
-    assert seat.mine.offers == (), "nobody knows how long a unit lasts"
+    assert seat.mine.ending == (), "nobody knows how long a unit lasts"
     useful.append("a")
     units.inventory()
     end()
@@ -157,10 +136,10 @@ def test_a_worker_is_offered_just_before_its_last_unit_ends(pools: MemoryPools) 
     unit_on_a(1, 5.0)
     useful.remove("a")
     units.inventory()
-    assert seat.mine.offers == () and "a#0" in seat.mine.devices
+    assert seat.mine.ending == () and "a#0" in seat.grant.held
     inner.moment += 4.2
     units.inventory()
-    assert seat.mine.offers == ("a#0",) and "a#0" in seat.mine.devices
+    assert seat.mine.ending == ("a#0",) and "a#0" in seat.grant.held
 
     inbox = Inbox()
     units.wait(inbox, 0.0)
@@ -169,7 +148,7 @@ def test_a_worker_is_offered_just_before_its_last_unit_ends(pools: MemoryPools) 
     inbox.wait(30.0)
     assert time.monotonic() - began < 20, "the loop looks at once"
     units.inventory()
-    assert "a#0" not in seat.mine.devices and seat.mine.offers == ()
+    assert "a#0" not in seat.grant.held and seat.mine.ending == ()
 
 
 def test_a_loop_that_waits_is_woken_once() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_core.execution.pool_seat import LEASE_SECONDS
-from hpo_core.journal.pools import MemoryPools, Pools
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Outcome
+from hpo_core.pool.seat import LEASE_SECONDS
+from hpo_core.pool.store import MemoryPools, Pools
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.execution.pool_seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
-from hpo_core.journal.pools import MemoryPools, Pools, pools_of
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Wish
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
+from hpo_core.pool.seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
+from hpo_core.pool.store import MemoryPools, Pools, pools_of
 from tests.sharing.played_pool import PlayedPool, Player
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
@@ -122,7 +122,7 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     one.clock.now = pool.now
     pool.play(88, judged=False)
     assert (one.used, len(one.study.state.trials)) == (4, began), "its jobs go on, and none begins"
-    assert one.seat.mine.held + other.seat.mine.held <= 8
+    assert len(one.seat.grant.held) + len(other.seat.grant.held) <= 8
     pool.play(100)
     assert (one.used, other.used) == (4, 4)
 
@@ -250,7 +250,7 @@ def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None
     newcomer = Player("new", pools, seconds=lasting(4), search=ENDLESS, begins=50.0, preempt_after=0.5)
     pool = PlayedPool(leaves, grows, newcomer)
     pool.play(49)
-    assert grows.used == 4 and grows.seat.mine.held == 8
+    assert grows.used == 4 and len(grows.seat.grant.held) == 8
     pool.play(50 + ALONE_SECONDS + 2 * EXCHANGE_SECONDS)
     assert (grows.used, newcomer.used) == (4, 4)
     pool.play(90)

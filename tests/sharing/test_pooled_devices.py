@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import msgspec
 import pytest
 
-from hpo_core.execution.by_name.device_holding import DeviceHolding
-from hpo_core.execution.by_name.pooled_devices import PooledDevices, pool_name
-from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms, pool_of, terms_of
-from hpo_core.journal.pools import MemoryPools, PoolRow
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
-from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
-from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
 from hpo_core.model.errors import JournalError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.shares import Position
+from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
+from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
+from hpo_core.pool.store import MemoryPools, PoolRow
+from hpo_core.pool.words import standing_of, standings, unknown_beside
 from hpo_core.spec import StudySpec
-from hpo_core.views.sharing.standings import standing_of, standings, unknown_beside
 from tests.conftest import make_spec
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
-DEVICES = ("gpu-0", "gpu-1")
+NAMES = ("gpu-0", "gpu-1")
 
 
 class ByHandOnDevices(ByHand):
     """Two devices, four jobs at once on each."""
 
     def inventory(self) -> Inventory:
-        return Inventory(tuple(Device(name, 4) for name in DEVICES[: self.slots]))
+        return Inventory(tuple(Device(name, 4) for name in NAMES[: self.slots]))
 
 
 class Side:
@@ -39,22 +34,22 @@ class Side:
 
     def __init__(self, pools: MemoryPools, name: str, **terms: float) -> None:
         self.inner = ByHandOnDevices(2)
-        holding = DeviceHolding("device", patience=ROUND_SECONDS)
-        self.seat = PoolSeat(pools, Terms(pool="p", study=name, owner=name, **terms), Endless(), holding)  # type: ignore[arg-type]
-        self.pooled = PooledDevices(self.inner, self.seat)
+        kind = msgspec.structs.replace(DEVICES, settle=0.0)
+        self.seat = PoolSeat(pools, Terms(pool="p", study=name, owner=name, **terms), Endless(), kind)  # type: ignore[arg-type]
+        self.pooled = PooledExecutor(self.inner, self.seat, DevicePlaces(Endless(), lambda jobs: jobs, 4))
         self.told: list[Report] = []
 
     def open(self, now: float) -> list[str]:
         """Devices on which jobs may begin at this moment."""
         self.inner.moment = now
         inventory = self.pooled.inventory()
-        assert [device.name for device in inventory.devices] == list(DEVICES), "all of them are known"
+        assert [device.name for device in inventory.devices] == list(NAMES), "all of them are known"
         assert {device.slots for device in inventory.devices} <= {0, 4}
         return [device.name for device in inventory.devices if device.slots]
 
     def submit(self, trial: int, device: str) -> None:
         job = Job(trial, 0, Rung(0, 0), 1, {})
-        slot = Slot(DEVICES.index(device), 0, device)
+        slot = Slot(NAMES.index(device), 0, device)
         self.pooled.submit(job, slot, lambda _, report: self.told.append(report))
 
 
@@ -76,7 +71,7 @@ def test_a_device_is_given_back_whole_once_its_jobs_have_ended(pools: MemoryPool
     assert sorted(a.pooled.held()) == ["gpu-0", "gpu-1"]
     a.inner.end(2)
     assert (a.open(5.5), b.open(5.6)) == (["gpu-0"], ["gpu-1"])
-    assert b.seat.mine.devices == ("gpu-1",) and a.seat.mine.devices == ("gpu-0",)
+    assert b.seat.grant.held == ("gpu-1",) and a.seat.grant.held == ("gpu-0",)
     assert not a.told[1:] and a.told[0].outcome is Outcome.COMPLETED
 
 
@@ -87,7 +82,7 @@ def test_a_job_whose_device_went_to_another_study_before_it_began_is_granted_aga
     for now in (2.5, 4.0):
         kept = a.open(now)
         b.open(now + 0.1)
-    other = next(name for name in DEVICES if name not in kept)
+    other = next(name for name in NAMES if name not in kept)
     a.submit(0, other)
     a.submit(1, kept[0])
     assert list(a.inner.begun) == [1]
@@ -123,27 +118,27 @@ def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: Mem
         b.open(float(second))
     assert b.open(LEASE_SECONDS + 6) == ["gpu-0", "gpu-1"], "its lease has run out"
     a.inner.moment = LEASE_SECONDS + 6
-    assert a.pooled.held() == [], "what it held is not its own any more"
-    assert a.open(LEASE_SECONDS + 6) == [] and a.pooled.held() == []
+    assert a.pooled.held() == set(), "what it held is not its own any more"
+    assert a.open(LEASE_SECONDS + 6) == [] and a.pooled.held() == set()
     a.submit(1, "gpu-0")
     assert list(a.inner.begun) == [0]
     for second in range(30, 80):
         b.open(float(second))
         found = a.open(second + 0.1)
-    assert len(found) == 1 and set(a.seat.mine.devices).isdisjoint(b.seat.mine.devices)
+    assert len(found) == 1 and set(a.seat.grant.held).isdisjoint(b.seat.grant.held)
 
 
 def test_a_device_that_vanished_is_not_held_and_one_that_joins_is_used(pools: MemoryPools) -> None:
     a = Side(pools, "a")
     a.inner.slots = 1
     a.pooled.inventory()
-    assert a.seat.mine.devices == ("gpu-0",)
+    assert a.seat.grant.held == ("gpu-0",)
     a.inner.slots = 2
     assert a.open(0.1) == ["gpu-0", "gpu-1"]
     a.inner.slots = 1
     a.inner.moment = 3.0
     a.pooled.inventory()
-    assert a.seat.mine.devices == ("gpu-0",)
+    assert a.seat.grant.held == ("gpu-0",)
 
 
 def test_the_processors_of_a_computer_have_one_name_for_all_studies() -> None:
@@ -156,8 +151,8 @@ def test_the_processors_of_a_computer_have_one_name_for_all_studies() -> None:
 
 
 def test_a_planted_row_without_measure_is_no_member() -> None:
-    many = msgspec.json.encode({"study": "x", "devices": ["d"] * 5000})
-    long = msgspec.json.encode({"study": "x", "wants": ["d" * 500]})
+    many = msgspec.json.encode({"study": "x", "usable": ["d"] * 5000})
+    long = msgspec.json.encode({"study": "x", "usable": ["d" * 500]})
     for text in (many, long):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(text, type=Member)
@@ -165,12 +160,12 @@ def test_a_planted_row_without_measure_is_no_member() -> None:
 
 def test_the_first_job_on_a_device_of_another_study_waits_until_its_memory_is_known(pools: MemoryPools) -> None:
     a, b = Side(pools, "a"), Side(pools, "b")
-    b.seat.devices = b.pooled._holding = DeviceHolding("device", patience=ROUND_SECONDS, settle=3.0)
+    b.seat.kind = DEVICES
     a.open(0.0)
     b.open(0.5)
     a.open(2.5)
-    assert b.open(2.6) == [] and len(b.seat.mine.devices) == 1, "it holds the device, and begins nothing yet"
-    assert b.seat.allowed(5.5) == 0 and b.seat.allowed(5.7) == 1
+    assert b.open(2.6) == [] and len(b.seat.grant.held) == 1, "it holds the device, and begins nothing yet"
+    assert len(b.seat.open(5.5)) == 0 and len(b.seat.open(5.7)) == 1
     assert len(b.open(5.7)) == 1
 
 
@@ -181,12 +176,12 @@ def test_words_say_devices_and_name_studies_that_share_slots_under_the_same_name
     a.submit(1, "gpu-1")
     b.open(0.5)
     a.open(2.5)
-    words = standing_of(b.seat.mine, b.seat.others, "p").words
+    words = standing_of(b.seat.row, b.seat.others).words
     assert "1 of 2 devices" in words and "gives devices back as jobs end" in words
     assert "It could use 1 more: the devices are shared with a by weight." in words
     plain = PoolSeat(pools, Terms(pool="gpu on x", study="plain", owner="o"), Endless())
-    plain.exchange(0.0, seen=2, used=0, busy=0)
-    whole = PoolRow(f"gpu on x{WHOLE_DEVICES}", "a", a.seat.mine)
+    plain.exchange(0.0, Use(2, 0, 0))
+    whole = PoolRow(f"gpu on x{WHOLE_DEVICES}", "a", a.seat.mine, a.seat.grant)
     found = standings([*(row for row in pools.all() if row.pool == "gpu on x"), whole])
     assert "a is in pool gpu on x, whole devices: slots are shared here and whole devices there" in found["plain"].why
     assert "plain is in pool gpu on x: whole devices are shared here and slots there" in found["a"].why
@@ -204,11 +199,11 @@ def test_words_name_studies_in_another_pool_at_the_same_scheduler(pools: MemoryP
         ("far", {"weight": 1}, "tcp://10.0.0.7:8786"),
     ):
         spec = make_spec(study=name, share=share, cluster={"kind": "address", "address": address})
-        seats[name] = PoolSeat(pools, terms_of(spec, owner), Endless(), DeviceHolding("slot", patience=5.0))
+        seats[name] = PoolSeat(pools, terms_of(spec, owner), Endless(), WORKER_SLOTS)
     beside = unknown_beside("gpu", [], cluster=seats["named"].terms.cluster)
     assert beside == "", "nobody is there"
     for seat in seats.values():
-        seat.exchange(0.0, seen=2, used=0, busy=0)
+        seat.exchange(0.0, Use(2, 0, 0))
     found = standings(pools.all())
     assert "plain is in pool tcp://127.0.0.1:8786 on node7 at the same Dask scheduler" in found["named"].words
     assert "named and too are in pool gpu at the same Dask scheduler" in found["plain"].words
@@ -219,7 +214,7 @@ def test_words_name_studies_in_another_pool_at_the_same_scheduler(pools: MemoryP
     own = make_spec(share={"pool": "gpu"}, cluster={"kind": "local", "workers": 2})
     assert terms_of(own, owner).cluster == ""
     for pool in ("one", "other"):
-        PoolSeat(pools, Terms(pool=pool, study=pool, owner="o"), Endless()).exchange(0.0, seen=2, used=0, busy=0)
+        PoolSeat(pools, Terms(pool=pool, study=pool, owner="o"), Endless()).exchange(0.0, Use(2, 0, 0))
     assert "same Dask" not in standings(pools.all())["one"].words, "each has workers of its own"
 
 
@@ -232,14 +227,12 @@ def test_packed_studies_are_in_a_pool_of_their_own() -> None:
 
 def test_what_a_row_cannot_hold_is_not_used() -> None:
     """A row that is out of range is no member: the devices that it names would be free for all."""
-    holding = DeviceHolding("device", patience=0.0)
     names = ["x" * 301, *(f"d{number}" for number in range(5000))]
-    holding.note(there=names, usable=names, used=[])
-    mine = Member(study="a", demand=9000, kind="device")
-    position = Position(capacity=9000, share=9000, lent=0, ideal=Fraction(9000), held=0, free=0)
-    published, _ = holding.settled(mine, [], position, 0.0)
-    assert len(published.devices) == 4096 and "x" * 301 not in published.devices
-    assert msgspec.json.decode(msgspec.json.encode(published), type=Member) == published
+    seat = PoolSeat(MemoryPools(), Terms(pool="p", study="a", owner="o"), Endless(), DEVICES)
+    seat.exchange(0.0, Use(len(names), 0, 0, names, there=names))
+    assert len(seat.grant.held) == 4096 and "x" * 301 not in seat.grant.held
+    for row in (seat.mine, seat.grant):
+        assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
 
 
 class Failing(MemoryPools):
@@ -268,8 +261,8 @@ def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> N
 
 def test_slots_of_a_dead_controller_are_not_said_to_be_free_at_once() -> None:
     """Who looks from this machine knows that it died; the others count its sign of life for a while."""
-    mine = Member(study="a", demand=1, kind="device", wants=("gpu-0",))
-    assert standing_of(mine, [], "p").why.endswith(
+    mine = Member(study="a", demand=1, kind="device", usable=("gpu-0",))
+    assert standing_of(PoolRow("p", "a", mine), []).why.endswith(
         "taken at its next look; those of a controller that died, within 20 s."
     )
     assert LEASE_SECONDS == 20

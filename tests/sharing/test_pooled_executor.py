@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import pytest
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.pool_seat import LEASE_SECONDS, PoolSeat, Terms
-from hpo_core.execution.pooled_executor import PooledExecutor
-from hpo_core.journal.pools import MemoryPools
 from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.pool.executor import Places, PooledExecutor
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
+from hpo_core.pool.store import MemoryPools
 
 
 class ByHand:
@@ -58,6 +58,11 @@ class Endless:
         return 0
 
 
+def pooled_on(inner: ByHand, pools: MemoryPools) -> PooledExecutor:
+    places = Places(Endless())
+    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), places), places)
+
+
 @pytest.fixture
 def inner() -> ByHand:
     return ByHand(2)
@@ -65,7 +70,7 @@ def inner() -> ByHand:
 
 @pytest.fixture
 def pooled(inner: ByHand) -> PooledExecutor:
-    return PooledExecutor(inner, PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Endless()))
+    return pooled_on(inner, MemoryPools())
 
 
 def submit(executor: PooledExecutor, trial: int, told: list[Report], slots: int = 1) -> None:
@@ -79,6 +84,7 @@ def test_short_jobs_that_end_between_two_looks_do_not_lower_the_claim(inner: ByH
     submit(pooled, 0, [])
     for trial in range(1, 200):
         submit(pooled, trial, [])
+        pooled.wait(Inbox(), inner.moment)
         inner.moment += 0.5
         inner.end(trial - 1)
     assert pooled.inventory().slots == 2
@@ -87,12 +93,12 @@ def test_short_jobs_that_end_between_two_looks_do_not_lower_the_claim(inner: ByH
 def test_a_job_that_waits_begins_as_soon_as_another_one_ends(inner: ByHand) -> None:
     """The share shrank after it was submitted. A study left the slot that it was due idle until its next look."""
     pools = MemoryPools()
-    pooled = PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()))
+    pooled = pooled_on(inner, pools)
     other = PoolSeat(pools, Terms(pool="p", study="other", owner="it"), Endless())
     pooled.inventory()
     for trial in range(2):
         submit(pooled, trial, [])
-    other.exchange(0.5, seen=2, used=0, busy=0)
+    other.exchange(0.5, Use(2, 0, 0))
     inner.moment = 2.0
     assert pooled.inventory().slots == 1
     submit(pooled, 2, [])
@@ -101,8 +107,8 @@ def test_a_job_that_waits_begins_as_soon_as_another_one_ends(inner: ByHand) -> N
     inner.end(0)
     pooled.wait(Inbox(), 2.1)
     assert inner.begun.keys() == {1}
-    other.exchange(2.2, seen=2, used=0, busy=0)
-    assert other.allowed(2.2) == 1, "what is above the share is given back at once, too"
+    other.exchange(2.2, Use(2, 0, 0))
+    assert len(other.open(2.2)) == 1, "what is above the share is given back at once, too"
     inner.moment = 2.3
     inner.end(1)
     pooled.wait(Inbox(), 2.3)
@@ -143,8 +149,8 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled:
     assert pooled.inventory().slots == 2
     other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
     for moment in range(0, int(LEASE_SECONDS) + 5):
-        other.exchange(100.0 + moment, seen=2, used=2, busy=2)
-    assert other.allowed(100.0 + moment) == 2, "it took the slots of a controller that gave no sign of life"
+        other.exchange(100.0 + moment, Use(2, 2, 2))
+    assert len(other.open(100.0 + moment)) == 2, "it took the slots of a controller that gave no sign of life"
     inner.moment = LEASE_SECONDS + 5  # this controller was stopped, and goes on
     submit(pooled, 0, [])
     assert inner.begun == {} and pooled.inventory().slots == 0
@@ -167,7 +173,7 @@ def test_a_trial_that_grew_does_not_wait_for_slots_that_went_to_others(inner: By
     other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
     for moment in range(1, 12):
         inner.moment = float(moment)
-        other.exchange(inner.moment, seen=4, used=other.allowed(inner.moment), busy=other.allowed(inner.moment))
+        other.exchange(inner.moment, Use(4, len(other.open(inner.moment)), len(other.open(inner.moment))))
         pooled.inventory()
         if moment == 5:
             inner.end(0)

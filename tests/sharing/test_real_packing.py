@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpo_core.execution.pool_seat import LEASE_SECONDS
 from hpo_core.home import Home
-from hpo_core.journal.pools import live_rows
 from hpo_core.journal.sql import is_alive
+from hpo_core.pool.seat import LEASE_SECONDS
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
-from hpo_core.views.sharing.standings import standings
 from tests.sharing.test_real_pool import LIMIT, SHORT, Measured, Start, start, wait_until
 
 __all__ = ["start"]

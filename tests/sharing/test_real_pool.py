@@ -18,15 +18,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpo_core.execution.pool_seat import LEASE_SECONDS
 from hpo_core.home import Home
-from hpo_core.journal.pools import live_rows
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.trial import Outcome
+from hpo_core.pool.seat import LEASE_SECONDS
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
 from hpo_core.replay.audit import audit
 from hpo_core.state import StudyState
 from hpo_core.study import Study
-from hpo_core.views.sharing.standings import standings
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

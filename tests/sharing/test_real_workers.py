@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpo_core.checkpoints.files import load
-from hpo_core.journal.pools import live_rows
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.views.sharing.standings import standings
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
 from tests.hopping.test_hopping_workers import Cluster, Hopping, until
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_each_partition_on_one_worker_and_a_killed_controller(tmp_path: Path, cl
         source = other.home.read_journal()
         rows = [row for row in live_rows(source, is_alive) if row.study == "other" and row.member is not None]
         source.close()
-        return any(row.member is not None and len(row.member.devices) == 4 for row in rows)
+        return any(len(row.grant.held) == 4 for row in rows)
 
     until(all_workers, controllers["other"])
     again = one.start()  # goes on where its models were

@@ -14,16 +14,16 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
-from hpo_core.execution.pool_seat import PoolSeat, pool_of, terms_of
 from hpo_core.home import Home
-from hpo_core.journal.pools import pools_of
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import SpecError
+from hpo_core.pool.seat import PoolSeat, Use, pool_of, terms_of
+from hpo_core.pool.store import PoolRow, pools_of
+from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
 from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
-from hpo_core.views.sharing.standings import standing_of
 from hpo_flows.command import app
 from tests.conftest import make_spec
 
@@ -39,7 +39,7 @@ def driven(home: Path, name: str, **share: Any) -> PoolSeat:
     study = Study.create(make_spec(study=name, search=SEARCH, share=share or True, **SHARED), journal)
     journal.claim(name, current_owner(), time.time())
     seat = PoolSeat(pools_of(journal), terms_of(study.spec, current_owner()), study)
-    seat.exchange(0.0, seen=8, used=0, busy=0)
+    seat.exchange(0.0, Use(8, 0, 0))
     return seat
 
 
@@ -57,7 +57,7 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert (rows["first"]["share"], rows["first"]["used"], rows["first"]["demand"]) == ("2/8", 8, 8)
     assert (rows["second"]["share"], rows["second"]["used"], rows["second"]["demand"]) == ("6/8", 0, 8)
     assert rows["alone"]["pool"] is None
-    second.exchange(8.0, seen=8, used=0, busy=0)
+    second.exchange(8.0, Use(8, 0, 0))
     said = hpo(tmp_path, "status", "second")
     assert f"pool {HERE}: 6 of 8 slots (weight 3); holds 0, could use 8." in said
     assert "waits for 6 slots, for 8 s so far: first has more than the share and gives slots back as jobs end." in said
@@ -70,7 +70,7 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert "weight 4.5, priority 0" in hpo(tmp_path, "share", "s", "--weight", "4.5")
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
-    seat.exchange(2.0, seen=8, used=0, busy=0)
+    seat.exchange(2.0, Use(8, 0, 0))
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
     assert "does not run" not in hpo(tmp_path, "share", "s")
     seat.leave()
@@ -85,7 +85,7 @@ def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> No
     pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
     assert f"{HERE}: weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert f"{HERE}: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
-    seat.exchange(2.0, seen=8, used=0, busy=0)
+    seat.exchange(2.0, Use(8, 0, 0))
     assert seat.mine.weight == 3
 
 
@@ -97,7 +97,7 @@ def test_share_holds_to_the_bound_that_an_operator_sets_for_deployments(
     monkeypatch.setenv("HPO_ALLOWED_SHARE", "{weight: 2}")
     result = CliRunner().invoke(app, ["share", "s", option, value, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and "HPO_ALLOWED_SHARE does not allow here" in str(result.exception)
-    seat.exchange(2.0, seen=8, used=0, busy=0)
+    seat.exchange(2.0, Use(8, 0, 0))
     assert (seat.mine.weight, seat.mine.priority) == (1, 0)
     assert "weight 2, priority -1" in hpo(tmp_path, "share", "s", "--weight", "2", "--priority", "-1")
 
@@ -116,7 +116,7 @@ def test_share_refuses_what_no_study_may_ask(tmp_path: Path, options: list[str],
     seat = driven(tmp_path, "s")
     result = CliRunner().invoke(app, ["share", "s", *options, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and said in str(result.exception)
-    seat.exchange(2.0, seen=8, used=0, busy=0)
+    seat.exchange(2.0, Use(8, 0, 0))
     assert (seat.mine.weight, seat.mine.priority) == (1.0, 0)
 
 
@@ -191,12 +191,15 @@ def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
 
 
 def test_words_name_who_goes_first_and_different_sizes() -> None:
-    mine = Member(study="me", demand=8, held=0, seen=8, stated=6)
-    others = [
-        Member(study="high", demand=4, held=4, seen=8, priority=3, stated=4),
-        Member(study="other", demand=8, held=0, seen=8, stated=4),
-    ]
-    words = standing_of(mine, others, "cpu on here").words
+    mine, *others = (
+        PoolRow("cpu on here", member.study, member)
+        for member in (
+            Member(study="me", demand=8, seen=8, stated=6),
+            Member(study="high", demand=4, seen=8, priority=3, stated=4),
+            Member(study="other", demand=8, seen=8, stated=4),
+        )
+    )
+    words = standing_of(mine, others).words
     assert "0 of 4 slots" in words and "high goes first by priority" in words
     assert "The studies state share.slots from 4 to 6: the smallest holds." in words
 
@@ -219,7 +222,7 @@ def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
     news.on_tick()
     assert said == [], "a study alone has nothing to say"
     driven(tmp_path, "second")
-    first.exchange(5.0, seen=8, used=8, busy=8)
+    first.exchange(5.0, Use(8, 8, 8))
     news.on_tick()
     news.on_tick()
     assert len(said) == 1 and "4 of 8 slots" in said[0] and "shared with second" in said[0]

@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
-from hpo_core.training import Trainer
+from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 
 HERE = str(Path(__file__).parent)

@@ -22,7 +22,7 @@ import json, sys, threading, time, msgspec
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
-from hpo_core.training import Trainer
+from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 objectives, folder, jobs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def lower(number, memory):

@@ -16,16 +16,9 @@ from safetensors.torch import load_file
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.training import (
-    Trainer,
-    cancel_job,
-    close_all,
-    decode_report,
-    encode_request,
-    prepare_worker,
-    train_job,
-)
-from hpo_core.training.request import JobRequest
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.worker import cancel_job, close_all, prepare_worker, train_job
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "test_training_objectives:dispatch"

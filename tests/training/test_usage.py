@@ -17,7 +17,7 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.training.child.meter import FIRST_SECONDS, Meter
+from hpo_core.training.child.meter import FIRST_SECONDS, AttemptMeter
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.repeat_runs import usage_of_repeats
 from hpo_core.training.request import JobRequest
@@ -193,7 +193,7 @@ def test_whatever_user_code_writes_over_the_shared_page_is_a_usage(byte: int) ->
     progress = SharedProgress()
     progress._page[:] = bytes([byte]) * len(progress._page)
     now = time.monotonic()
-    usage = Meter(None, progress).usage(now, cpu=1.0, units=3)
+    usage = AttemptMeter(None, progress).usage(now, cpu=1.0, units=3)
     assert msgspec.json.decode(msgspec.json.encode(usage), type=Usage) == usage  # JSON has no NaN and no infinity
     assert usage.memory >= 0 and usage.cores >= 0 and usage.startup_seconds >= 0 and usage.unit_seconds >= 0
 
@@ -249,7 +249,7 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
 
 
 def test_a_lower_limit_does_not_end_an_attempt_for_what_it_took_before() -> None:
-    meter = Meter(cpu_share(300 * MB, 1000 * MB), SharedProgress())
+    meter = AttemptMeter(cpu_share(300 * MB, 1000 * MB), SharedProgress())
     meter.memory = 90 * MB
     meter.lower(10 * MB)
     assert meter.limit == 99 * MB

@@ -22,7 +22,7 @@ from typing import Any
 import distributed
 
 from hpo_core.model.trial import RESULTS
-from hpo_core.training.held_partitions import forget_partitions, held_partitions, watch_partitions
+from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import decode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import (

@@ -26,7 +26,7 @@ DEVICES = "hpo_devices"
 USAGES = "hpo_usages"
 """Dask metric with :func:`hpo_core.training.worker.usages`."""
 PARTITIONS = "hpo_partitions"
-"""Dask metric with :func:`hpo_core.training.held_partitions.held_partitions`, by folder of the study."""
+"""Dask metric with :func:`hpo_core.training.partition_data.held_partitions`, by folder of the study."""
 
 
 class HeldPartitions(NamedTuple):

@@ -27,18 +27,18 @@ from prefect.events.worker import EventsWorker
 from prefect.states import Completed, Failed
 
 from hpo_core.cli.output import best_line
-from hpo_core.journal.pools import live_rows
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
+from hpo_core.pool.store import live_rows
+from hpo_core.pool.words import standings
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.rungs import halt_words
-from hpo_core.views.sharing.standings import standings
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.model.trial import Job, Report
-from hpo_core.views.sharing.standings import standing_of
+from hpo_core.pool.seat import PoolSeat
+from hpo_core.pool.words import standing_of
 
 POOL_NEWS_SECONDS = 10.0
 """Between two lines about the pool at least."""
@@ -53,11 +53,11 @@ class PoolNews(ClusterNews):
         seat, now = self._seat, time.monotonic()
         if seat.position is None or now < self._next:
             return
-        found = seat.position.share, tuple(sorted(other.study for other in seat.others))
+        found = seat.position.share, tuple(sorted(row.study for row in seat.others))
         came_or_went = found[1] != self._said[1]
         if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
             return
         if found[1] or self._said[1]:
             self._next = now + POOL_NEWS_SECONDS
-            self._say(standing_of(seat.mine, seat.others, seat.terms.pool).words)
+            self._say(standing_of(seat.row, seat.others).words)
         self._said = found

@@ -12,18 +12,14 @@ from collections.abc import Callable
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, found_ratio_words, placer_of
-from hpo_core.execution.pool_seat import PoolSeat, terms_of
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.pools import live_rows, pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import SqlJournal, current_owner, is_alive
@@ -37,6 +33,10 @@ from hpo_core.model.errors import (
 )
 from hpo_core.partitioning import with_partitions
 from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.pool.executor import PooledUnits, join_pool, join_workers
+from hpo_core.pool.seat import PoolSeat, terms_of
+from hpo_core.pool.store import live_rows, pools_of
+from hpo_core.pool.words import unknown_beside
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
@@ -44,7 +44,6 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
-from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews

@@ -18,7 +18,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
 from hpo_core.security.private_files import check_folder, open_private, private_folder
-from hpo_core.training.reported_metrics import Curve, check_required
+from hpo_core.training.reported_metrics import ReportedCurve, check_required
 from hpo_core.training.request import JobRequest
 
 
@@ -163,7 +163,7 @@ class HoppedJob:
         self.behind = progress
         self.state = progress.state
         """State that the next unit starts from; None: the job's own checkpoint."""
-        self.curve = Curve()
+        self.curve = ReportedCurve()
         for point in progress.points:
             self.curve.add(point.resource, point.metrics)
         self._metrics: Metrics = {}

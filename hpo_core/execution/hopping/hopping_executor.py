@@ -174,7 +174,7 @@ class HoppingExecutor:
         self._missing = MissingPartitions(spec.study, longest_look(files))
         self._pool = pool
         if pool is not None:
-            pool.useful = self.useful_workers
+            pool.prefer(self.useful_workers)
 
     # What the loop asks.
 
@@ -322,7 +322,7 @@ class HoppingExecutor:
             return
         if report.outcome is Outcome.COMPLETED:
             self._completed(training, unit, job, report)
-        elif self._pool is not None and self._pool.is_withdrawn(job) and not training.cancelled:
+        elif self._pool is not None and report.outcome is Outcome.PREEMPTED and not training.cancelled:
             self._lose(unit.worker)  # until it is looked at again; no fault of the trial
         elif report.outcome is Outcome.LOST and not training.cancelled:
             self._lost(training, unit, report)

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from hpo_core.execution.executor import Executor
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Job
+
+UsefulWorkers = Callable[[Mapping[str, Iterable[str]]], list[str]]
+"""Given the partitions of each worker, says which workers have work for a study now, the most useful first."""
 
 
 class UnitExecutor(Executor, Protocol):
@@ -31,10 +33,14 @@ class UnitExecutor(Executor, Protocol):
 
 
 class WorkerPool(Protocol):
-    """Workers that several studies share: an executor of units that lets them run on those that the study holds."""
+    """Workers that several studies share: an executor of units that lets them run on those that the study holds.
 
-    useful: Callable[[Mapping[str, Iterable[str]]], list[str]]
-    """Given the partitions of each worker, those that have work for the study now; set by who runs the units."""
+    A unit that is ended, or not begun, because another study has its worker is reported PREEMPTED.
+    """
+
+    def prefer(self, useful: UsefulWorkers) -> None:
+        """Ask ``useful`` from now on which workers have work for the study."""
+        ...
 
     def elsewhere(self) -> Collection[str]:
         """Names of partitions on workers that the study does not hold now: they are not missing."""
@@ -42,10 +48,6 @@ class WorkerPool(Protocol):
 
     def workers_due(self) -> int:
         """Workers that the study's share gives it, whichever it holds now."""
-        ...
-
-    def is_withdrawn(self, unit: Job) -> bool:
-        """Whether the unit was ended, or not begun, because another study has its worker."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What studies publish in a pool of slots that they share, and what a person says of one of them."""
+"""Rows of a pool: what a study says of itself there, what it was granted, and what a person says of its share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated
 
 import msgspec
 
-from hpo_core.model.devices.pool_limits import (
-    LEAST_PRIORITY,
-    LEAST_WEIGHT,
-    MOST_CLUSTER,
-    MOST_DEVICES,
-    MOST_NAME,
-    MOST_PRIORITY,
-    MOST_SLOTS,
-    MOST_WEIGHT,
-)
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+MOST_SLOTS = 1_000_000
+"""Largest number of slots in a row; a row that states more is damaged."""
+MOST_DEVICES = 4_096
+"""Largest number of slots or devices that one study holds, or could use, by name."""
+MOST_NAME = 300
+"""Longest name of a slot or device, in characters; a longer one is not used."""
+MOST_CLUSTER = 400
+"""Longest address of a cluster, in characters."""
+WHOLE_DEVICES = ", whole devices"
+"""End of the name of a pool whose studies hold whole devices."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
 _Names = Annotated[
@@ -32,49 +34,59 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the controller of a study publishes in its pool; a row whose values are out of range is no member."""
+    """What the controller of a study says in its pool; a row whose values are out of range is no member."""
 
     study: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
-    """It is shown to people: a name that no study can have is no member's."""
+    """Name of the study, which is shown to people: a name that no study can have is no member's."""
     owner: Annotated[str, msgspec.Meta(max_length=400)] = ""
     """The controller: another one of the same study gives way to who came last."""
     beat: _Count = 0
-    """Counts the controller's signs of life."""
+    """Number of signs of life so far."""
     weight: Annotated[float, msgspec.Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
-    one_cluster: bool = False
-    """Whether all members use one cluster; else each has workers of its own."""
     cluster: Annotated[str, msgspec.Meta(max_length=MOST_CLUSTER)] = ""
-    """Where that one cluster is: the name of the pool of those who name none."""
+    """Address of the cluster that all members use; empty: each has workers of its own."""
     seen: _Count = 0
-    """Slots of its cluster, as it sees them."""
+    """Slots or devices of its cluster, as it sees them."""
     stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
-    """Slots of the pool, as its settings say."""
+    """Slots or devices of the pool, as its settings say."""
     demand: _Count = 0
-    """Slots that it could use now."""
+    """Slots or devices that it could use now."""
     spare: _Count = 0
-    """Slots beyond them that it could use once a job ends, as trials grow: lent to it where nobody claims them."""
-    held: _Count = 0
-    """Slots that nobody else may use."""
-    used: _Count = 0
-    """Slots that its jobs used when it last gave a sign of life."""
+    """Slots beyond its demand that it could use once a job ends, as trials grow: lent where nobody claims them."""
     job_slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] = 1
+    """Slots of each of its jobs."""
     precedence: Annotated[int, msgspec.Meta(ge=-MOST_SLOTS, le=MOST_SLOTS)] = 0
+    """Who is rounded up first, see :class:`hpo_core.pool.division.Claim`."""
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Seconds for which it has held less than its share."""
     asks: bool = False
     """Whether it waited so long that somebody else's job should be ended for it."""
     kind: Annotated[str, msgspec.Meta(max_length=40)] = ""
-    """What its slots are where they are devices with names, as ``device`` or ``worker``; empty: any slot will do."""
-    devices: _Names = ()
-    """Devices that it holds: nobody else uses them. So many are :attr:`held`."""
-    offers: _Names = ()
-    """Those of them that it gives back soon, once what runs there has ended: it has no more use for them."""
-    wants: _Names = ()
-    """Devices that it could use now and does not hold, preferred ones first."""
-    moves: bool = False
-    """Whether it gives up a device for another one that it wants at once: any will do."""
+    """What the names stand for, as ``device`` or ``worker slot``; empty: slots that are only counted."""
+    usable: _Names = ()
+    """Names that it could use now, held or not; those that it would give up last come first."""
+    ending: _Names = ()
+    """Names that it holds and gives back within a second: what runs there ends, and it has no more use for them."""
+    any_will_do: bool = False
+    """Whether each name that it could use is as good for it as another one."""
+    whole: bool = False
+    """Whether it holds all slots of a worker, or none."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.waited)):
             raise ValueError("weight and waited must be finite")
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a study has of its pool, as the arbiter wrote it."""
+
+    held: _Names = ()
+    """Names that nobody else uses, in order."""
+    closing: _Names = ()
+    """Held names on which no job begins any more; the study gives them back once the jobs there have ended."""
+    instead: _Names = ()
+    """Held names that may be given back in place of a closing one, if they become idle first."""
+
+
+NOTHING = Grant()

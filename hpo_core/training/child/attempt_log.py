@@ -17,7 +17,7 @@ LOG_TAIL_BYTES = 4096
 
 
 class AttemptLog:
-    """Appends to ``path`` at most ``limit`` bytes, plus one line that counts the dropped bytes.
+    """A log of at most ``limit`` bytes, plus one line that counts the dropped bytes.
 
     Once the file is full, its first fifth and its last two fifths stay and the middle is dropped. So the beginning
     and at least the last two fifths of the limit are always there. Each byte is written twice at most.

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.child.messages import Done, send
+from hpo_core.training.child.messages import Finished, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import traceback_tail
@@ -173,7 +173,7 @@ def run_child(
     os._exit(0)
 
 
-def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Done:
+def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Finished:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
@@ -184,7 +184,7 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
     report = run_attempt(function, request, progress, log=whole.append)
     progress.finish()
     flush_streams()
-    return Done(report, "".join(whole))
+    return Finished(report, "".join(whole))
 
 
 def _restore_signals() -> None:

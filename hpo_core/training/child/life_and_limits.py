@@ -29,8 +29,8 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog
-from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
-from hpo_core.training.child.meter import Meter
+from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox
+from hpo_core.training.child.meter import AttemptMeter
 from hpo_core.training.child.processes import process_state
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.out_of_memory import (
@@ -94,7 +94,7 @@ class RunningChild:
         for descriptor in (self.result_in, self.output_in):
             os.set_blocking(descriptor, True)
         self._progress = progress
-        self._inbox = Inbox()
+        self._inbox = MessageInbox()
         self._started = time.time()
         self._spent = _stopwatch(request.timeout)
         self._spent.reset(request.elapsed)
@@ -102,12 +102,12 @@ class RunningChild:
         self._last_step = 0.0, False
         """When the child wrote its progress last, and whether it stores a checkpoint."""
         self._oom_kills = oom_kills()
-        self._done: Done | None = None
+        self._done: Finished | None = None
         self._stop_reason: tuple[Outcome, str] | None = None
         self._end_within(request.grace)
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         progress.begin(self._start)
-        self._meter = Meter(request.portion, progress, without)
+        self._meter = AttemptMeter(request.portion, progress, without)
 
     @property
     def ending(self) -> bool:
@@ -178,7 +178,7 @@ class RunningChild:
 
     def _accept(self, message: object) -> None:
         job = self.request.job
-        if not isinstance(message, Done):
+        if not isinstance(message, Finished):
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")

@@ -33,7 +33,7 @@ class Ready(_Message, frozen=True):
     """Whether the error is in the study's description (SpecError), not in the user's code (ObjectiveError)."""
 
 
-class Run(_Message, frozen=True):
+class RunJob(_Message, frozen=True):
     """Trainer to zygote: fork a child for this request."""
 
     request: JobRequest
@@ -83,7 +83,7 @@ class Pong(_Message, frozen=True):
     """Whether a child was told to end and is still there."""
 
 
-class Done(_Message, frozen=True):
+class Finished(_Message, frozen=True):
     """Child to zygote, zygote to trainer: how the attempt ended."""
 
     report: Report
@@ -92,14 +92,14 @@ class Done(_Message, frozen=True):
 
 
 MAX_MESSAGE_BYTES = 1 << 26
-"""A longer message cannot be one of these."""
+"""Maximum size of a message in bytes."""
 
 
 class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | Run | Loading | Started | Measured | Lower | Cancel | Ping | Pong | Done
+Message = Prepare | Ready | RunJob | Loading | Started | Measured | Lower | Cancel | Ping | Pong | Finished
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
@@ -117,7 +117,7 @@ def send(descriptor: int, message: Message) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-class Inbox:
+class MessageInbox:
     """Collects bytes until messages are complete. Half a frame of a dying process blocks nobody."""
 
     def __init__(self) -> None:

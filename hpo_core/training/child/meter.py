@@ -1,4 +1,4 @@
-"""Meters of one attempt: ``Meter`` in the zygote for memory and processors, ``GpuMeter`` in the worker for its GPU.
+"""Meters of one attempt: ``AttemptMeter`` (zygote) for memory and processors, ``GpuMeter`` (worker) for its GPU.
 
 What an attempt took is a :class:`~hpo_core.model.devices.usage.Usage`. Memory: what the computer would have free again
 if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
@@ -36,18 +36,18 @@ _COST = 0.01
 _COST_IN_DOUBT = 0.1
 """The same while the attempt may exceed its share, which many processes that share memory seem to do."""
 _SHORT_SECONDS = 0.1
-"""Training of less time than this says nothing about its cores; the whole attempt counts then."""
+"""Seconds of training below which its cores are those of the whole attempt."""
 _FEW_LOOKS = 2
 """Number of looks, made in half a second, that may have missed the peak: the kernel's own figure counts then."""
 TOLERANCE = 1.1
-"""An attempt may exceed its share of the memory by 10 % before it is ended."""
+"""Factor of its share of the memory beyond which an attempt is ended."""
 _GPU_LOOKS = 4096
 """Looks at the use of its compute that are kept for the mean: those of the last hour."""
 _JOIN_SECONDS = 2.0
-"""A driver that hangs is not waited for longer."""
+"""Seconds that a driver that hangs is waited for."""
 
 
-class Meter:
+class AttemptMeter:
     """Samples the processes of one attempt.
 
     Args:
@@ -140,11 +140,11 @@ class Meter:
         )
 
     def _lower(self, processes: Iterable[int]) -> int:
-        """Less than the attempt holds, known at little cost: a large peak between two exact looks is seen."""
+        """A lower bound of what the attempt holds, at little cost: a large peak between two exact looks is seen."""
         return max([0, *_sizes(processes, anonymous)]) - anonymous("self")
 
     def _upper(self, processes: Iterable[int]) -> int:
-        """More than the attempt can hold, known at little cost: what processes share counts for each of them."""
+        """An upper bound of what the attempt holds, at little cost: what processes share counts for each of them."""
         return max(0, sum(_sizes(processes, resident)) - resident("self"))
 
     def _memory(self, processes: Iterable[int]) -> int:

@@ -23,7 +23,7 @@ TAG_VARIABLE = "HPO_ZYGOTE"
 """Environment variable whose value is unique to each zygote and inherited by its descendants."""
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_SECONDS = 10.0
-"""A killed process that still exists after that waits for a disk; nobody can wait for it."""
+"""Seconds that a killed process is waited for; one that exists longer waits for a disk."""
 _LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Whether this kernel tells the children of a process; psutil reads all processes of the machine for that."""
 STOPPED = "was stopped by a signal"
@@ -31,7 +31,7 @@ AT_DISK = "waited for a disk"
 COMPUTED = "was computing"
 WAITED = "waited"
 HANGING = (STOPPED, AT_DISK, COMPUTED, WAITED)
-"""What a process does: from what surely hangs to what may well wait for somebody else."""
+"""States of a process, from what surely hangs to what may well wait for somebody else."""
 _STATES = {
     psutil.STATUS_STOPPED: STOPPED,
     psutil.STATUS_TRACING_STOP: STOPPED,

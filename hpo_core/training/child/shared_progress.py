@@ -28,7 +28,7 @@ _STORING = 0x53544F52494E47
 _MOST_BYTES = 1 << 56
 
 
-class Figures(NamedTuple):
+class ChildFigures(NamedTuple):
     """What a child knows best about itself. Times are monotonic seconds, 0.0 where not known yet."""
 
     began: float
@@ -62,12 +62,12 @@ class _Page(ctypes.Structure):
         ("resource", ctypes.c_int64),
         ("when", ctypes.c_double),
         ("storing", ctypes.c_int64),
-        *((name, _KINDS[kind]) for name, kind in get_type_hints(Figures).items()),
+        *((name, _KINDS[kind]) for name, kind in get_type_hints(ChildFigures).items()),
     ]
 
 
 class SharedProgress:
-    """Steps done, whether a checkpoint is being written or read, and the child's :class:`Figures`."""
+    """Steps done, whether a checkpoint is being written or read, and the child's :class:`ChildFigures`."""
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
@@ -93,7 +93,7 @@ class SharedProgress:
             when = self._start_time
         return max(self._start_resource, min(resource, target)), when, self._at.storing == _STORING
 
-    def figures(self) -> Figures:
+    def figures(self) -> ChildFigures:
         """What the child wrote so far; impossible values count as not known."""
         at, now = self._at, time.monotonic()
         began, unit_ended, mark = (
@@ -104,7 +104,7 @@ class SharedProgress:
         )
         cpu = at.mark_cpu
         mark, cpu = (mark, cpu) if math.isfinite(cpu) and cpu >= 0 else (0.0, 0.0)
-        return Figures(began, unit_ended, mark, cpu, max(0, at.iterations), memory, peak, device_memory)
+        return ChildFigures(began, unit_ended, mark, cpu, max(0, at.iterations), memory, peak, device_memory)
 
     def step(self, resource: int) -> None:
         """Record that ``resource`` steps are done, or that the current step still makes progress."""

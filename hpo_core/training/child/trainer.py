@@ -27,17 +27,17 @@ from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.child.messages import (
     Cancel,
-    Done,
-    Inbox,
+    Finished,
     Loading,
     Lower,
     Measured,
     Message,
+    MessageInbox,
     Ping,
     Pong,
     Prepare,
     Ready,
-    Run,
+    RunJob,
     Started,
     frame,
 )
@@ -74,7 +74,7 @@ class ZygoteProcess:
         self.child = 0
         """Process id, and process group, of the attempt that runs; 0: none does."""
         self._lock = threading.Lock()
-        self._inbox = Inbox()
+        self._inbox = MessageInbox()
         self._received: deque[Message] = deque()
         self._socket, zygote_end = socket.socketpair()
         self._socket.settimeout(SEND_SECONDS)
@@ -317,7 +317,7 @@ class Trainer:
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
             zygote.child = 0
-            zygote.send(Run(request))
+            zygote.send(RunJob(request))
             if self._cancelled == attempt:
                 zygote.send(Cancel(*attempt))
             try:
@@ -359,7 +359,7 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Done(report) if (report.trial, report.attempt) == (request.job.trial, request.job.attempt):
+                case Finished(report) if (report.trial, report.attempt) == (request.job.trial, request.job.attempt):
                     zygote.child = 0  # a report of another attempt was written by user code
                     return report, ""
                 case Started(pid):

@@ -30,24 +30,24 @@ from hpo_core.training.child import child_process as process
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
-    Done,
-    Inbox,
+    Finished,
     Loading,
     Lower,
     MalformedMessageError,
     Measured,
+    MessageInbox,
     Ping,
     Pong,
     Prepare,
     Ready,
-    Run,
+    RunJob,
     Started,
     send,
 )
 from hpo_core.training.child.processes import become_subreaper, children, kill_children, reap
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partition_data import find_loader, is_loaded, partition_data
+from hpo_core.training.partition_data import is_loaded, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
 
@@ -91,7 +91,7 @@ class Zygote:
 
     def __init__(self, control: int) -> None:
         self._control = control
-        self._inbox = Inbox()
+        self._inbox = MessageInbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
         self._progress = SharedProgress()
@@ -129,7 +129,7 @@ class Zygote:
             match message:
                 case Prepare():
                     self._prepare(message)
-                case Run():
+                case RunJob():
                     self._start(message.request)
                 case Ping():
                     self._send(Pong(self._child is not None and self._child.ending))
@@ -152,7 +152,7 @@ class Zygote:
         try:
             self._function = load_objective(message.objective, message.pythonpath)
             if message.load:
-                find_loader(message.load, message.pythonpath)
+                load_objective(message.load, message.pythonpath, setting="data.load")
         except (SpecError, ObjectiveError) as error:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
@@ -175,7 +175,7 @@ class Zygote:
         try:
             child = RunningChild(request, self._progress, self._objective_processes)
         except StorageError as error:
-            self._send(Done(request.report(Outcome.STORAGE, str(error))))
+            self._send(Finished(request.report(Outcome.STORAGE, str(error))))
             return
         if request.portion is not None:
             process.find_thread_pools(request.portion, request.threads)
@@ -221,11 +221,11 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        done = Done(child.final_report(ended.si_code, ended.si_status, spent.ru_utime + spent.ru_stime))
+        done = Finished(child.final_report(ended.si_code, ended.si_status, spent.ru_utime + spent.ru_stime))
         child.close()
         self._send(done)
 
-    def _send(self, message: Ready | Loading | Started | Measured | Pong | Done) -> None:
+    def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
             send(self._control, message)
         except ConnectionError:

@@ -234,7 +234,7 @@ def random_value(asked: Description, rng: random.Random) -> Any:
 MAX_CALLS = 200
 RANDOM_DRAWS = 30
 CONDITION_CHECKS = 40
-"""Calls reserved for checking conditions on two parameters: a few draws same_range with such a rule by chance."""
+"""Calls reserved for checking conditions on two parameters: a few draws agree with such a rule by chance."""
 MAX_SECONDS = 60.0
 """Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
 
@@ -383,7 +383,7 @@ class _SpaceSearch:
                 self.try_single_values()
 
     def _unexplained_integer(self, done: set[str]) -> tuple[str, str] | None:
-        """Such an integer, and the first parameter without a condition that it stands before."""
+        """An integer with many values, and the first parameter without a condition that it stands before."""
         left = MAX_CALLS - self.called
         params = [call.values for call in self.calls]
         conditions = self.conditions()
@@ -416,7 +416,7 @@ class _SpaceSearch:
                     self.try_single_values()
 
     def confirmed_conditions(self) -> dict[str, dict[str, Any]]:
-        """Conditions on two parameters that confirmed when calls were made to refute them."""
+        """Conditions on two parameters that held when calls were made to refute them."""
         self.reserve = 0
         confirmed: dict[str, dict[str, Any]] = {}
         for name in self.conditional():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+import yaml
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.short_text import did_you_mean
@@ -63,7 +64,7 @@ class ObjectiveStudy:
 
     def __init__(self, name: str, metrics: Sequence[str], modes: Sequence[str]) -> None:
         self.study_name = name
-        self._metrics = list(metrics)
+        self.metric_names = list(metrics)
         self._modes = list(modes)
 
     @property
@@ -85,19 +86,11 @@ class ObjectiveStudy:
         return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
 
     @property
-    def metric_names(self) -> list[str]:
-        """Names of the objectives."""
-        return list(self._metrics)
-
-    @property
     def user_attrs(self) -> dict[str, Any]:
         """Empty: a study here has none."""
         return {}
 
-    @property
-    def system_attrs(self) -> dict[str, Any]:
-        """Empty: a study here has none."""
-        return {}
+    system_attrs = user_attrs
 
     def __getattr__(self, name: str) -> Any:
         if name in _OTHER_TRIALS:
@@ -255,7 +248,7 @@ def suggested_value(
         when = known.get("when") or {}
         others = dict.fromkeys(other for one in (when if isinstance(when, list) else [when]) for other in one)
         found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in others)
-        condition = _flow_style(when)
+        condition = in_one_line(when)
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has it only when {condition}, and this trial has {found}. "
             f"Ask for it under that condition only, or change space.{name}.when."
@@ -308,37 +301,17 @@ def to_yaml(description: Description) -> str:
     def is_default(key: str, value: Any) -> bool:
         return value == {} or any(key == name and equal_values(value, default) for name, default in defaults)
 
-    return _flow_style({key: value for key, value in description.items() if not is_default(key, value)})
+    return in_one_line({key: value for key, value in description.items() if not is_default(key, value)})
 
 
-def to_yaml_list(names: Sequence[str]) -> str:
-    """Names as one line of YAML.
+def in_one_line(value: Any) -> str:
+    """A value as YAML in one line.
 
-    >>> to_yaml_list(["size", "1"])
-    '[size, "1"]'
+    >>> in_one_line(["size", "1", {"lr": 1e-05}])
+    "[size, '1', {lr: 1.0e-05}]"
     """
-    return _flow_style(list(names))
-
-
-def yaml_key(name: str) -> str:
-    """A parameter's name as a YAML key, quoted where it must be."""
-    return (
-        name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", name) and not _is_yaml_constant(name) else json.dumps(name)
-    )
-
-
-def _is_yaml_constant(name: str) -> bool:
-    return name.lower() in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-
-
-def _flow_style(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow_style(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow_style, value)) + "]"
-    if isinstance(value, str) and value.isidentifier() and value.lower() not in {"true", "false", "null"}:
-        return value
-    return json.dumps(value, default=str)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
+    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 def equal_values(a: Any, b: Any) -> bool:

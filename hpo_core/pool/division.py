@@ -15,7 +15,7 @@ from fractions import Fraction
 import msgspec
 
 from hpo_core.model.arithmetic import as_written
-from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 
 JUST_BEGUN = 1_000_000
 """``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""

@@ -14,12 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.by_name.device_holding import DeviceHolding
-from hpo_core.model.devices.pool_limits import MOST_DEVICES
-from hpo_core.model.devices.pool_member import Member
-from hpo_core.placement.shares import Claim, Position, divide, ideal_shares
-from hpo_core.placement.shares.device_choice import choose_devices
-from hpo_core.placement.shares.device_matching import match_free
+from hpo_core.model.devices.pool_member import MOST_DEVICES, Grant, Member
+from hpo_core.pool.arbiter import Pool, match_free
+from hpo_core.pool.division import Claim, divide, ideal_shares
 
 STUDIES = 20
 
@@ -52,7 +49,7 @@ def operations(call: Callable[[], Any]) -> int:
     return lines + Counted.looked_up
 
 
-def planted(shape: str, number: int) -> list[Member]:
+def planted(shape: str, number: int) -> list[tuple[Member, Grant]]:
     """Twenty rows of so many names each."""
     draw, members = random.Random(0), []
     for place in range(STUDIES):
@@ -74,7 +71,10 @@ def planted(shape: str, number: int) -> list[Member]:
         elif shape == "held beyond the share":
             wants = [Counted(f"{name % (STUDIES // 2)}-{name}") for name in range(number)]
         members.append(
-            Member(study=f"p{place:02}", demand=demand, devices=tuple(devices), wants=tuple(wants), waited=place)
+            (
+                Member(study=f"p{place:02}", kind="device", demand=demand, usable=(*devices, *wants), waited=place),
+                Grant(held=tuple(devices)),
+            )
         )
     return members
 
@@ -85,33 +85,32 @@ SHAPES = ["held", "wanted", "both", "the same", "taken from earlier ones", "held
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_work_of_a_choice_grows_with_the_number_of_names(shape: str) -> None:
     def work(number: int) -> int:
-        others = planted(shape, number)
-        names = list(dict.fromkeys(name for other in others for name in (*other.wants, *other.devices)))[:number]
-        mine = Member(study="a", demand=number, devices=tuple(names[: number // 2]), wants=tuple(names[number // 2 :]))
-        shares = divide(2 * number, [Claim(study=one.study, demand=one.demand) for one in (mine, *others)])
-        return operations(lambda: choose_devices(mine, others, shares=shares, usable=names, used=names[: number // 4]))
+        rows = planted(shape, number)
+        names = list(dict.fromkeys(name for one, _ in rows for name in one.usable))[:number]
+        mine = Member(study="a", kind="device", demand=number, usable=tuple(names))
+        members = [mine, *(member for member, _ in rows)]
+        grants = {"a": Grant(held=tuple(names[: number // 2])), **{member.study: grant for member, grant in rows}}
+        return operations(lambda: Pool(members, grants).arbitrate())
 
     few, many = work(100), work(200)
     assert many <= 2.5 * few, "no square of it"
     assert few <= 100 * 100 * (STUDIES + 1), "so many for each name"
 
 
-@pytest.mark.parametrize(("mine", "gives"), [("b", False), ("c", True)])
-def test_between_equals_the_last_by_name_gives(mine: str, gives: bool) -> None:
-    """All controllers must find the same, or two would give up a device for one that is missing."""
-    due = Member(study="a", demand=1, wants=("v", "w", "x", "y"))
-    givers = [Member(study="b", demand=2, devices=("v", "w")), Member(study="c", demand=2, devices=("x", "y"))]
-    (one,) = [each for each in givers if each.study == mine]
-    others = [each for each in (due, *givers) if each is not one]
-    shares = {"a": 1, "b": 1, "c": 1}
-    choice = choose_devices(one, others, shares=shares, usable=one.devices, used=one.devices)
-    assert (len(choice.open) < 2) is gives
+def test_between_equals_the_last_by_name_gives() -> None:
+    due = Member(study="a", kind="device", demand=1, usable=("v", "w", "x", "y"))
+    givers = [
+        Member(study=study, kind="device", demand=2, usable=tuple(names)) for study, names in (("b", "vw"), ("c", "xy"))
+    ]
+    grants = Pool([due, *givers], {"b": Grant(held=("v", "w")), "c": Grant(held=("x", "y"))}).arbitrate()
+    assert (grants["b"].closing, grants["c"].closing) == ((), ("y",))
 
 
-def served_in_order(members: Sequence[Member], shares: Mapping[str, int]) -> dict[str, int]:
+def served_in_order(
+    members: Sequence[Member], wants: Mapping[str, Sequence[str]], shares: Mapping[str, int]
+) -> dict[str, int]:
     """Of what each is due, how much it can have beside those before it: one device after the other may be moved."""
     owner: dict[str, str] = {}
-    wants = {one.study: one.wants for one in members}
 
     def finds(study: str, tried: set[str]) -> bool:
         for name in wants[study]:
@@ -130,13 +129,13 @@ def test_many_studies_are_served_as_if_each_device_was_moved_by_itself(seed: int
     draw = random.Random(seed)
     for _ in range(100):
         names = [f"d{place}" for place in range(draw.randint(4, 14))]
-        members, shares = [], {}
+        members, shares, every = [], {}, {}
         for study in "abcdef":
-            wants = tuple(draw.sample(names, draw.randint(1, len(names))))
-            members.append(Member(study=study, demand=draw.randint(0, 5), wants=wants))
+            every[study] = draw.sample(names, draw.randint(1, len(names)))
+            members.append(Member(study=study, demand=draw.randint(0, 5)))
             shares[study] = draw.randint(0, members[-1].demand)
-        served = served_in_order(members, shares)
-        owners = list(match_free(members, shares).values())
+        served = served_in_order(members, every, shares)
+        owners = list(match_free(members, dict.fromkeys(every, ()), every, shares).values())
         assert {one.study: min(owners.count(one.study), shares[one.study]) for one in members} == served
 
 
@@ -185,23 +184,17 @@ def test_a_division_of_a_million_slots_takes_few_steps() -> None:
     assert sum(found.values()) == 1_000_000
 
 
-def settled(others: Sequence[Member], *, there: Sequence[str], usable: Sequence[str]) -> tuple[Member, list[Member]]:
-    holding = DeviceHolding("device", patience=0.0)
-    holding.note(there=there, usable=usable, used=())
-    mine = Member(study="a", demand=2, kind="device")
-    position = Position(capacity=4, share=2, lent=0, ideal=Fraction(2), held=0, free=0)
-    known = holding.known(others)
-    return holding.settled(mine, known, position, 0.0)[0], known
-
-
 def test_names_of_devices_that_a_study_does_not_see_count_up_to_a_limit() -> None:
     """Another study may see more devices, and what it holds there counts; thousands of them are no devices."""
     there = ["d0", "d1", "d2", "d3"]
-    real = Member(study="b", demand=2, devices=("d0", "elsewhere"), wants=("d1",), kind="device")
-    assert settled([real], there=there, usable=there)[1] == [real]
-    full = Member(
-        study="c", demand=9, devices=tuple(f"x{n}" for n in range(MOST_DEVICES)), wants=("d0",), kind="device"
-    )
-    mine, known = settled([real, full], there=there, usable=there)
-    assert [one.devices for one in known] == [("d0",), ()] and [one.wants for one in known] == [("d1",), ("d0",)]
-    assert len(mine.devices) == 2 and "d0" not in mine.devices
+    mine = Member(study="a", kind="device", demand=2, usable=tuple(there))
+    real = Member(study="b", kind="device", demand=2, usable=("d0", "elsewhere", "d1"))
+    held = {"b": Grant(held=("d0", "elsewhere"))}
+    assert Pool([mine, real], held, there=there).held["b"] == ("d0", "elsewhere")
+    many = tuple(f"x{number}" for number in range(MOST_DEVICES - 1))
+    full = Member(study="c", kind="device", demand=9, usable=(*many, "d0"))
+    pool = Pool([mine, real, full], held | {"c": Grant(held=many)}, there=there)
+    assert (pool.held["b"], pool.held["c"]) == (("d0",), ())
+    grants = pool.arbitrate()
+    assert grants["b"].held[-1] == "elsewhere" and grants["c"].held[-len(many) :] == many, "nothing is taken from them"
+    assert len(grants["a"].held) == 2 and "d0" not in grants["a"].held

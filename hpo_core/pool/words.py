@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hpo_core.journal.pools import PoolRow
-from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
-from hpo_core.model.devices.pool_member import Member
-from hpo_core.placement.shares import capacity_of, claim_of, divide
+from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
+from hpo_core.pool.arbiter import Pool
+from hpo_core.pool.store import PoolRow
 from hpo_core.spec.sections import ShareSpec
-from hpo_core.views.formatting import plural
 
 NAMED = 3
 """Of so many studies the names are said."""
@@ -41,52 +39,47 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """All of it, in two sentences."""
         terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {plural(self.slots, self.unit)} ({terms}); holds {self.held:,}, "
+            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, self.unit)} ({terms}); holds {self.held:,}, "
             f"could use {self.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
 
 
-def standing_of(mine: Member, others: Sequence[Member], pool: str) -> Standing:
-    """Where the study ``mine`` stands among the members of a pool."""
-    others = [other for other in others if other.kind == mine.kind]
-    members = [mine, *others]
-    clusters = [member.seen for member in members if member.one_cluster and not member.kind]
-    capacity = capacity_of(members, shared_cluster=max(clusters) if clusters else None)
-    shares = divide(capacity, [claim_of(member) for member in members])
+def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
+    """Where the study of the row ``mine`` stands among the members of its pool."""
+    member = mine.member
+    assert member is not None
+    rows = [mine, *(row for row in others if row.member is not None and row.member.kind == member.kind)]
+    pool = Pool([row.member for row in rows if row.member is not None], {row.study: row.grant for row in rows})
+    reasons = _waits(member, pool), _less_than_wanted(member, pool), _different_sizes(pool.members)
     return Standing(
-        pool=pool,
+        pool=mine.pool,
         study=mine.study,
-        slots=capacity,
-        unit=_unit(mine),
-        share=shares[mine.study],
-        held=mine.held,
-        demand=mine.demand,
-        weight=mine.weight,
-        priority=mine.priority,
-        waited=mine.waited,
-        why=" ".join(filter(None, (_waits(mine, others, shares), _less_than_wanted(mine, others, shares),
-                                   _different_sizes(members)))),
-    )  # fmt: skip
+        slots=pool.capacity,
+        unit=_unit(member),
+        share=pool.shares[mine.study],
+        held=len(pool.held[mine.study]),
+        demand=member.demand,
+        weight=member.weight,
+        priority=member.priority,
+        waited=member.waited,
+        why=" ".join(filter(None, reasons)),
+    )
 
 
 def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
     """By study: where the members of all pools stand.
 
     Args:
-        rows: of members that have a controller now.
+        rows: rows of members that have a controller now.
     """
-    rows = list(rows)
-    by_pool: dict[str, list[Member]] = {}
-    for row in rows:
-        if row.member is not None:
-            by_pool.setdefault(row.pool, []).append(row.member)
+    rows = [row for row in rows if row.member is not None]
     found = {}
-    for pool, members in by_pool.items():
-        beside = unknown_beside(pool, rows)
-        for mine in members:
-            standing = standing_of(mine, [other for other in members if other is not mine], pool)
-            found[mine.study] = msgspec.structs.replace(standing, why=" ".join(filter(None, (standing.why, beside))))
+    for mine in rows:
+        others = [row for row in rows if row.pool == mine.pool and row is not mine]
+        standing = standing_of(mine, others)
+        beside = unknown_beside(mine.pool, rows)
+        found[mine.study] = msgspec.structs.replace(standing, why=" ".join(filter(None, (standing.why, beside))))
     return found
 
 
@@ -145,7 +138,7 @@ def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
         return ""
     words = [f"pool {share.pool}" if share.pool is not None else f"the {unit}s of its cluster"]
     words += [f"weight {share.weight:g}", f"priority {share.priority}"]
-    words += [] if share.slots is None else [plural(share.slots, unit)]
+    words += [] if share.slots is None else [_plural(share.slots, unit)]
     words += [] if share.preempt is None else [f"may preempt after {share.preempt:g} s"]
     return ", ".join(words)
 
@@ -154,24 +147,25 @@ def _unit(member: Member) -> str:
     return member.kind or "slot"
 
 
-def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
-    """For slots that it is due and does not hold."""
-    missing = shares[mine.study] - mine.held
-    if missing <= 0 or (mine.kind and not mine.wants):  # models that hop may have no work for more just now
+def _waits(mine: Member, pool: Pool) -> str:
+    """Says whom it waits for, where it holds less than it is due."""
+    position, held = pool.position(mine.study), len(pool.held[mine.study])
+    missing = position.share - held
+    if missing <= 0 or (mine.kind and not position.wants):  # models that hop may have no work for more just now
         return ""
-    over = sorted((other for other in others if other.held > shares[other.study]), key=lambda other: other.study)
+    others = [member for member in pool.members if member is not mine]
+    over = [other for other in others if len(pool.held[other.study]) > pool.shares[other.study]]
     unit = _unit(mine)
-    waits = f"It waits for {plural(missing, unit)}"
+    waits = f"It waits for {_plural(missing, unit)}"
     if mine.waited >= 1:
         waits += f", for {mine.waited:,.0f} s so far"
     if not over:
-        if mine.kind:
-            holders = [other for other in others if not set(mine.wants).isdisjoint(other.devices)]
-            if holders:
-                return (
-                    f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "
-                    "the share, and they take turns."
-                )
+        holders = [other for other in others if not set(position.wants).isdisjoint(pool.held[other.study])]
+        if mine.kind and holders:
+            return (
+                f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "
+                "the share, and they take turns."
+            )
         return f"{waits}; they are free, and taken at its next look; those of a controller that died, within 20 s."
     have = "has" if len(over) == 1 else "have"
     gives = "gives" if len(over) == 1 else "give"
@@ -179,12 +173,14 @@ def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> st
     return f"{waits}: {_names(over)} {have} more than the share and {gives} {unit}s back as jobs end{asks}."
 
 
-def _less_than_wanted(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
-    """Why it is due less than it could use."""
-    if shares[mine.study] >= mine.demand:
+def _less_than_wanted(mine: Member, pool: Pool) -> str:
+    """Says why it is due less than it could use."""
+    share = pool.shares[mine.study]
+    if share >= mine.demand:
         return ""
-    first = [other for other in others if other.priority > mine.priority and shares[other.study]]
-    equal = [other for other in others if other.priority == mine.priority and shares[other.study]]
+    others = [member for member in pool.members if member is not mine and pool.shares[member.study]]
+    first = [other for other in others if other.priority > mine.priority]
+    equal = [other for other in others if other.priority == mine.priority]
     reasons = []
     if first:
         reasons.append(f"{_names(first)} {'goes' if len(first) == 1 else 'go'} first by priority")
@@ -192,7 +188,7 @@ def _less_than_wanted(mine: Member, others: Sequence[Member], shares: dict[str, 
         reasons.append(f"the {_unit(mine)}s are shared with {_names(equal)} by weight")
     if not reasons:
         return ""
-    return f"It could use {mine.demand - shares[mine.study]:,} more: {', and '.join(reasons)}."
+    return f"It could use {mine.demand - share:,} more: {', and '.join(reasons)}."
 
 
 def _different_sizes(members: Sequence[Member]) -> str:
@@ -208,3 +204,7 @@ def _names(members: Sequence[Member]) -> str:
     more = [f"{len(names) - len(shown)} others"] if len(names) > len(shown) else []
     parts = [*shown, *more]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.placement.shares import Claim, divide, ideal_shares
+from hpo_core.pool.division import Claim, divide, ideal_shares
 
 WEIGHTS = st.sampled_from([0.001, 0.3, 0.5, 1.0, 1.0, 1.5, 2.0, 3.0, 1000.0])
 

@@ -1,1 +1,0 @@
-"""Studies that hold the devices of a pool by name."""

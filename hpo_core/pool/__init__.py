@@ -1,0 +1,1 @@
+"""Pools: who may use how much of what several studies share."""

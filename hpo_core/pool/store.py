@@ -1,0 +1,305 @@
+"""Rows of pools, one for each study: read together, and written in one transaction that no other overlaps.
+
+They lie in a table beside the journal's, made at first use; of a journal in memory, in memory. A row that is damaged is
+no member: a study goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from hpo_core.journal.protocol import Journal, StudyInfo
+from hpo_core.journal.sql import SqlJournal
+from hpo_core.model.devices.pool_member import NOTHING, Grant, Member, Wish
+from hpo_core.model.errors import StudyNotFoundError
+
+WAIT_SECONDS = 1.0
+"""Longest wait for others who write to the same database: the study's loop stands still meanwhile."""
+
+
+class PoolRow(msgspec.Struct, frozen=True):
+    """One study in one pool."""
+
+    pool: str
+    study: str
+    member: Member | None
+    """What its controller says; None: it has left, or the row is damaged."""
+    grant: Grant = NOTHING
+    """What it has; written by whichever study's controller arbitrates."""
+    wish: Wish | None = None
+    """What a person said of its share while it ran."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a controller writes in one transaction."""
+
+    mine: Member
+    grants: Mapping[str, Grant] = {}
+    """By study, its own or another one: what it has from now on."""
+    gone: tuple[Member, ...] = ()
+    """Members without a sign of life: they leave, and have nothing any more."""
+
+
+Decide = Callable[[Sequence[PoolRow]], Change | None]
+"""Decides what is written from the rows as they are; None: nothing."""
+
+
+class Pools(Protocol):
+    """Rows of pools. All raise JournalError where the database does not answer or cannot be written."""
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        """The members of a pool by study's name, and the row of ``study`` in any case; one query."""
+        ...
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        """Write what ``decide`` says of the present rows, in one transaction that no other change overlaps."""
+        ...
+
+    def leave(self, pool: str, study: str, owner: str) -> None:
+        """Give everything back, unless another controller has the study's row; what a person said of it stays."""
+        ...
+
+    def say(self, pool: str, study: str, wish: Wish) -> None:
+        """Keep what a person says of a study's share, beside what was said before."""
+        ...
+
+    def all(self) -> list[PoolRow]:
+        """The rows of all pools."""
+        ...
+
+
+def _merged(before: Wish | None, wish: Wish) -> Wish:
+    """What a person said last of each setting."""
+    before = before or Wish()
+    return Wish(
+        weight=before.weight if wish.weight is None else wish.weight,
+        priority=before.priority if wish.priority is None else wish.priority,
+    )
+
+
+def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: Change) -> list[PoolRow]:
+    """The rows of a pool after a change, with a row of ``study`` in any case."""
+    gone = {member.study: member for member in change.gone}
+    found = {row.study: row for row in rows}
+    found.setdefault(study, PoolRow(pool, study, None))
+    found[study] = msgspec.structs.replace(found[study], member=change.mine)
+    for name, row in found.items():
+        if row.member is not None and gone.get(name) == row.member:
+            found[name] = msgspec.structs.replace(row, member=None, grant=NOTHING)
+        elif row.member is not None and name in change.grants:
+            found[name] = msgspec.structs.replace(row, grant=change.grants[name])
+    return list(found.values())
+
+
+class MemoryPools:
+    """Pools in this process, for its threads."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], PoolRow] = {}
+        self._lock = threading.RLock()
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        with self._lock:
+            return [row for row in self.all() if row.pool == pool and (row.member is not None or row.study == study)]
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        with self._lock:
+            rows = self.look(pool, study)
+            change = decide(rows)
+            if change is not None:
+                self._rows |= {(pool, row.study): row for row in _rows_after(rows, pool, study, change)}
+
+    def leave(self, pool: str, study: str, owner: str) -> None:
+        with self._lock:
+            row = self._rows.get((pool, study))
+            if row is not None and row.member is not None and row.member.owner == owner:
+                self._rows[pool, study] = msgspec.structs.replace(row, member=None, grant=NOTHING)
+
+    def say(self, pool: str, study: str, wish: Wish) -> None:
+        with self._lock:
+            row = self._rows.get((pool, study), PoolRow(pool, study, None))
+            self._rows[pool, study] = msgspec.structs.replace(row, wish=_merged(row.wish, wish))
+
+    def all(self) -> list[PoolRow]:
+        with self._lock:
+            return [self._rows[key] for key in sorted(self._rows)]
+
+
+_metadata = sa.MetaData()
+_table = sa.Table(
+    "hpo_pools",
+    _metadata,
+    sa.Column("pool", sa.String(300), primary_key=True),
+    sa.Column("study", sa.String(100), primary_key=True),
+    sa.Column("present", sa.SmallInteger, nullable=False),
+    sa.Column("member", sa.Text, nullable=False),
+    sa.Column("granted", sa.Text, nullable=False),
+    sa.Column("wish", sa.Text, nullable=False),
+)
+_columns = (
+    _table.c.pool,
+    _table.c.study,
+    _table.c.present,
+    _table.c.member,
+    _table.c.granted,
+    _table.c.wish,
+)
+_T = TypeVar("_T", Member, Grant, Wish)
+
+
+class SqlPools:
+    """Pools in a table of a journal's database; each change is a transaction of its own.
+
+    Args:
+        journal: gives the database, and its errors as those of the journal.
+    """
+
+    def __init__(self, journal: SqlJournal) -> None:
+        self._engine, self._reader, self._translated = journal.database()
+        self._is_there = False
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        with self._translated("read"):
+            if not self._has_table():
+                return []
+            with self._reader.connect() as connection:
+                return _rows(connection, pool, study)
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        with self._translated("written"):
+            self._make_table()
+            with self._writing() as connection:
+                rows = _rows(connection, pool, study)
+                change = decide(rows)
+                if change is None:
+                    return
+                before = {row.study: row for row in rows}
+                for row in _rows_after(rows, pool, study, change):
+                    _write(connection, row, before.get(row.study))
+
+    def leave(self, pool: str, study: str, owner: str) -> None:
+        with self._translated("written"):
+            if not self._has_table():
+                return
+            with self._writing() as connection:
+                for row in _rows(connection, pool, study):
+                    if row.study == study and row.member is not None and row.member.owner == owner:
+                        _write(connection, msgspec.structs.replace(row, member=None, grant=NOTHING), row)
+
+    def say(self, pool: str, study: str, wish: Wish) -> None:
+        with self._translated("written"):
+            self._make_table()
+            with self._writing() as connection:
+                before = next((row for row in _rows(connection, pool, study) if row.study == study), None)
+                row = before or PoolRow(pool, study, None)
+                _write(connection, msgspec.structs.replace(row, wish=_merged(row.wish, wish)), before)
+
+    def all(self) -> list[PoolRow]:
+        with self._translated("read"):
+            if not self._has_table():
+                return []
+            with self._reader.connect() as connection:
+                found = connection.execute(sa.select(*_columns).order_by(_table.c.pool, _table.c.study)).all()
+                return [_row(row) for row in found]
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """A transaction that no other writer's overlaps; in SQLite it waits as long as the journal's own."""
+        with self._engine.connect() as connection, connection.begin():
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
+                connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
+            yield connection
+
+    def _has_table(self) -> bool:
+        if not self._is_there:
+            with self._reader.connect() as connection:
+                self._is_there = sa.inspect(connection).has_table(_table.name)
+        return self._is_there
+
+    def _make_table(self) -> None:
+        if self._has_table():
+            return
+        try:
+            with self._engine.begin() as connection:
+                _metadata.create_all(connection)
+        except (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.OperationalError):
+            if not self._has_table():
+                raise  # no other process was quicker: it may not be made
+
+
+def _rows(connection: sa.Connection, pool: str, study: str) -> list[PoolRow]:
+    shown = (_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study))
+    return [_row(row) for row in connection.execute(sa.select(*_columns).where(shown).order_by(_table.c.study))]
+
+
+def _row(row: Any) -> PoolRow:
+    pool, study, present, member, grant, wish = row
+    found = _decoded(member, Member) if present == 1 else None
+    if found is None or found.study != study:
+        return PoolRow(str(pool), str(study), None, wish=_decoded(wish, Wish))
+    return PoolRow(str(pool), str(study), found, _decoded(grant, Grant) or NOTHING, _decoded(wish, Wish))
+
+
+def _write(connection: sa.Connection, row: PoolRow, before: PoolRow | None) -> None:
+    """Write what differs, and nothing else: a row of another version may hold more than this one reads."""
+    values = _values(row)
+    if before is None:
+        connection.execute(_table.insert().values(values | {"pool": row.pool, "study": row.study}))
+    elif row != before:
+        known = {} if before.member is None else _values(before)  # the text of a damaged row is replaced
+        here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
+        changed = {name: value for name, value in values.items() if value != known.get(name)}
+        connection.execute(_table.update().where(here).values(changed))
+
+
+def _values(row: PoolRow) -> dict[str, int | str]:
+    return {
+        "present": int(row.member is not None),
+        "member": _text(row.member),
+        "granted": _text(row.grant),
+        "wish": _text(row.wish),
+    }
+
+
+def _text(value: Member | Grant | Wish | None) -> str:
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _decoded(text: Any, kind: type[_T]) -> _T | None:
+    """None where there is nothing, or the row is damaged: SQLite takes a value of any type in any column."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
+        return None
+
+
+_in_memory: weakref.WeakKeyDictionary[object, MemoryPools] = weakref.WeakKeyDictionary()
+
+
+def pools_of(journal: Journal) -> Pools:
+    """The pools in a journal's database; of a journal without one, in memory."""
+    while (beneath := getattr(journal, "wrapped", None)) is not None:
+        journal = beneath
+    return SqlPools(journal) if isinstance(journal, SqlJournal) else _in_memory.setdefault(journal, MemoryPools())
+
+
+def live_rows(journal: Journal, is_alive: Callable[[StudyInfo], bool]) -> list[PoolRow]:
+    """The members of all pools whose controller lives, as far as this machine can know."""
+    found = []
+    for row in pools_of(journal).all():
+        if row.member is not None:
+            with contextlib.suppress(StudyNotFoundError):
+                if is_alive(journal.info(row.study)):
+                    found.append(row)
+    return found

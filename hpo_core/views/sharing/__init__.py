@@ -1,1 +1,0 @@
-"""Pools of slots that several studies share, in words."""
