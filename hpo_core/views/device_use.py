@@ -10,10 +10,10 @@ import msgspec
 from hpo_core.model.devices.measurement import is_cpu
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.events import AttemptFailed, JobCompleted, JobGranted, JobPlaced
+from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.state import StudyState
 from hpo_core.study import Study
-from hpo_core.views.formatting import plural
+from hpo_core.views.formatting import listed, plural
 from hpo_core.views.trial_story import usage_of
 
 _WHOLE = 1000
@@ -170,6 +170,7 @@ def _load(jobs: Iterable[DeviceJob]) -> tuple[DeviceLoad, ...]:
 
 
 LATEST_SECONDS = 60.0
+"""Seconds before the latest end in which a job counts as a latest one."""
 
 
 def granted_words(study: Study, placed: int | None = None) -> str:
@@ -194,6 +195,7 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
         jobs: of a line, likewise.
     """
     state = study.state
+    goals = {trial: f"trial {trial} to {grant.target:,}" for trial, grant in state.running.items()}
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)
@@ -201,20 +203,11 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
     for (name, architecture), own in sorted(by_device.items()):
         compute, memory = (sum(placed.share[k] for placed in own) for k in (0, 1))
         claimed = f"{memory_words(memory)} and {compute / 10:.0f}% of compute claimed"
-        each = [f"{_goal(state.running[one.trial])} ({memory_words(one.share[1])})" for one in own]
-        lines.append(f"running on {name} ({architecture}; {claimed}): {_some(each, jobs)}")
+        each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
+        lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [_goal(grant) for number, grant in state.running.items() if number not in state.placed]
-    return [*lines[:devices], *more, *([f"waiting for a device: {_some(waiting, jobs)}"] if waiting else [])]
-
-
-def _goal(grant: JobGranted) -> str:
-    return f"trial {grant.trial} to {grant.target:,}"
-
-
-def _some(words: Sequence[str], most: int) -> str:
-    more = f" and {len(words) - most:,} more" if len(words) > most else ""
-    return f"{', '.join(words[:most])}{more}"
+    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
+    return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
 
 
 def use_words(use: DeviceUse) -> str:

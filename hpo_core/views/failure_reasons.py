@@ -58,6 +58,13 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """Reasons, the most frequent first."""
 
     @property
+    def counts(self) -> str:
+        """Number of trials, and of those that failed or diverged."""
+        counts = [f"{self.failed:,} failed"] if self.failed else []
+        counts += [f"{self.diverged:,} diverged (NaN or infinite)"] if self.diverged else []
+        return f"of {plural(self.trials, 'trial')}, {' and '.join(counts)}"
+
+    @property
     def most_failed(self) -> bool:
         """Whether more than half of the trials failed or diverged."""
         return 2 * (self.failed + self.diverged) > self.trials
@@ -105,11 +112,9 @@ def no_result_words(study: Study) -> str:
     if study.status == "halted" and (training.fail_fast is None or ended < training.fail_fast):
         return ""
     found = failures_of(state)
-    counts = [f"{found.diverged:,} diverged (NaN or infinite)"] if found.diverged else []
-    counts += [f"{found.failed:,} failed"] if found.failed else []
     often = f", most often with: {found.groups[0].reason}" if found.groups else ""
     names = " and ".join(metric.name for metric in study.spec.objectives)
-    return f"no trial has a finite value of {names}: of {plural(found.trials, 'trial')}, {' and '.join(counts)}{often}"
+    return f"no trial has a finite value of {names}: {found.counts}{often}"
 
 
 def rank_named(message: str) -> int:
@@ -130,15 +135,12 @@ def failure_lines(failures: Failures, folder: str = "") -> list[str]:
     """
     if not failures.failed and not failures.diverged:
         return []
-    counts = []
-    if failures.failed:
-        counts.append(f"{failures.failed:,} failed")
-    if failures.diverged:
-        counts.append(f"{failures.diverged:,} diverged (NaN or infinite)")
-    lines = [f"of {plural(failures.trials, 'trial')}, {' and '.join(counts)}"]
+    lines = [failures.counts]
     for group in failures.groups[:GROUPS_SHOWN]:
         log = f"{folder.rstrip('/')}/{group.log}" if folder else group.log
-        lines.append(f"{len(group.trials):,} x {_shortened(group.reason)} ({_example(group)}, log {log})")
+        reason = group.reason if len(group.reason) <= MESSAGE_SHOWN else f"{group.reason[:MESSAGE_SHOWN]}..."
+        example = f"{'such as ' * (len(group.trials) > 1)}trial {group.trials[0]}"
+        lines.append(f"{len(group.trials):,} x {reason} ({example}, log {log})")
     if more := failures.groups[GROUPS_SHOWN:]:
         lines.append(f"and {plural(len(more), 'other reason')} of {sum(len(g.trials) for g in more):,} more")
     return lines
@@ -151,14 +153,6 @@ def _split(text: str) -> tuple[str, str]:
     if found is not None:
         return found["type"], found["message"]
     return (line, "") if _NAME.fullmatch(line) else ("", line)
-
-
-def _example(group: FailureGroup) -> str:
-    return f"trial {group.trials[0]}" if len(group.trials) == 1 else f"such as trial {group.trials[0]}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MESSAGE_SHOWN else f"{text[:MESSAGE_SHOWN]}..."
 
 
 _NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>[1-9]\d{0,5})")

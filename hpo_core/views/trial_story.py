@@ -8,7 +8,6 @@ from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.usage import Usage, UsageField
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
-from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
@@ -76,29 +75,6 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     return "; ".join(filter(None, groups))
 
 
-def violated(spec: StudySpec, result: JobCompleted) -> str:
-    """The constraints that a result violates, with their values; empty where there are none."""
-    values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
-    found = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0)
-    return f"; infeasible: {found}" if found else ""
-
-
-def _spread(spec: StudySpec, result: JobCompleted) -> str:
-    """The values of its seed repeats; empty where there are none."""
-    found = repeat_spread(result, spec.metric.name)
-    return "" if found is None else f", {spec.metric.name} {found.words}"
-
-
-def _trained(spec: StudySpec, resource: int) -> str:
-    """How far; where models hop, a unit is a pass over one partition, and the resource counts epochs."""
-    return plural(resource, "unit" if spec.data is None else "epoch")
-
-
-def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
-    words = usage_words(event.usage, hops=spec.data is not None)
-    return f"; used {words}" if words else ""
-
-
 def _state_line(study: Study, trial: TrialRecord) -> str:
     state, word = study.state, trial_state(study, trial)
     if study.status == "finished":
@@ -117,20 +93,32 @@ def trial_story(study: Study, number: int) -> list[str]:
     """What happened to a trial, one line each; the last one says what it is now, or was when the study ended."""
     spec, state = study.spec, study.state
     trial, names = state.trials[number], RungNames(spec)
+
+    def trained(resource: int) -> str:  # where models hop, a unit is a pass over one partition
+        return plural(resource, "unit" if spec.data is None else "epoch")
+
+    def used(event: JobCompleted | AttemptFailed) -> str:
+        words = usage_words(event.usage, hops=spec.data is not None)
+        return f"; used {words}" if words else ""
+
+    def beside(result: JobCompleted) -> str:
+        repeats = repeat_spread(result, spec.metric.name)
+        spread = "" if repeats is None else f", {spec.metric.name} {repeats.words}"
+        values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
+        found = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0)
+        return spread + (f"; infeasible: {found}" if found else "")
+
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
-        f"({_trained(spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(spec, r)}"
-        f"{violated(spec, r)}{_used(spec, r)}"
+        f"({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{beside(r)}{used(r)}"
         for r in trial.all_results
     ]
+    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{used(f)}" for f in trial.failures]
     lines += [
-        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(spec, f)}" for f in trial.failures
-    ]
-    lines += [
-        f"its checkpoint at {_trained(spec, r.resource)} was removed to stay within the study's "
+        f"its checkpoint at {trained(r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"
         for r in trial.removed
     ]
