@@ -18,7 +18,6 @@ import msgspec
 
 from hpo_core.execution.attempts import Attempts, AttemptState
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -72,7 +71,6 @@ class Loop:
     Args:
         study: opened with the journal's current epoch.
         executor: where jobs run, and whose clock tells the time.
-        dispatcher: how jobs get there; default: directly.
         placer: which waiting job begins, and where; default: each takes a free slot.
         checkpoints: removes files that nothing can need any more; None: there are none.
         observers: called after every report, and as time passes.
@@ -84,7 +82,6 @@ class Loop:
         study: Study,
         executor: Executor,
         *,
-        dispatcher: Dispatcher | None = None,
         placer: Placer | None = None,
         checkpoints: CheckpointCleanup | None = None,
         observers: Sequence[Observer] = (),
@@ -92,7 +89,6 @@ class Loop:
     ) -> None:
         self.study = study
         self._executor = executor
-        self._dispatcher = dispatcher or DirectDispatcher(executor)
         self._placer: Placer = Slots() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
@@ -147,7 +143,6 @@ class Loop:
         except BaseException as error:
             self._end_early(error)
             raise
-        self._dispatcher.close()
         if self._checkpoints is not None and not study.state.running:  # else a file may await its report
             self._checkpoints.sweep()
         return study.status
@@ -314,7 +309,7 @@ class Loop:
         for number, (job, slot) in enumerate(placements):
             self._dispatched += 1
             try:
-                self._dispatcher.dispatch(job, slot, on_report)
+                self._executor.submit(job, slot, on_report)
             except Exception:  # nobody will report it, and another run may start it
                 for left, _ in placements[number:]:
                     self._attempts.returned(left.key)
@@ -337,7 +332,6 @@ class Loop:
                 reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
                 with contextlib.suppress(HpoError):  # the first error is the one to show
                     self._halt(reason)
-            self._dispatcher.close()
 
     def _halt(self, reason: str) -> None:
         """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""

@@ -222,5 +222,5 @@ def test_several_objectives_are_returned_together(job):
 
 def test_population_based_training_is_refused():
     search = {"method": "pbt", "population": 4, "generations": 2}
-    with pytest.raises(SpecError, match="style optuna cannot go on from another trial's weights"):
+    with pytest.raises(SpecError, match="an Optuna objective cannot go on from another trial's weights"):
         StudySpec.from_plain(PLAIN | {"search": search})

@@ -1,4 +1,4 @@
-"""The controller's end of the process that shows its study in Prefect (``follower.py``).
+"""The controller's end of the process that shows its study in Prefect (``prefect_follower.py``).
 
 A study neither waits for Prefect nor imports it: what happens in Prefect delays and ends the pages alone.
 """
