@@ -407,13 +407,12 @@ def generations_an_hour(population: int, workers: int, seed: int, generations: i
 def scaling(seeds: int) -> dict[str, Any]:
     populations, clusters = (5, 10, 20, 40, 80), (1, 2, 4, 5, 8, 10, 16, 20)
     found: dict[str, Any] = {"population": {}, "workers": {}}
-    for barrier in (False, True):
-        name = "barrier" if barrier else "asynchronous"
+    for name, rule in (("asynchronous", "eager"), ("barrier", "barrier")):
         found["population"][name] = {
-            n: [generations_an_hour(n, 5, seed, barrier=barrier) for seed in range(seeds)] for n in populations
+            n: [generations_an_hour(n, 5, seed, reproduction=rule) for seed in range(seeds)] for n in populations
         }
         found["workers"][name] = {
-            n: [generations_an_hour(20, n, seed, barrier=barrier) for seed in range(seeds)] for n in clusters
+            n: [generations_an_hour(20, n, seed, reproduction=rule) for seed in range(seeds)] for n in clusters
         }
     began = time.process_time()
     generations_an_hour(500, 100, 0, generations=30)

@@ -196,7 +196,7 @@ class Home:
         return self.study_folder(name) / "report.html"
 
     def comparison_path(self, names: Sequence[str]) -> Path:
-        """Of the page that compares these studies; the same for the same names in any order. Its folder is made."""
+        """Path of the page that compares these studies, the same in any order of names; its folder is made."""
         names = sorted(map(checked_name, names))
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:8]
         return self.make_folder("compared") / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"

@@ -43,7 +43,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
     "pasha": {"method": "pasha", **_LADDER},
     "pbt": {"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 2},
-    "pbt-barrier": {"method": "pbt", "population": 5, "generations": 4, "barrier": True},
+    "pbt-barrier": {"method": "pbt", "population": 5, "generations": 4, "reproduction": "barrier"},
     "pbt-truncation": {
         "method": "pbt", "population": 10, "generations": 4, "selection": "truncation", "max_gap": 2,
     },
@@ -93,7 +93,7 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
     born: Reproduced | None = None
     sampled: int | None = None
     population, total = search.population, search.population * search.generations
-    by_paper = search.reproduction == "generation" and not search.barrier
+    by_paper = search.reproduction == "generation"
 
     def complete() -> list[int]:
         return [g for g, ended in Counter(generation[trial] for trial in loss).items() if ended >= population]
@@ -130,7 +130,7 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
                 initiated.add(event.initiator)
                 generation[event.child], member[event.child] = event.generation, event.member
                 assert (event.generation, event.member) == (own + 1, member[event.initiator])
-                if search.barrier:
+                if search.reproduction == "barrier":
                     assert sum(generation[t] == own and t in loss for t in generation) == search.population
                 if event.opponent is not None and search.selection == "tournament":
                     oldest = own if search.opponents == "same" else own + 1 - search.opponents_from

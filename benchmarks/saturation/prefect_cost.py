@@ -1,12 +1,13 @@
 """Prefect: task runs per second that a real server on 127.0.0.1 (SQLite) takes as our follower writes them.
 
 ``job``: a task run for each job. ``rung``: one task run whose log has a line for each job (the grain above 300 jobs).
-Until the server holds every final state (``job``) or line of the log (``rung``). Processor time of server and client.
+Until the server holds every final state and has taken every line of the log. Processor time of server and client.
 """
 
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -35,61 +36,48 @@ def measure(*, grain: str, jobs: int) -> dict[str, Any]:
 
 
 def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
-    from prefect import flow
-    from prefect.runtime import flow_run
-
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import Job, Outcome, Report
-    from hpo_flows.prefect_api.connection import wait_for_final_states
-    from hpo_flows.prefect_pages.task_runs import TaskPerJob, TaskPerRung, TaskRuns
-
-    found: dict[str, Any] = {}
-
-    def show(shown: TaskRuns, first: int, count: int) -> None:
-        for number in range(first, first + count):
-            end = shown.begin(Job(number, 0, Rung(0, 0), 1, {"x": 0.5}))
-            metrics = {"loss": 0.5}
-            end(Report(trial=number, attempt=0, outcome=Outcome.COMPLETED, metrics=metrics))
-
-    @flow(name="scale", log_prints=False)
-    def study() -> None:
-        make = TaskPerJob if grain == "job" else TaskPerRung
-        warm = make("loss", lambda: 1_700_000_000.0)
-        show(warm, 0, 10)
-        warm.close()
-        shown = make("loss", lambda: 1_700_000_000.0)
-        run = str(flow_run.id)
-        held = warm.task_runs
-        before, mine, began = cpu_of(server), time.process_time(), time.perf_counter()
-        show(shown, 10, jobs)
-        shown.close()
-        closed = time.perf_counter() - began
-        whole = wait_for_final_states(run, held + shown.task_runs) if grain == "job" else _lines_there(run, jobs)
-        wall = time.perf_counter() - began
-        found.update(
-            complete=whole,
-            shown_s=round(closed, 2),
-            per_second=round(jobs / wall, 1),
-            server_ms=round((cpu_of(server) - before) / jobs * 1e3, 2),
-            client_ms=round((time.process_time() - mine) / jobs * 1e3, 2),
-        )
-
-    study()
-    return found
-
-
-def _lines_there(run: str, jobs: int, seconds: float = 90.0) -> bool:
-    """Whether the server has the log's last lines in time."""
-    from uuid import UUID
-
+    from prefect import Flow
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[UUID(run)]))
-    deadline = time.monotonic() + seconds
-    with get_client(sync_client=True) as client:
-        while time.monotonic() < deadline:
-            if client.read_logs(wanted, limit=1, offset=jobs):
-                return True
-            time.sleep(0.2)
-    return False
+    from hpo_core.journal.memory import MemoryJournal
+    from hpo_core.spec import StudySpec
+    from hpo_core.study import Study
+    from hpo_flows.prefect_pages.study_pages import StudyPages
+
+    def pages_of(name: str, count: int) -> StudyPages:
+        """The pages of a study that has ended, none of which is shown yet."""
+        search = {"method": "random", "configs": count, "max_resource": 1}
+        space = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
+        plain = {
+            "study": name,
+            "metric": {"name": "loss"},
+            "space": space,
+            "search": search,
+            "prefect": {"grain": grain},
+        }
+        journal = MemoryJournal()
+        study = Study.create(StudySpec.from_plain(plain, "benchmark"), journal)
+        while (job := study.ask()) is not None:
+            study.tell(job, {"loss": 0.5})
+        with get_client(sync_client=True) as client:
+            run = client.create_flow_run(Flow(pages_of, name="scale", validate_parameters=False))
+        ended = threading.Event()
+        ended.set()
+        return StudyPages(name, lambda: journal, flow_run=run.id, start=1, began=0.0, ended=ended, say=print)
+
+    warm = pages_of("warm", 10)
+    warm.follow()
+    assert warm.wait_for_states()
+    pages = pages_of("scale", jobs)
+    before, mine, began = cpu_of(server), time.process_time(), time.perf_counter()
+    pages.follow()
+    closed = time.perf_counter() - began
+    whole = pages.wait_for_states()
+    wall = time.perf_counter() - began
+    return {
+        "complete": whole,
+        "shown_s": round(closed, 2),
+        "per_second": round(jobs / wall, 1),
+        "server_ms": round((cpu_of(server) - before) / jobs * 1e3, 2),
+        "client_ms": round((time.process_time() - mine) / jobs * 1e3, 2),
+    }

@@ -40,8 +40,6 @@ FIELDS = {
     "log": "Whether values are uniform in the logarithm.",
     "step": "Distance of values: `low`, `low + step`, ... Not together with `log`.",
     "choices": "The values.",
-    "partition": "Slurm's option `--partition`.",
-    "account": "Slurm's option `--account`.",
 }
 """What settings mean whose model says nothing, by name."""
 _REPOSITORY = {page: path for path, page in PAGES.items()}

@@ -86,7 +86,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report, "step" if spec.data is None else "epoch")
+    _say_result(report, "epoch" if spec.hops else "step")
 
 
 def _say(line: str) -> None:

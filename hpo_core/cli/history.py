@@ -40,7 +40,7 @@ class Action(StrEnum):
 
 
 class FileFormat(StrEnum):
-    """Of an exported file."""
+    """Format of an exported file."""
 
     json = "json"
     csv = "csv"
@@ -126,7 +126,7 @@ def _refuse(action: Action, file: Path | None, *, everything: bool, yes: bool, f
 def _chosen(
     found: Sequence[Measurement], objective: str | None, architecture: str | None, older_than: float | None
 ) -> list[Measurement]:
-    """Those that the options name.
+    """Measurements that the options select.
 
     Raises:
         HpoError: there is none of this objective or architecture.

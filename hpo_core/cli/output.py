@@ -60,7 +60,7 @@ UNBROKEN = 16
 """A cell of at most so many characters (a number, a date) stays on one line; a longer one may be folded, but not
 below this width."""
 _NAME = 24
-"""So much of the first column comes before room for long cells."""
+"""Characters of the first column that come before room for long cells."""
 _GAP = "  "
 
 
@@ -313,11 +313,11 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         out.say(f"best: {best_line(study)}")
         if line := hopping_line(study):
             out.say(f"data: {line}")
-        if study.spec.share is not None and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
+        if study.spec.shares and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
             out.say(standing.words)
         if rules := study.rules.progress(study.state, _now_of(status)):
             out.say(f"stops at: {', '.join(rules)}")
-        if study.spec.packing is not None:
+        if study.spec.packs:
             for line in running_lines(study):
                 out.say(line)
         elif summary.running:
@@ -337,7 +337,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
 
 def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
     """By trial that hops: how far its job has come, as the files of its progress say."""
-    if study.spec.data is None:
+    if not study.spec.hops:
         return {}
     files = ProgressFiles(folder)
     found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])
@@ -395,7 +395,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float, now: fl
         "cluster": spec.cluster.title if spec.objective else "",  # it was imported, or trains in its own process
         "packing": packing_words(spec.packing),
         "gangs": gang_words(study),
-        "share": share_words(spec.share, "slot" if spec.packing is None else "device"),
+        "share": share_words(spec.share, spec.slot_word),
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",

@@ -18,7 +18,7 @@ from hpo_core.views.formatting import plural
 
 
 class WrittenFormat(StrEnum):
-    """Of the files that are written."""
+    """Format of the files that are written."""
 
     npz = "npz"
     parquet = "parquet"

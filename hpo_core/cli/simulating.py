@@ -76,7 +76,7 @@ class Question:
     shared: SharedDevicesQuestion | None = None
     """Devices that jobs share, in place of workers."""
     partitions: int | None = None
-    """So many equal partitions of the data, in place of the study's; None: the study's, if it has any."""
+    """Number of equal partitions to play instead of the study's; None: the study's, if it has any."""
     copies: int = 1
     """Workers that hold each partition."""
 
@@ -116,7 +116,7 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
             if not words or len(question.workers) > 1:
                 words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
             workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
-            placed = None if spec.data is None else PartitionedData(question.copies)
+            placed = None if not spec.hops else PartitionedData(question.copies)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
     return found
 
@@ -383,7 +383,7 @@ def _limits(
         found += HOPPING_RULES
     if any(taken_as_linear(one.scenario.spec) for one in answers):
         found += LINEAR
-    if any(one.scenario.spec.share is not None for one in answers):
+    if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")
     if needs:
         failed = any(run.failed for one in answers for run in one.runs)

@@ -39,7 +39,7 @@ class InProcessExecutor:
     poll_seconds = 1.0
 
     def __init__(self, spec: StudySpec, folder: str | Path, objective: Callable[..., Any] | None = None) -> None:
-        if spec.training.gang != 1:
+        if spec.gangs:
             raise SpecError(
                 f"Study {spec.study!r}: training.gang = {spec.training.gang} needs a process for each rank, and this "
                 "executor trains in one; set training.gang to 1 here: the same function trains alone."
@@ -51,8 +51,8 @@ class InProcessExecutor:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
-        if spec.data is not None and spec.data.load is not None:
-            load_objective(spec.data.load, spec.pythonpath, setting="data.load")
+        if spec.loader:
+            load_objective(spec.loader, spec.pythonpath, setting="data.load")
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

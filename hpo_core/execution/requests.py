@@ -66,7 +66,7 @@ class JobRequests:
             job=job,
             portion=portion,
             gang=gang,
-            mps=spec.packing is not None and spec.packing.mps == "auto",
+            mps=spec.uses_mps,
             objective=self.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),

@@ -116,7 +116,7 @@ def pool_of(spec: StudySpec, host: str) -> str:
         name = f"{share.pool} on {host}"
     else:
         name = share.pool
-    return f"{name}{WHOLE_DEVICES}" if spec.packing is not None else name
+    return f"{name}{WHOLE_DEVICES}" if spec.packs else name
 
 
 def _address(place: str, host: str) -> str:

@@ -62,22 +62,25 @@ def rerun_spec(
     check_plain(dict(changes or {}), "--set")
     drawn = (known for event in created for known in event.params)
     _refuse_settings(changes or {}, {*source.get("space", ()), *source.get("constants", ()), *drawn})
-    seeded = source["search"].get("numbers") or list(range(len(created)))  # a rerun has the seeds of its own source
+    of_source = source["search"].get("study_record", {})  # a rerun has the seeds of its own source
+    seeded = of_source.get("numbers") or list(range(len(created)))
     search = {
         "method": "recorded",
         "source": source["study"],
-        "grants": [
-            _grant(event, created, born, number) | {"slots": ranks[event.trial, event.target]}
-            for event in granted
-            if event.trial in number
-        ],
-        "params": [created[old].params | dict(changes or {}) for old in wanted],
-        "numbers": [seeded[old] for old in wanted],
-        "further": [
-            {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
-        ],
-        **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
-        "any_metric": StudySpec.from_journal(source).any_metric,
+        "study_record": {
+            "grants": [
+                _grant(event, created, born, number) | {"slots": ranks[event.trial, event.target]}
+                for event in granted
+                if event.trial in number
+            ],
+            "params": [created[old].params | dict(changes or {}) for old in wanted],
+            "numbers": [seeded[old] for old in wanted],
+            "further": [
+                {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
+            ],
+            **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
+            "any_metric": StudySpec.from_journal(source).any_metric,
+        },
     }
     rest: dict[str, Any] = {
         "study": name,

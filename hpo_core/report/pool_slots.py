@@ -35,11 +35,11 @@ class Busy(NamedTuple):
 def pool_slots(series: Series) -> Figure | None:
     """Slots held and used over time; None where the study shared nothing, or had no job."""
     spec = series.study.spec
-    if spec.share is None or not series.spans or series.wall <= 0:
+    if not spec.shares or not series.spans or series.wall <= 0:
         return None
-    if spec.data is not None:
+    if spec.hops:
         unit, busy = "worker", [Busy(one.started, one.ended, one.worker) for one in units_of(series)]
-    elif spec.packing is not None:
+    elif spec.packs:
         unit, busy = "device", [Busy(one.start, one.end, name) for one in series.spans if (name := device_of(one))]
     else:
         unit, busy = "slot", [Busy(span.start, span.end, "", span.slots) for span in series.spans]
@@ -67,7 +67,7 @@ def pool_slots(series: Series) -> Figure | None:
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
     title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
-    return Figure("pool", title, _caption(unit, text(spec.share.pool or spec.cluster.place, 60)), data, shape)
+    return Figure("pool", title, _caption(unit, text(spec.pool_name, 60)), data, shape)
 
 
 def _caption(unit: str, pool: str) -> str:

@@ -157,14 +157,14 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
-    if spec.packing is not None:
+    if spec.packs:
         about.append(f"packing {packing_words(spec.packing)}")
         about += measured_ratio_lines(measured_ratios(study))
-    if spec.training.gang != 1:
+    if spec.gangs:
         about.append(f"gangs {gang_words(study)}")
-    if spec.share is not None:
-        about.append(f"share {share_words(spec.share, 'slot' if spec.packing is None else 'device')}")
-    if spec.data is not None:
+    if spec.shares:
+        about.append(f"share {share_words(spec.share, spec.slot_word)}")
+    if spec.hops:
         about.append(f"data: {data_words(spec)}")
     if rules := study.rules.progress(study.state, 0.0):
         about.append(f"stops at {', '.join(rules)}")
@@ -239,9 +239,9 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
-    if share is not None and spec.packing is None and spec.data is None:  # their own figures say it
+    if share is not None and not spec.packs and not spec.hops:  # their own figures say it
         of = f"{duration(series.busy)} of worker time"
-        of += ", of the slots it might use" if spec.share is not None else ""
+        of += ", of the slots it might use" if spec.shares else ""
         tiles.append(("utilization", percent(share), of))
     return tiles
 

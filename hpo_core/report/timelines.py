@@ -49,7 +49,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     if not series.spans:
         return None
     spec = series.study.spec
-    hops = spec.data is not None  # a job runs on many workers, one after the other
+    hops = spec.hops  # a job runs on many workers, one after the other
     gangs = any(span.slots > 1 for span in series.spans)  # likewise, all at once
     together = hops or gangs
     spans = [replace(span, worker="model" if hops else "job") for span in series.spans] if together else series.spans
@@ -69,7 +69,7 @@ def jobs_over_time(series: Series) -> Figure | None:
         f"{_rows(series, hops, one if gangs else '')} Pink bars failed, grey ones were lost or preempted.{few}{cut}"
     )
     share, title = series.utilization, "Jobs over time"
-    if share is not None and spec.packing is None and not hops and spec.share is None:
+    if share is not None and not spec.packs and not hops and not spec.shares:
         # With packing, slots are jobs to choose from; in a pool, others use them too.
         title += f": workers busy {percent(share)} of the time"
     shape = layout(150 + round(min(900, 30 * len(owners))), barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
@@ -83,10 +83,10 @@ def _rows(series: Series, hops: bool, gang: str) -> str:
         return "Each row is a model that trains, each bar one attempt."
     if gang:
         return f"Each row is a {gang}, on as many slots as it has ranks, each bar one attempt."
-    if spec.packing is not None:
+    if spec.packs:
         return "Each bar is one attempt, each row of a worker one job at a time: as many rows as it ever had at once."
     gaps = "in a gap its worker was idle or not there"
-    if spec.share is not None:
+    if spec.shares:
         gaps = "in a gap another study of the pool had the worker, or it was idle (Slots of the pool tells which)"
     elif spec.cluster.kind == "address":
         gaps = "in a gap no job of this study ran there; whether others used the worker is not recorded"

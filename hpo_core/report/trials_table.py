@@ -176,7 +176,7 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
 
 def _attempt(series: Series, span: Span) -> list[Any]:
     outcome = "running" if span.outcome is None else span.outcome.value
-    used = usage_words(span.usage, hops=series.study.spec.data is not None)
+    used = usage_words(span.usage, hops=series.study.spec.hops)
     took = duration(span.end - span.start)
     return [span.attempt, series.levels[span.level], outcome, duration(span.start), took, span.worker, used]
 

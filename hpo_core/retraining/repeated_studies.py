@@ -23,7 +23,7 @@ def check_data_is_a_parameter(spec: StudySpec) -> None:
     Raises:
         SpecError: so it is.
     """
-    if spec.data is not None:
+    if spec.hops:
         raise SpecError(
             f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
             "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
@@ -49,8 +49,8 @@ def repeats_spec(
         SpecError: the study has no such trial or granted it nothing.
     """
     once = rerun_spec(entries, name, trials=[trial], changes=changes).plain()
-    search = once["search"]
-    numbers = search["numbers"]
+    recorded = once["search"]["study_record"]
+    numbers = recorded["numbers"]
     stride = 1 + max(numbers)
     many = {  # interleaved: repeats of a chain of ancestors train side by side
         "grants": [
@@ -60,17 +60,18 @@ def repeats_spec(
                 for key in ("trial", "parent", "initiator", "opponent")
                 if grant.get(key) is not None
             }
-            for grant in search["grants"]
+            for grant in recorded["grants"]
             for repeat in range(repeats)
         ],
-        "params": [params for params in search["params"] for _ in range(repeats)],
+        "params": [params for params in recorded["params"] for _ in range(repeats)],
         "numbers": [number + repeat * stride for number in numbers for repeat in range(repeats)],
         "keep_last": True,
     }
-    if "visits" in search:
-        many["visits"] = [orders for orders in search["visits"] for _ in range(repeats)]
+    if recorded["visits"]:
+        many["visits"] = [orders for orders in recorded["visits"] for _ in range(repeats)]
     seed = derive_seed(once["seed"], f"repeats/{name}", 0)
-    return StudySpec.from_journal(once | {"search": search | many, "seed": seed, "repeats": 1}, "repeats")
+    search = once["search"] | {"study_record": recorded | many}
+    return StudySpec.from_journal(once | {"search": search, "seed": seed, "repeats": 1}, "repeats")
 
 
 def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:

@@ -11,9 +11,10 @@ checkpoint with changed parameters, in the initiator's place. Who initiates, ``r
   up. (Workers that join later can wait for stragglers.) The sessions in all stay ``population * generations``.
 - ``eager``: ``population`` members are sampled, and whoever ended initiates, unless there is nobody to meet yet and
   somebody is on the way.
+- ``barrier``: a generation has exactly ``population`` trials and ends before the next one begins.
 
-With ``barrier`` a generation has exactly ``population`` trials and ends before the next one begins. A population
-larger than the cluster is worked off oldest first (budget mode); on one worker that is a synchronous evolution.
+A population larger than the cluster is worked off oldest first (budget mode); on one worker that is a synchronous
+evolution.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class PbtSearch(SearchSettings):
         default="tournament",
         description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
     )
-    reproduction: Literal["eager", "generation"] = Field(
+    reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",
         description="eager: whoever ended initiates as soon as there is somebody to meet; generation (the paper): free "
-        "workers sample until population trials have ended, then trials of generations with that many initiate.",
+        "workers sample until population trials have ended, then trials of generations with that many initiate; "
+        "barrier: a generation ends before the next one begins.",
     )
     opponents: Literal["past", "same", "any"] = Field(
         default="past",
@@ -86,7 +88,6 @@ class PbtSearch(SearchSettings):
     bounds: dict[str, tuple[float, float]] = Field(
         default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
     )
-    barrier: bool = Field(default=False, description="Whether a generation must end before the next one begins.")
     max_gap: int | None = Field(
         default=None, ge=1, description="So many generations a member may be ahead of the slowest running one."
     )
@@ -174,7 +175,7 @@ class Pbt(SearchMethod):
             truncation=settings.truncation,
             fitness=settings.fitness,
         )
-        self._by_generation = settings.reproduction == "generation" and not settings.barrier
+        self._by_generation = settings.reproduction == "generation"
         self.total = settings.population * settings.generations
         self.running: set[int] = set()
         self._waiting: dict[int, list[int]] = {}  # per generation, ended trials that have not initiated: a heap
@@ -240,7 +241,7 @@ class Pbt(SearchMethod):
 
     def _may_initiate(self, trial: int) -> bool:
         generation = self.sessions[trial].generation
-        if self.settings.barrier and self._ended[generation] < self._size(generation):
+        if self.settings.reproduction == "barrier" and self._ended[generation] < self._size(generation):
             return False
         gap = self.settings.max_gap
         if gap is None or not self.running:

@@ -41,6 +41,25 @@ class RecordedGrant(Filled, frozen=True):
     """Ranks of its gang."""
 
 
+class RecordedStudy(Filled, frozen=True):
+    """What another study granted, and all that its repetition needs of it."""
+
+    grants: list[RecordedGrant]
+    """Grants in the order in which they were made."""
+    params: list[dict[str, Any]]
+    """Parameters of the trials, by number."""
+    numbers: list[int] = msgspec.field(default_factory=list)
+    """Numbers of the trials in the source, whose training seeds they keep; empty: equal."""
+    further: list[RecordedTraining] = msgspec.field(default_factory=list)
+    """Trainings beyond the search, in order."""
+    visits: list[dict[int, list[int | list[int]]]] = msgspec.field(default_factory=list)
+    """By trial and epoch (from 1): order in which the model visited the partitions; those of one gang are a list."""
+    any_metric: bool = False
+    """Whether one of several metrics suffices, as in the source (PBT)."""
+    keep_last: bool = False
+    """Whether the last checkpoint of every trial is kept."""
+
+
 class RecordedSearch(SearchSettings):
     """Trains again along the grants another study recorded (``hpo rerun``); decides nothing itself."""
 
@@ -48,44 +67,31 @@ class RecordedSearch(SearchSettings):
     offered: ClassVar[bool] = False
 
     method: Literal["recorded"] = "recorded"
-    source: str
-    grants: list[RecordedGrant] = Field(description="In the order in which they were made.")
-    params: list[dict[str, Any]] = Field(description="Parameters of the trials, by number.")
-    numbers: list[int] = Field(
-        default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
-    )
-    further: list[RecordedTraining] = Field(
-        default_factory=list, description="Trials that were trained beyond the search, in that order."
-    )
-    visits: list[dict[int, list[int | list[int]]]] = Field(
-        default_factory=list,
-        description="By trial and epoch (from 1): the order in which its model visited the partitions of the data; "
-        "those that a gang saw together are a list.",
-    )
-    any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
-    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
+    source: str = Field(description="Name of the study that is repeated.")
+    study_record: RecordedStudy = Field(description="What it granted; `hpo rerun` fills it in.")
 
     @property
     def max_resource(self) -> int:
         """Units that the longest recorded grant trained to."""
-        return max((grant.target for grant in self.grants), default=1)
+        return max((grant.target for grant in self.study_record.grants), default=1)
 
     def create(self, context: SearchContext) -> Recorded:
-        return Recorded(self)
+        return Recorded(self.study_record)
 
     def outline(self) -> Outline:
+        grants = self.study_record.grants
         return Outline(
             max_resource=self.max_resource,
-            several_brackets=len({grant.bracket for grant in self.grants}) > 1,
-            members=any(grant.initiator is not None for grant in self.grants),
+            several_brackets=len({grant.bracket for grant in grants}) > 1,
+            members=any(grant.initiator is not None for grant in grants),
             own_configurations=True,
         )
 
     def accepts_any_metric(self) -> bool:
-        return self.any_metric
+        return self.study_record.any_metric
 
     def configurations(self, context: SearchContext) -> Callable[[int], Params]:
-        return lambda number: dict(self.params[number])
+        return lambda number: dict(self.study_record.params[number])
 
     def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str:
         return (
@@ -94,19 +100,19 @@ class RecordedSearch(SearchSettings):
         )
 
     def record(self) -> Record:
-        return Record(self.source, self.params, self.further)
+        return Record(self.source, self.study_record.params, self.study_record.further)
 
     def number_of_seed(self, trial: int) -> int:
-        return self.numbers[trial] if self.numbers else trial
+        return self.study_record.numbers[trial] if self.study_record.numbers else trial
 
     def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int | Sequence[int]]]:
-        return self.visits[trial] if trial < len(self.visits) else {}
+        return self.study_record.visits[trial] if trial < len(self.study_record.visits) else {}
 
 
 class Recorded(SearchMethod):
     """Grants in the recorded order; decides nothing."""
 
-    def __init__(self, settings: RecordedSearch) -> None:
+    def __init__(self, settings: RecordedStudy) -> None:
         self.settings = settings
         self._base: list[int] = []
         self._later: dict[int, deque[int]] = {}

@@ -119,7 +119,7 @@ def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
 
 def taken_as_linear(spec: StudySpec) -> bool:
     """Whether gangs are taken to be as fast as can be."""
-    return spec.training.gang != 1 and not spec.scaling.speedups
+    return spec.gangs and not spec.scaling.speedups
 
 
 MOST_ATTEMPTS, PER_JOB = 200_000, 20

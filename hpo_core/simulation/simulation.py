@@ -57,7 +57,7 @@ class Simulation:
         def expected(job: Job) -> float:
             return seconds(job) / (job.demand.slots if speedup is None else speedup(job))
 
-        gangs = study.spec.training.gang != 1
+        gangs = study.spec.gangs
         self._loop = Loop(study, self.executor, placer=Slots(expected) if gangs else None)
 
     def run(self, until: float = math.inf, max_reports: int | None = None) -> None:

@@ -122,9 +122,6 @@ class AddressClusterSpec(ClusterSettings):
         return f"cluster.address = {self.address!r}"
 
 
-_WAIT = "Seconds to wait for the first worker: the queue decides when it comes."
-
-
 class SlurmClusterSpec(ClusterSettings):
     """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
 
@@ -139,16 +136,18 @@ class SlurmClusterSpec(ClusterSettings):
     walltime: str = Field(
         default="01:00:00", pattern=r"^(\d+-)?\d+(:\d\d){0,2}$", description="How long one may run, as Slurm has it."
     )
-    gpus: int = Field(default=0, ge=0, description="GPUs of one (--gres=gpu:N).")
-    partition: str | None = None
-    account: str | None = None
     interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
-    directives: list[str] = Field(default_factory=list, description="Further #SBATCH lines, such as --qos=long.")
+    directives: list[str] = Field(
+        default_factory=list,
+        description="Further #SBATCH lines: --partition=gpu, --gres=gpu:1, --account=lab.",
+    )
     prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
-    wait: float = Field(default=3600.0, gt=0, description=_WAIT)
+    wait: float = Field(
+        default=3600.0, gt=0, description="Seconds to wait for the first worker: the queue decides when it comes."
+    )
 
     def cores_each(self, machine: int) -> int:
-        """Those of a Slurm job."""
+        """CPU cores of a Slurm job."""
         return self.cores
 
     @field_validator("memory")
@@ -168,16 +167,14 @@ class KubernetesClusterSpec(ClusterSettings):
     kind: Literal["kubernetes"] = "kubernetes"
     workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
     image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
-    namespace: str | None = Field(default=None, description="Default: the one of the current context.")
     cpu: str = Field(default="1", description="CPUs of one pod, as Kubernetes has them: 2, 500m.")
     memory: str = Field(default="4Gi", description="Memory of one pod.")
     gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
     volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
     mount_path: str | None = Field(default=None, pattern=r"^/", description="Where it is mounted in the pods.")
-    wait: float = Field(default=600.0, gt=0, description=_WAIT)
 
     def cores_each(self, machine: int) -> int | None:
-        """Those of a pod, rounded down."""
+        """CPU cores of a pod, rounded down."""
         try:
             whole = float(self.cpu.removesuffix("m")) / (1000 if self.cpu.endswith("m") else 1)
         except ValueError:

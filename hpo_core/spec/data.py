@@ -120,7 +120,7 @@ class DataSpec(Part):
 
     @property
     def validation_files(self) -> tuple[PartitionFile, ...]:
-        """Those that models are evaluated on; their numbers come after the others'."""
+        """Partitions that models are evaluated on; their numbers come after those of training."""
         assert not isinstance(self.validation, str), "hpo_core.partitioning.with_partitions comes first"
         return tuple(self.validation or ())
 

@@ -183,6 +183,26 @@ class StudySpec(Part):
         return self.packing is not None
 
     @property
+    def uses_mps(self) -> bool:
+        """Whether jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
+        return self.packing is not None and self.packing.mps == "auto"
+
+    @property
+    def shares(self) -> bool:
+        """Whether its slots belong to a pool that other studies use as well."""
+        return self.share is not None
+
+    @property
+    def pool_name(self) -> str:
+        """Name of the pool of shared slots for people: its own, or the place of the cluster; empty: no pool."""
+        return "" if self.share is None else self.share.pool or self.cluster.place
+
+    @property
+    def grows(self) -> bool:
+        """Whether trials get more slots where few of them are left."""
+        return self.training.gang == "auto"
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1
@@ -242,7 +262,7 @@ class StudySpec(Part):
 
     @property
     def first_configurations(self) -> list[dict[str, Any]]:
-        """Those of ``start_with``, with the defaults written out."""
+        """Configurations of ``start_with``, with the defaults written out."""
         return [default_values(self.search_space()) if one == "default" else one for one in self.start_with]
 
     def plain(self) -> dict[str, Any]:

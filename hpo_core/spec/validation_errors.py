@@ -92,7 +92,7 @@ def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDeta
 
 
 def _why_text(value: Any, place: str) -> str:
-    """Of what was meant as a mapping, and came as text: why, and how it is written."""
+    """Explain why something meant as a mapping came as text, and how it is written."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return ""
     try:

@@ -156,7 +156,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
-        if self.spec.training.gang == "auto" and not self.spec.scaling.speedups and self.spec.data is None:
+        if self.spec.grows and not self.spec.scaling.speedups and not self.spec.hops:
             self.speeds = MeasuredSpeeds()
         self._best = self.best_of_highest_rung if self.spec.best_of == "highest_rung" else self.best_of_all
         self.queue.extend(self.spec.first_configurations)
@@ -374,7 +374,7 @@ class StudyState:
 
     def trains(self, number: int) -> bool:
         """Whether the trial's job runs: not where it was granted and waits for its place on a shared device."""
-        if self.spec is None or self.spec.packing is None:
+        if self.spec is None or not self.spec.packs:
             return number in self.running
         return number in self.placed
 

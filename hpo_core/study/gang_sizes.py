@@ -26,7 +26,7 @@ def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: 
         failed: the grant of the job that is tried again; None: it is a new one.
     """
     gang = spec.training.gang
-    if spec.data is not None:
+    if spec.hops:
         return 1
     if gang != "auto":
         return failed.demand.slots if failed is not None else method.recorded_slots() or gang
@@ -66,7 +66,7 @@ def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
     one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle otherwise.
     """
     gang, scaling = spec.training.gang, spec.scaling
-    if gang != "auto" or spec.data is not None:
+    if gang != "auto" or spec.hops:
         return 1 if gang == "auto" else gang
     most = max(1, min(slots, scaling.most or slots))
     if scaling.speedups:

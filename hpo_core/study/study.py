@@ -438,7 +438,7 @@ class Study:
         The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
         limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
         """
-        grows = self.spec.training.gang == "auto"
+        grows = self.spec.grows
         size = largest_size(self.spec, self.state, most) if grows else self.job_slots
         state, slots = self.state, self.state.slots_in_use
         if state.halted is not None or self._grants.trains_further or not self._grants.searching:
@@ -457,7 +457,7 @@ class Study:
 
         A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
         """
-        if self.spec.training.gang != "auto" or self.state.halted is not None:
+        if not self.spec.grows or self.state.halted is not None:
             return 0
         grown = largest_size(self.spec, self.state, most) * len(self.state.running)
         return max(0, min(most, grown) - self.state.slots_in_use)
@@ -465,7 +465,7 @@ class Study:
     @property
     def job_slots(self) -> int:
         """Slots that the next job needs; one that grows needs one and takes more."""
-        return 1 if self.spec.training.gang == "auto" else gang_size(self.spec, self.state, self.method)
+        return 1 if self.spec.grows else gang_size(self.spec, self.state, self.method)
 
     @property
     def finished(self) -> bool:

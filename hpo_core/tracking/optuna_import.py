@@ -244,8 +244,7 @@ def _spec(
         "search": {
             "method": "recorded",
             "source": source,
-            "grants": grants,
-            "params": [trial.frozen.params for trial in found],
+            "study_record": {"grants": grants, "params": [trial.frozen.params for trial in found]},
         },
         "tracking": {"mlflow": "off"},
     }

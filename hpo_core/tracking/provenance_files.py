@@ -185,7 +185,7 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
     """The functions that a study names, the training function first."""
-    load = None if spec.data is None else spec.data.load
+    load = spec.loader or None
     return tuple(name for name in (spec.objective, spec.build, load) if name)
 
 

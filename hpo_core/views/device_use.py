@@ -180,7 +180,7 @@ def granted_words(study: Study, placed: int | None = None) -> str:
         placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
     """
     granted = len(study.state.running)
-    if study.spec.packing is None:
+    if not study.spec.packs:
         slots = study.state.slots_in_use
         return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
     runs = min(len(study.state.placed) if placed is None else placed, granted)

@@ -48,7 +48,7 @@ def gang_words(study: Study) -> str:
     gang, scaling = study.spec.training.gang, study.spec.scaling
     if gang != "auto":
         return "" if gang == 1 else f"{gang} ranks a job"
-    if study.spec.data is not None:
+    if study.spec.hops:
         known = "given" if scaling.speedups else "measured"
         most = f", at most {scaling.most}" if scaling.most else ""
         return (

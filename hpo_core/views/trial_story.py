@@ -95,10 +95,10 @@ def trial_story(study: Study, number: int) -> list[str]:
     trial, names = state.trials[number], RungNames(spec)
 
     def trained(resource: int) -> str:  # where models hop, a unit is a pass over one partition
-        return plural(resource, "unit" if spec.data is None else "epoch")
+        return plural(resource, spec.unit_word)
 
     def used(event: JobCompleted | AttemptFailed) -> str:
-        words = usage_words(event.usage, hops=spec.data is not None)
+        words = usage_words(event.usage, hops=spec.hops)
         return f"; used {words}" if words else ""
 
     def beside(result: JobCompleted) -> str:

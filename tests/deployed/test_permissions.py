@@ -761,8 +761,8 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         if kind in ("file", "ordinal"):
             given["space"] = {"x": x, "data": named}
         elif kind == "recorded":
-            search = {"method": "recorded", "source": "a", "grants": []}
-            given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
+            params = [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]
+            given["search"] = {"method": "recorded", "source": "a", "study_record": {"grants": [], "params": params}}
         elif kind == "group":
             given["space"] = {"x": x, "data": {"path": named}}
         elif kind == "constant":

@@ -163,7 +163,7 @@ LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
         {"method": "pasha", "configs": 14, **LADDER},
         {"method": "grid", "points": {"x": 12}, "max_resource": 3},
         {"method": "pbt", "population": 4, "generations": 5, "steps_per_generation": 2},
-        {"method": "pbt", "population": 5, "generations": 4, "selection": "truncation", "barrier": True},
+        {"method": "pbt", "population": 5, "generations": 4, "selection": "truncation", "reproduction": "barrier"},
     ],
     ids=["stopping", "shared", "sha", "hyperband", "pasha", "grid", "tournament", "truncation"],
 )

@@ -29,8 +29,8 @@ from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
 from tests.conftest import make_spec
 
 SLURM = {
-    "kind": "slurm", "workers": 3, "cores": 4, "memory": "16GB", "walltime": "2-00:00:00", "gpus": 1,
-    "partition": "gpu", "account": "lab", "directives": ["--qos=long"], "prologue": ["module load cuda"],
+    "kind": "slurm", "workers": 3, "cores": 4, "memory": "16GB", "walltime": "2-00:00:00",
+    "directives": ["--gres=gpu:1", "--partition=gpu", "--account=lab", "--qos=long"], "prologue": ["module load cuda"],
 }  # fmt: skip
 KUBERNETES = {
     "kind": "kubernetes", "workers": 3, "image": "registry.example/hpo:1", "cpu": "2", "memory": "8Gi", "gpus": 1,
@@ -82,9 +82,9 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
     logs, mark = tmp_path / "logs" / "slurm", mark_of(str(tmp_path))
     assert asked == {
-        "-J hpo-digits", f"-e {logs}/hpo-digits-%J.err", f"-o {logs}/hpo-digits-%J.out", "-p gpu", "-A lab", "-n 1",
-        "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1", "--no-requeue", f"--comment={mark}",
-        "--qos=long",
+        "-J hpo-digits", f"-e {logs}/hpo-digits-%J.err", f"-o {logs}/hpo-digits-%J.out", "--partition=gpu",
+        "--account=lab", "-n 1", "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1",
+        "--no-requeue", f"--comment={mark}", "--qos=long",
     }  # fmt: skip
     command = next(line for line in script.splitlines() if "dask_worker" in line)
     assert f"--local-directory {tmp_path}/dask-scratch-space" in command, "in /tmp others could make it first"
@@ -95,7 +95,7 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     ("stderr", "setting"),
     [
         ("sbatch: error: Batch job submission failed: More processors requested than permitted", "cluster.cores"),
-        ("sbatch: error: Invalid generic resource (gres) specification", "cluster.gpus"),
+        ("sbatch: error: Invalid generic resource (gres) specification", "cluster.directives"),
         ("sbatch: error: Batch job submission failed: Invalid qos specification", "cluster.directives"),
         ("sbatch: error: Batch job submission failed: Unspecified error", "the settings below cluster:"),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", "sinfo"),

@@ -75,8 +75,8 @@ def test_the_study_is_back_in_an_empty_home(uploaded: Uploaded) -> None:
     assert audit(entries).clean
     back = Study.open(NAME, journal)
     assert back.best == uploaded.study.best and back.status == "finished"
-    grants = rerun_spec(entries, "again").plain()["search"]["grants"]
-    assert grants == rerun_spec(entries_of(uploaded.study), "again").plain()["search"]["grants"]
+    grants = rerun_spec(entries, "again").plain()["search"]["study_record"]["grants"]
+    assert grants == rerun_spec(entries_of(uploaded.study), "again").plain()["search"]["study_record"]["grants"]
     back.extend(2)  # it goes on as any other
     assert play(back, start(MemoryJournal())[1]).seq > found.entries
     assert audit(journal.entries(NAME)).clean

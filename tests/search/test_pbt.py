@@ -92,7 +92,7 @@ def test_opponents_never_come_from_later_or_from_too_old_generations() -> None:
 
 
 def test_a_barrier_is_a_setting() -> None:
-    study = pbt(population=3, barrier=True)
+    study = pbt(population=3, reproduction="barrier")
     one, two, three = study.set_capacity(3)
     assert study.tell_report(good(one, 1.0)) == [] == study.tell_report(good(two, 2.0))
     assert len(study.tell_report(good(three, 3.0))) == 3
@@ -120,7 +120,7 @@ def test_where_nobody_has_a_fitness_the_member_begins_anew() -> None:
 
 
 def test_truncation_replaces_the_worst_by_one_of_the_best() -> None:
-    study = pbt(population=10, generations=2, selection="truncation", truncation=0.2, barrier=True)
+    study = pbt(population=10, generations=2, selection="truncation", truncation=0.2, reproduction="barrier")
     for job in study.set_capacity(10):
         study.tell_report(good(job, float(job.trial)))
     found = {birth.initiator: birth for birth in births(study)}
@@ -133,7 +133,7 @@ def test_truncation_replaces_the_worst_by_one_of_the_best() -> None:
 
 @pytest.mark.parametrize("population", [2, 3, 4])
 def test_truncation_replaces_at_least_one_of_a_small_population(population: int) -> None:
-    study = pbt(population=population, generations=2, selection="truncation", barrier=True, resample=0.0)
+    study = pbt(population=population, generations=2, selection="truncation", reproduction="barrier", resample=0.0)
     for job in study.set_capacity(population):
         study.tell_report(good(job, float(job.trial)))
     found = {birth.initiator: birth for birth in births(study)}

@@ -143,8 +143,8 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
         warm_start={"studies": ["a"], "past": [{"params": {}, "losses": {1: [0.0]}}] * 300_000}
     ),
     "recorded-grants": lambda: search(
-        method="recorded", source="a", params=[{}],
-        grants=[{"trial": 0, "rung": 0, "target": 1}] * 10**6,
+        method="recorded", source="a",
+        study_record={"params": [{}], "grants": [{"trial": 0, "rung": 0, "target": 1}] * 10**6},
     ),
     "grid-of-optuna": lambda: plain(
         sampler={"name": "GridSampler", "search_space": {f"x{i}": list(range(100)) for i in range(24)}}

@@ -166,9 +166,9 @@ def test_a_worker_that_stands_still_is_started_anew_in_its_job(slurm: OneNodeSlu
 @pytest.mark.parametrize(
     ("cluster", "words"),
     [
-        ({"partition": "gpus"}, "invalid partition specified: gpus; .* Change cluster.partition"),
-        ({"partition": "lab", "account": "other"}, "Invalid account .* Change cluster.account"),
-        ({"partition": "short"}, "time limit is invalid .* Change cluster.walltime"),
+        ({"directives": ["--partition=gpus"]}, "invalid partition specified: gpus; .* Change cluster.directives"),
+        ({"directives": ["--partition=lab", "--account=other"]}, "Invalid account .* Change cluster.directives"),
+        ({"directives": ["--partition=short"]}, "time limit is invalid .* Change cluster.walltime"),
         ({"memory": "900GB"}, "Memory specification can not be satisfied; .* Change cluster.memory"),
     ],
 )

@@ -63,7 +63,7 @@ SEARCHES += [
     for more in (
         {},
         {"selection": "truncation"},
-        {"barrier": True},
+        {"reproduction": "barrier"},
         {"max_gap": 1},
         {"stragglers": 1},
         {"opponents_from": 1, "keep_last": True},

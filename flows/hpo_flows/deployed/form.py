@@ -3,8 +3,7 @@
 Prefect draws a form from a flow's JSON schema: enums become selects, unions of models tabs, lists of models rows.
 What its two UIs do not draw well is given another shape, and only in the schema (``form_schema.py``); a mapping of
 parameters is asked for as a list of rows. :class:`FilledIn` is the whole form. Of its fields few are shown at once, the
-others in a folded section (``form_folds.py``); what it says of a study file's sections follows these by itself
-(``form_sections.py``).
+others in a folded section; what it says of a study file's sections follows these by itself (:func:`section_of`).
 """
 
 from __future__ import annotations
@@ -52,17 +51,34 @@ from hpo_flows.deployed.form_schema import (
 from hpo_flows.deployed.permissions import Permissions
 
 
-def section_of(settings: type[BaseModel], title: str, about: str, *, leave_out: Collection[str] = ()) -> type[Drawn]:
-    """A section of the form with the fields of ``settings``."""
+def section_of(
+    settings: type[BaseModel],
+    title: str,
+    about: str,
+    *,
+    leave_out: Collection[str] = (),
+    texts: Mapping[str, str] | None = None,
+) -> type[Drawn]:
+    """A section of the form that follows the settings of a study file by itself.
+
+    A setting that is new there is on the form without another line: a field of its own where it is one value, else a
+    text in the words of a study file (YAML).
+
+    Args:
+        leave_out: settings that are not on the form.
+        texts: further fields that are texts, with their descriptions; they replace settings of that name.
+    """
     fields: dict[str, Any] = {}
+    texts = texts or {}
     for name, field in settings.model_fields.items():
-        if name in leave_out:
+        if name in leave_out or name in texts:
             continue
         if is_one_value(field.annotation):
             fields[name] = (field.annotation, copy(field))
         else:
             words = f"{field.description or ''} As in a study file (YAML); empty: none.".strip()
             fields[name] = (str, Field(default="", description=words))
+    fields |= {name: (str, Field(default="", description=words)) for name, words in texts.items()}
     made = create_model(title.replace(" ", ""), __base__=Drawn, __doc__=about, **fields)
     made.model_config["title"] = title
     return made
@@ -108,14 +124,12 @@ _FILES = ("partitions", "validation")
 if TYPE_CHECKING:
     Data = Drawn
 else:
-    _DRAWN = {
-        name: (str, Field(default="", description=f"{DataSpec.model_fields[name].description} A list: in YAML."))
-        for name in _FILES
-    }
-    _ABOUT = "Partitions of the data that lie on the workers; each model visits all of them once an epoch."
-    Data = create_model("Data", __base__=section_of(DataSpec, "Data", _ABOUT, leave_out=_FILES), **_DRAWN)
-    Data.__doc__ = _ABOUT
-    Data.model_config["title"] = "Data"
+    Data = section_of(
+        DataSpec,
+        "Data",
+        "Partitions of the data that lie on the workers; each model visits all of them once an epoch.",
+        texts={name: f"{DataSpec.model_fields[name].description} A list: in YAML." for name in _FILES},
+    )
 
 DataSection = Annotated[Data | None, AsTabs(closed="As the training function reads them")]
 
@@ -153,22 +167,16 @@ _JOB = "job_"
 if TYPE_CHECKING:
     Packing = Drawn
 else:
-    _NEEDS = {
-        f"{_JOB}{name}": (str, Field(default="", description=f"{field.description} Of one job; empty: it is measured."))
-        for name, field in DemandSpec.model_fields.items()
-    }
-    Packing = create_model(
+    Packing = section_of(
+        PackingSpec,
         "Packing",
-        __base__=section_of(
-            PackingSpec,
-            "Packing",
-            "Several jobs at once on one device, by what they were measured to need.",
-            leave_out=("demand",),
-        ),
-        **_NEEDS,
+        "Several jobs at once on one device, by what they were measured to need.",
+        leave_out=("demand",),
+        texts={
+            f"{_JOB}{name}": f"{field.description} Of one job; empty: it is measured."
+            for name, field in DemandSpec.model_fields.items()
+        },
     )
-    Packing.__doc__ = Packing.__base__.__doc__
-    Packing.model_config["title"] = "Packing"
 
 PackingSection = Annotated[Packing | None, AsTabs(closed="One job on each slot")]
 

@@ -249,7 +249,7 @@ class Permissions:
         """
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        load = None if spec.data is None else spec.data.load
+        load = spec.loader or None
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
         for setting, function in {"objective": spec.objective, "build": spec.build, "data.load": load}.items():

@@ -20,7 +20,6 @@ from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from prefect.states import Completed, Running
 
-from hpo_core.cli.output import best_line
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
@@ -29,12 +28,12 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.flow_run import drive, failed
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
-from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.prefect_pages.study_pages import end_state
+from hpo_flows.study_run.session import Session
 
 _FOLDER = "flow-runs"
 
@@ -243,31 +242,15 @@ def recorded_study(study: str) -> Study:
 def drive_to_end(session: Session, action: str) -> State[Any]:
     run = UUID(str(flow_run.id))
     try:
-        study, summary = drive(session, action, lambda study: Suspension(study, run))
+        study, _ = drive(session, action, lambda study: Suspension(study, run))
         if warning := session.trackers.finish():
             get_run_logger().warning(warning)
     finally:
         session.close()
     if session.train is not None:
-        return _trained(study, *session.train)
-    return _final_state(study, summary)
-
-
-def _trained(study: Study, trial: int, to: int) -> State[Any]:
-    found = extension_of(study, trial, to)
-    return Completed(message=found.words) if found.reached else failed(found.words)
-
-
-def _final_state(study: Study, summary: Summary) -> State[Any]:
-    """A study that a rule of its own ended has done what was asked; one that gave up has not."""
-    halted = study.state.halted
-    jobs = f"{study.state.completed_jobs:,} jobs"
-    if summary.status != "finished" and halted is not None and not halted.rule:
-        return failed(f"{halted.reason.rstrip('.')}. {_cure(study)}")
-    if nothing := no_result_words(study):
-        return failed(f"Study {study.name!r} ended without a single result: {nothing}")
-    words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
-    return Completed(message=f"{words}best {best_line(study)}, {jobs}")
+        found = extension_of(study, *session.train)
+        return Completed(message=found.words) if found.reached else failed(found.words)
+    return end_state(study, failed, _cure(study))
 
 
 def _cure(study: Study) -> str:

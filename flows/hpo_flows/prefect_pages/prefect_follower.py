@@ -86,12 +86,10 @@ class Controller:
 
 
 def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | None, began: datetime) -> Any:
-    from prefect.states import Cancelled, Completed, Crashed
+    from prefect.states import Cancelled, Crashed
 
-    from hpo_core.cli.output import best_line
-    from hpo_core.views.failure_reasons import cure_words, no_result_words
-    from hpo_core.views.rungs import halt_words
-    from hpo_flows.prefect_pages.study_pages import failed_state
+    from hpo_core.views.failure_reasons import cure_words
+    from hpo_flows.prefect_pages.study_pages import end_state, failed_state
 
     cure = "" if study is None else f"; `hpo resume {study.name}` goes on"
     if ending is None:
@@ -100,14 +98,7 @@ def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | No
         return Cancelled(message=f"Interrupted{cure}.")
     if ending.error or study is None:
         return failed_state(ending.error or "It ended before the study was begun.", flow_run, began)
-    halted = study.state.halted
-    if halted is not None and not study.finished and not halted.rule:
-        return failed_state(f"{halted.reason.rstrip('.')}. {cure_words(study)}", flow_run, began)
-    if nothing := no_result_words(study):
-        words = f"Ended without a single result: {nothing}. {cure_words(study)}"
-        return failed_state(words, flow_run, began)
-    words = "" if study.finished or halted is None else f"{halt_words(study.spec, halted)}; "
-    return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
+    return end_state(study, lambda words: failed_state(words, flow_run, began), cure_words(study))
 
 
 def main(given: int) -> int:

@@ -1,4 +1,4 @@
-"""The controller's end of the process that shows its study in Prefect (``follower.py``).
+"""The controller's end of the process that shows its study in Prefect (``prefect_follower.py``).
 
 A study neither waits for Prefect nor imports it: what happens in Prefect delays and ends the pages alone.
 """
@@ -175,7 +175,7 @@ class PrefectProcess:
 
 def tags_of(spec: StudySpec) -> list[str]:
     """Tags of a study's flow run: a list of runs is filtered by them."""
-    pool = [] if spec.share is None else [f"pool {spec.share.pool or spec.cluster.place}"]
+    pool = [f"pool {spec.pool_name}"] if spec.shares else []
     return ["hpo", spec.study, spec.search.method, *pool]
 
 
@@ -194,7 +194,7 @@ def shown_parameters(spec: StudySpec) -> dict[str, Any]:
         "limits": plain["stop"],
         "training": plain["training"],
         **({} if plain["packing"] is None else {"packing": plain["packing"]}),
-        **({} if spec.data is None else {"data": data_words(spec)}),
+        **({} if not spec.hops else {"data": data_words(spec)}),
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,

@@ -1,8 +1,8 @@
 """A study in one Prefect flow run: its task runs, log and artifacts, as the journal tells of them.
 
-Both ways into Prefect use this: the process that shows a command's study (``follower.py``), and a thread of a deployed
-flow's process (``hpo_flows.deployed.flow_run``). It only reads the journal, so what happens in Prefect neither delays
-nor ends training. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
+The process that shows a command's study (``prefect_follower.py``) uses it, and a thread of a deployed flow's process
+(``hpo_flows.deployed.flow_run``). It only reads the journal, so what happens in Prefect neither delays nor ends
+training. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from prefect.client.schemas.actions import LogCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 from prefect.events.worker import EventsWorker
-from prefect.states import Failed
+from prefect.states import Completed, Failed
 
+from hpo_core.cli.output import best_line
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import JournalError, StudyNotFoundError
@@ -36,6 +37,8 @@ from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts
@@ -202,8 +205,8 @@ class StudyPages:
             return False
         self.study = study
         self._task_runs = runs = TaskRuns(study, self._flow_run, self._write)
-        pool = self._pool_words if study.spec.share is not None else None
-        placed = None if study.spec.packing is None else lambda: runs.running
+        pool = self._pool_words if study.spec.shares else None
+        placed = None if not study.spec.packs else lambda: runs.running
         self._artifacts = StudyArtifacts(study, self._flow_run, placed, began=self._began, pool=pool)
         self._result_lines = ResultLines(study)
         for notice in notices_of(study):
@@ -269,6 +272,24 @@ def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
     # Prefect shows parameters by the names of the signature
     tune.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters])  # type: ignore[attr-defined]
     return Flow(tune, name="tune", validate_parameters=False, persist_result=False)(**parameters)
+
+
+def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
+    """The final state of a flow run whose study ended by itself.
+
+    A study that a rule of its own ended has done what was asked; one that gave up has not.
+
+    Args:
+        failed: makes the state Failed from words.
+        cure: what to do about a study that gave up, or has no result.
+    """
+    halted = None if study.finished else study.state.halted
+    if halted is not None and not halted.rule:
+        return failed(f"{halted.reason.rstrip('.')}. {cure}")
+    if nothing := no_result_words(study):
+        return failed(f"Study {study.name!r} ended without a single result: {nothing}. {cure}")
+    words = "" if halted is None else f"{halt_words(study.spec, halted)}; "
+    return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 
 
 def failed_state(message: str, run: UUID | None, began: datetime) -> State[Any]:

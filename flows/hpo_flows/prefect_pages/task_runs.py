@@ -141,7 +141,7 @@ class TaskRuns:
             self._end_stopped(granted, entry.time)
         for job in granted:
             self._waiting[job.key] = job
-            if self._study.spec.packing is None:
+            if not self._study.spec.packs:
                 self._begin(job.key, "", entry.time)
         return report, granted
 

@@ -175,7 +175,7 @@ class Session:
         folders = self.home.import_folders(spec)
         named = {"build": spec.build}
         if spec.cluster.permission is None:  # it stays on this machine
-            named |= {"objective": spec.objective, "data.load": None if spec.data is None else spec.data.load}
+            named |= {"objective": spec.objective, "data.load": spec.loader or None}
         for setting, name in named.items():
             if name is not None:
                 check_function(setting, name, folders)

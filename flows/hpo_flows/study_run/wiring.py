@@ -68,9 +68,9 @@ def wire(
     placer = placer_of(study, cluster)
     found = Wiring(cluster, placer, [ClusterNews(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     units: PooledUnits | None = None
-    if spec.share is not None:
+    if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
-        if spec.data is not None:
+        if spec.hops:
             units = join_workers(cluster, study, pools=pools, terms=terms, threads=cluster.threads)
             found.seat = units.seat
         else:
@@ -79,7 +79,7 @@ def wire(
         with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
             tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
         found.observers.append(PoolNews(found.seat, tell))
-    if spec.data is not None:
+    if spec.hops:
         times = epoch_times_of(study)
         hopping = HoppingExecutor(
             units or cluster,

@@ -141,7 +141,7 @@ def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
 
     None: one rank, unless ``training.gang`` is ``auto``.
     """
-    if spec.training.gang != "auto":
+    if not spec.grows:
         return None
     scaling = spec.scaling
     return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=dict(scaling.speedups))

@@ -94,7 +94,7 @@ class NormalParameter(NumberParameter):
         return self._inside(value)
 
     def share(self, value: Any) -> float:
-        """Its distribution function."""
+        """Value of the distribution function: the place from 0 to 1."""
         start, end, mirror = self._tail
         place = (_below(mirror * self._standard(value)) - start) / (end - start)
         return min(1.0, max(0.0, place if mirror > 0 else 1 - place))

@@ -22,13 +22,17 @@ IDLE_SECONDS = 3600
 class KubernetesPods(ClusterKind[KubernetesClusterSpec]):
     """Pods made for the study, or those that a controller left which was killed."""
 
+    @property
+    def wait_seconds(self) -> float:
+        """How long the start waits for pods."""
+        return 3600.0
+
     def create(self) -> Any:
         """Create the ``DaskCluster`` resource, or connect to the one of this name."""
         operator = optional_package("dask_kubernetes.operator", "kubernetes", "kubernetes")
         return operator.KubeCluster(
             custom_cluster_spec=kubernetes_resource(self.settings, self.study),
-            namespace=self.settings.namespace,
-            resource_timeout=int(self.settings.wait),
+            resource_timeout=int(self.wait_seconds),
             create_mode=operator.kubecluster.CreateMode.CREATE_OR_CONNECT,
             quiet=True,
         )

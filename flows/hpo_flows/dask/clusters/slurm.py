@@ -101,9 +101,8 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
                 f"cluster.kind = 'slurm' writes the study folder {self.folder!r} into a job script, where {unfit} "
                 "would end the path; use a home folder (--home, HPO_HOME) without them."
             )
-        gpus = [f"--gres=gpu:{settings.gpus}"] if settings.gpus else []
         # A job that Slurm starts again would come on top of the one that is submitted instead of it.
-        ours = [*gpus, "--no-requeue", f"--comment={mark_of(self.folder)}"]
+        ours = ["--no-requeue", f"--comment={mark_of(self.folder)}"]
         prologue = [] if self.dashboard else [f"export {_environment(key)}='[]'" for key in NO_PAGES]
         with signal_handlers_kept():  # dask-jobqueue (0.9) takes Ctrl-C for itself where it is imported
             jobqueue = optional_package("dask_jobqueue", "slurm", "slurm")
@@ -114,8 +113,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             memory=settings.memory,
             job_cpu=settings.cores,
             walltime=settings.walltime,
-            queue=settings.partition,
-            account=settings.account,
             interface=settings.interface,
             job_extra_directives=[*ours, *settings.directives],
             job_script_prologue=[*prologue, *settings.prologue],

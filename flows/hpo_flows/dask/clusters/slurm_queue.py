@@ -38,13 +38,13 @@ _REASONS = {
     "Dependency": "waits for another job",
 }
 _SETTINGS = {
-    "account": "cluster.account",
-    "partition": "cluster.partition",
+    "account": "cluster.directives (--account)",
+    "partition": "cluster.directives (--partition)",
     "time limit": "cluster.walltime",
     "processors": "cluster.cores",
     "cpu": "cluster.cores",
     "memory": "cluster.memory",
-    "gres": "cluster.gpus",
+    "gres": "cluster.directives (--gres)",
     "qos": "cluster.directives (--qos)",
 }
 """A word of Slurm's message and the setting it is about; the first that is found counts."""

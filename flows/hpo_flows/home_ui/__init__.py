@@ -1,1 +1,0 @@
-"""``hpo ui``: everything that shows the studies of a home."""

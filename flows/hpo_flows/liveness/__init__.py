@@ -1,1 +1,0 @@
-"""Who is still alive: the flow process, its worker, the Prefect API."""
