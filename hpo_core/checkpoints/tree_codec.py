@@ -38,7 +38,7 @@ class Block(NamedTuple):
     """Type name in the safetensors format."""
     shape: tuple[int, ...]
     data: Any
-    """Its bytes as a flat uint8 array."""
+    """Bytes of the array, flat, as uint8."""
 
 
 class Flattener:

@@ -28,7 +28,7 @@ class CheckpointCleanup:
             remove(self._folder, uri, self._base)
 
     def remove_rest_of(self, report: Report) -> None:
-        """Of an attempt that failed or came too late, files may be left that no result names."""
+        """Remove files that an attempt left and no result names: it failed or came too late."""
         live = self._study.checkpoints
         if report.checkpoint is None or report.checkpoint.uri not in live:
             for uri in attempt_files(self._folder, self._base, report.trial, report.attempt):

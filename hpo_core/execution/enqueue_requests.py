@@ -24,7 +24,7 @@ from hpo_core.study import Study
 
 _ASKED, _TAKEN, _REFUSED = ".asked", ".taken", ".refused"
 _NAME = re.compile("[0-9]{20}-[0-9a-f]{32}")
-"""Of a request: time and number. Files of other names are none; the name goes into the journal."""
+"""Name of a request's file: time and number. It goes into the journal; files of other names are no requests."""
 LOOK_SECONDS = 0.1
 """Between two looks of who asked."""
 

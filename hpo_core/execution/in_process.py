@@ -64,7 +64,7 @@ class InProcessExecutor:
         self._jobs.append((job, on_report))
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """Of jobs that have not begun; one that trains holds this thread, so nobody can ask for its end."""
+        """End attempts that have not begun. One that trains holds this thread, so nobody can ask for its end."""
         keys = set(attempts)
         waiting, self._jobs = self._jobs, deque()
         for job, on_report in waiting:

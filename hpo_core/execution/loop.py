@@ -60,7 +60,7 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
 
     owner: Owner
     extend: int = 0
-    """So many further configurations to ask for."""
+    """Number of further configurations to ask for."""
     train: tuple[int, int] | None = None
     """(trial, target) to train further beyond the search; a halted search then stays halted."""
 

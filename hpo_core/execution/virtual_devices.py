@@ -22,7 +22,7 @@ class Load:
     """What one job is to a device."""
 
     seconds: float
-    """That it takes there alone."""
+    """Seconds that the job takes alone on the device."""
     compute: int
     """Permille of the device that it keeps busy while it runs; more than all of it counts as all."""
 
@@ -131,7 +131,7 @@ class VirtualDevices(VirtualExecutor):
         super()._report(attempt, report)
 
     def _count_until_now(self, number: int) -> _DeviceState:
-        """Its jobs came so far until now."""
+        """Advance the work done by a device's jobs to the present moment."""
         state = self._states[number]
         passed, state.since = self.clock.now - state.since, self.clock.now
         if state.running and passed > 0:

@@ -37,7 +37,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     measurements: int = 0
     """Ended attempts that it rests on."""
     guessed: tuple[str, ...] = ()
-    """Of ``memory``, ``compute`` and ``cores``, those that are the share of a profile."""
+    """Which of ``memory``, ``compute`` and ``cores`` are guesses: the share of the first, unmeasured attempts."""
 
 
 class Estimates:
@@ -92,7 +92,7 @@ class Estimates:
         self._new.clear()
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the deciding parameters; a URL without its credentials, for these are kept and exported."""
+        """Values of the deciding parameters, which are kept and exported: a URL loses its credentials."""
         known = {name: params[name] for name in self._by if name in params}
         for name, value in known.items():
             if isinstance(value, str) and "://" in value:
@@ -123,7 +123,7 @@ class Estimates:
         return known is not None and known.is_known
 
     def unit_seconds(self, params: Mapping[str, Any], architecture: str) -> float | None:
-        """Of a unit of training of a job, measured or predicted; None where nothing is known."""
+        """Seconds of a unit of training, measured or predicted; None where nothing is known."""
         values = self._values(params)
         known = self._known.find(architecture, key_of(values))
         if known is not None and known.measurements:
@@ -213,7 +213,7 @@ class Estimates:
         return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
     def _seconds(self, stated: float | None, figures: NeedFigures, device: SharedDevice, units: int) -> float:
-        """Of start-up and units; in the mean of all keys where nothing else is known."""
+        """Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known."""
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
             startup, unit = self._known.mean_seconds(device.architecture)

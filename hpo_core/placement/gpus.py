@@ -298,7 +298,7 @@ class GpuProcesses:
         return None if rates is None else int(rates.gpu) / 100
 
     def _samples(self) -> list[Any]:
-        """Of all processes that did something since the last look."""
+        """Utilization samples of all processes that did something since the last look."""
         pynvml = self._pynvml
         try:
             return list(pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen))

@@ -177,7 +177,7 @@ class NeedFigures(NamedTuple):
 
 
 class KnownNeed:
-    """Of one key on one architecture: the largest memory, the means of the rest. The order of adding does not matter.
+    """Measured need of one key on one architecture: the largest memory, the means of the rest, in any order of adding.
 
     Args:
         values: of the parameters that decide.
@@ -266,7 +266,7 @@ class KnownNeed:
 
 
 class KnownNeeds:
-    """Of all keys.
+    """Measured needs of all keys.
 
     Args:
         quantile: share of the known keys whose memory its prediction would have covered.
@@ -283,7 +283,7 @@ class KnownNeeds:
         return self._known.get(architecture, {}).get(key)
 
     def of(self, architecture: str, key: str, values: Mapping[str, Any]) -> KnownNeed:
-        """Of the key with these values, to be added to."""
+        """Return the need of the key with these values, to be added to."""
         keys = self._known.setdefault(architecture, {})
         if key not in keys:
             keys[key] = KnownNeed(values)

@@ -14,7 +14,7 @@ from hpo_core.model.devices.measurement import Measurement
 LADDER = (1.0, 1.5, 2.0, 2.5, 3.0)
 """Ratios that are tried, the next one where the last one gained."""
 GAIN = 1.05
-"""So many times as much work as at a smaller ratio must be done, or the smaller one is taken."""
+"""Least work done per second, relative to a smaller ratio, for which the larger ratio is taken."""
 FEWEST = 8
 """Attempts at a ratio until something is said of it."""
 _FULL = 0.75

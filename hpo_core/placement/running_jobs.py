@@ -238,7 +238,7 @@ class AttemptJudge:
         return bool(self._running.beside(held)) and self._may_be_collateral(report, held.portion, usage)
 
     def _judge_out_of_memory(self, report: Report, held: HeldJob, usage: Usage) -> Report:
-        """Its key gets more; it is tried again alone, or once others leave more of the device."""
+        """Raise the need of the job's key; the job is tried again alone, or once others leave more of the device."""
         share, device = held.portion, self._room.device(held.portion.device)
         whole = share.capacity if device is None else device.memory
         used = (usage.device_memory if share.gpu else usage.memory) or 0

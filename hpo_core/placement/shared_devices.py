@@ -22,7 +22,7 @@ from hpo_core.placement.shared_room import JobNeeds, SharedRoom
 from hpo_core.spec import PackingSpec
 
 SAMPLE = 32
-"""Of so many waiting jobs at most it is asked how much of a device they take."""
+"""Most waiting jobs whose part of a device is estimated."""
 TELL_AFTER = 30
 """Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 
@@ -157,7 +157,7 @@ class SharedDevices:
         return {held.job.key: held.usage for held in self._running if held.usage is not None}
 
     def shares(self) -> dict[JobKey, Portion]:
-        """Of the jobs that run: the part of a device that each was given."""
+        """Part of a device that each running job was given."""
         return {held.job.key: held.portion for held in self._running}
 
     def devices_for(self, jobs: int) -> int:

@@ -88,7 +88,7 @@ class SharedRoom:
         return None if capacity is None else capacity.node
 
     def largest(self) -> Iterator[SharedDevice]:
-        """Of each architecture the whole device with the most memory."""
+        """The device with the most memory of each architecture, taken whole."""
         found: dict[str, SharedDevice] = {}
         for device in self.everything.devices:
             known = found.get(device.architecture)
@@ -138,7 +138,7 @@ class JobNeeds:
         self._constants = dict(constants)
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Its own and the study's constants."""
+        """Parameters of a job and the study's constants."""
         return {**self._constants, **job.params}
 
     def demand(self, job: Job) -> dict[str, Demand]:

@@ -22,9 +22,9 @@ JUST_BEGUN = 1_000_000
 
 
 FEW_JOBS = 8
-"""So many jobs of each study are given one by one; where more are left, in larger steps."""
+"""Last jobs of each study that are given one by one; those before are given in larger steps."""
 HALVINGS = 60
-"""Of the range of levels: after these less than a job of each study is left, or nearly so."""
+"""Bisections of the range of water levels; after them less than about a job of each study is left."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     demand: int
     """Slots that it could use now: what its jobs use, and what it could start."""
     weight: float = 1.0
-    """Its slots compared with those of a study of weight 1."""
+    """Slots relative to those of a study of weight 1."""
     priority: int = 0
     """Studies of a higher priority get all that they can use first."""
     job_slots: int = 1

@@ -24,7 +24,7 @@ from hpo_core.model.errors import JournalError
 from hpo_core.model.short_text import shown
 from hpo_core.pool.arbiter import Pool, Position
 from hpo_core.pool.division import JUST_BEGUN
-from hpo_core.pool.store import Change, PoolRow, Pools
+from hpo_core.pool.store import RowChange, PoolRow, Pools
 from hpo_core.spec import StudySpec
 from hpo_core.spec.clusters import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 
@@ -273,7 +273,7 @@ class PoolSeat:
         self._seen = use.seen
         pool, study = self.terms.pool, self.terms.study
 
-        def decide(rows: Sequence[PoolRow]) -> Change | None:
+        def decide(rows: Sequence[PoolRow]) -> RowChange | None:
             mine, grant = self._noted(rows, now, use)
             if self._is_lost:
                 return None
@@ -286,7 +286,7 @@ class PoolSeat:
             self._next_beat = now + BEAT_SECONDS
             self.mine = msgspec.structs.replace(mine, beat=self.mine.beat + 1)
             gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
-            return Change(self.mine, grants, gone)
+            return RowChange(self.mine, grants, gone)
 
         try:
             is_due = now >= self._next_beat and not self._is_lost

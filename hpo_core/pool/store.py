@@ -38,7 +38,7 @@ class PoolRow(msgspec.Struct, frozen=True):
     """What a person said of its share while it ran."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RowChange(msgspec.Struct, frozen=True):
     """What a controller writes in one transaction."""
 
     mine: Member
@@ -48,7 +48,7 @@ class Change(msgspec.Struct, frozen=True):
     """Members without a sign of life: they leave, and have nothing any more."""
 
 
-Decide = Callable[[Sequence[PoolRow]], Change | None]
+Decide = Callable[[Sequence[PoolRow]], RowChange | None]
 """Decides what is written from the rows as they are; None: nothing."""
 
 
@@ -85,7 +85,7 @@ def _merged(before: Wish | None, wish: Wish) -> Wish:
     )
 
 
-def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: Change) -> list[PoolRow]:
+def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: RowChange) -> list[PoolRow]:
     """The rows of a pool after a change, with a row of ``study`` in any case."""
     gone = {member.study: member for member in change.gone}
     found = {row.study: row for row in rows}

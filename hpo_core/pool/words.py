@@ -12,7 +12,7 @@ from hpo_core.pool.store import PoolRow
 from hpo_core.spec.sections import ShareSpec
 
 NAMED = 3
-"""Of so many studies the names are said."""
+"""Most studies that a sentence names."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     study: str
     slots: int
-    """Of the pool; whole devices where its studies hold these."""
+    """Slots of the pool, or whole devices where its studies hold these."""
     unit: str = "slot"
     """What is counted: ``slot``, or the kind of the devices."""
     share: int

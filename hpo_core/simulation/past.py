@@ -24,7 +24,7 @@ from hpo_core.simulation.repeats import gang_speedup
 from hpo_core.spec import StudySpec
 
 LEAST_LINES = 3
-"""So many trials with jobs of different lengths are needed to tell overhead from training."""
+"""Fewest trials with jobs of different lengths that tell overhead from training."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class PastStudy:
     _curves: dict[tuple[str, ...], list[PastCurve]] = field(default_factory=dict)
 
     def curves(self, names: tuple[str, ...]) -> list[PastCurve]:
-        """Of all trials, by number; empty where a trial never reported these metrics."""
+        """Curves of all trials, by number; empty where a trial never reported these metrics."""
         if names not in self._curves:
             self._curves[names] = [PastCurve.of(trial, names) for trial in self.trials]
         return self._curves[names]

@@ -157,7 +157,7 @@ class World:
     """None: the one the spec names."""
     checkpoints: bool = True
     needs: SimulatedNeeds | None = None
-    """Of its jobs, where they share devices."""
+    """Needs of the jobs, where they share devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class PlayedRun:
 
     @property
     def loss(self) -> float | None:
-        """Of the incumbent at the end."""
+        """Loss of the incumbent at the end."""
         return self.steps[-1][1] if self.steps else None
 
     @property

@@ -53,7 +53,7 @@ class SharedCluster:
         return SimulatedNeeds(spec, self.packing, self.devices, self.known)
 
     def settings(self) -> PackingSpec:
-        """Of the placement; one job per device is packing with at most one."""
+        """Settings of the placement; one job per device is packing with at most one."""
         if self.policy == ONE_PER_DEVICE:
             changes: dict[str, Any] = {"policy": "first_fit", "most": 1, "look_ahead": 1}
         else:

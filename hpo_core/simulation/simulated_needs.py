@@ -177,7 +177,7 @@ class SimulatedNeeds(Estimates):
 
 @dataclass(frozen=True, slots=True)
 class _Typical:
-    """Of all measurements on one architecture."""
+    """Typical need by all measurements on one architecture."""
 
     memory: int
     """The largest peak; 0 where none was measured."""

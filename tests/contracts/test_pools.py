@@ -19,7 +19,7 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import Change, MemoryPools, PoolRow, Pools, pools_of
+from hpo_core.pool.store import RowChange, MemoryPools, PoolRow, Pools, pools_of
 
 Open = Callable[[], Journal]
 SLOTS = 8
@@ -85,8 +85,8 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         seat = seat_of(pools, name, weight=weight)
         change = pools.change
 
-        def judged(pool: str, study: str, decide: Callable[[Sequence[PoolRow]], Change | None]) -> None:
-            def decide_and_judge(rows: Sequence[PoolRow]) -> Change | None:
+        def judged(pool: str, study: str, decide: Callable[[Sequence[PoolRow]], RowChange | None]) -> None:
+            def decide_and_judge(rows: Sequence[PoolRow]) -> RowChange | None:
                 decided = decide(rows)
                 if decided is not None:
                     now = {row.study: row.grant.held for row in rows if row.member is not None}
@@ -175,7 +175,7 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
     pools = pools_of(journal)
     planted = Member(study="x", owner="nobody", demand=1_000_000, seen=SLOTS, priority=100, weight=1000.0)
     everything = Grant(held=tuple(str(number) for number in range(4_096)))
-    pools.change("p", "x", lambda rows: Change(planted, {"x": everything}))
+    pools.change("p", "x", lambda rows: RowChange(planted, {"x": everything}))
     seat = seat_of(pools, "mine")
     seat.exchange(0.0, Use(SLOTS, 0, 0))
     assert len(seat.open(0.0)) == 0
@@ -208,7 +208,7 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
             one.exchange(float(moment), Use(SLOTS, 0, len(one.open(float(moment)))))
     assert (len(seat.open(4.0)), len(other.open(4.0))) == (4, 4)
     planted = msgspec.structs.replace(seat.mine, owner="somebody:\x1b[31m:1", beat=seat.mine.beat + 1)
-    pools_of(open_again()).change("p", "mine", lambda rows: Change(planted))
+    pools_of(open_again()).change("p", "mine", lambda rows: RowChange(planted))
     allowed = {}
     for moment in range(5, 40):
         for one in (seat, other):

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from hpo_core.home import Home
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.pool_member import Grant, Member
-from hpo_core.pool.store import Change, pools_of
+from hpo_core.pool.store import RowChange, pools_of
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import DIGEST_TAG
 from hpo_flows.command import app
@@ -194,7 +194,7 @@ def shared(home: Path, pool: str, members: dict[Member, tuple[str, ...]]) -> Non
         spec = make_spec(study=member.study, cluster=cluster, share={"weight": member.weight, **name})
         Study.create(spec, journal)
         journal.claim(member.study, current_owner(), time.time())
-        change = Change(member, {member.study: Grant(held=held)})
+        change = RowChange(member, {member.study: Grant(held=held)})
         pools_of(journal).change(pool, member.study, lambda _, change=change: change)
     journal.close()
 

@@ -15,9 +15,9 @@ from tests.shape.imports import graph, modules, tree
 
 SMALL = 40
 """A file with fewer code lines is small."""
-MODES = {"packing", "data", "share", "gang", "scaling"}
-"""Sections of a study file that change how jobs are placed."""
-ASSEMBLY = {"hpo_flows.study_run.session"}
+MODES = {"packing", "data", "share", "gang", "scaling", "packs", "hops", "shares", "gangs", "grows"}
+"""Sections of a study file that change how jobs are placed, and what a spec says of them."""
+ASSEMBLY = {"hpo_flows.study_run.wiring"}
 """Modules that assemble a run from its spec: they may ask which modes it has."""
 _RIDDLE = re.compile(r"(Of|Those|Its|So|That)\b")
 

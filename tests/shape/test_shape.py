@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tests.shape.code_figures import doubled_classes, mode_questions, riddles
 from tests.shape.imports import ROOT, cycles, graph, imported, modules, tree
 
 MODULES = modules()
@@ -38,15 +40,32 @@ LAYERS = [
 ]
 """The rooms of hpo_core from the bottom up. A room imports rooms of lower layers only; ``""`` is the package itself."""
 
+FLOW_LAYERS = [
+    {"dask", "early_interrupt", "progress", "guarded_server"},
+    {"prefect_api"},
+    {"prefect_pages"},
+    {"serve_home"},
+    {"study_run"},
+    {"deployed"},
+    {"retraining"},
+    {"compare", "retrain"},
+    {"command"},
+    {"__main__", ""},
+]
+"""The rooms of hpo_flows from the bottom up, by the same rule."""
+
 MOST_FILES = 25
 """Modules of one folder, ``__init__`` aside."""
+
+MOST_QUESTIONS = 45
+"""Lines that ask which mode a study is in, outside ``spec`` and where a run is assembled."""
 
 SAME_NAME = {"__main__", "registry", "rungs", "worker", "connection", "executor"}
 """Base names that two folders may share: each room has its registry; these words mean one thing in each place."""
 
 
 def room_of(module: str) -> str:
-    """The room of a module of hpo_core, as :data:`LAYERS` spells it."""
+    """The room of a module, as :data:`LAYERS` and :data:`FLOW_LAYERS` spell it."""
     return ".".join(module.split(".")[1:2])
 
 
@@ -56,22 +75,35 @@ def touches(path: Path, *rooms: str) -> set[str]:
     return {name for name in names if any(name == room or name.startswith(room + ".") for room in rooms)}
 
 
+def test_the_page_of_the_architecture_shows_the_layers_and_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for package, layers in (("hpo_core", LAYERS), ("hpo_flows", FLOW_LAYERS)):
+        drawn = page.partition(f'```text title="{package}, from the top"\n')[2].partition("```")[0].splitlines()
+        assert [set(line.split(", ")) for line in drawn] == [{room or package for room in one} for one in layers[::-1]]
+    named = re.findall(r"`((?:hpo_core|flows)/[^`]+\.py)`", page)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_every_room_has_a_layer() -> None:
-    known = {room for layer in LAYERS for room in layer}
-    assert {room_of(name) for name in CORE} <= known, "a new room: say in LAYERS where it stands"
+    for layers, names in ((LAYERS, CORE), (FLOW_LAYERS, MODULES.keys() - CORE.keys())):
+        known = {room for layer in layers for room in layer}
+        assert {room_of(name) for name in names} == known, "a room that is new or gone: say where it stands"
 
 
-def test_rooms_import_lower_layers_only() -> None:
-    layer = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+@pytest.mark.parametrize(("package", "layers"), [("hpo_core", LAYERS), ("hpo_flows", FLOW_LAYERS)])
+def test_rooms_import_lower_layers_only(package: str, layers: list[set[str]]) -> None:
+    layer = {room: number for number, rooms in enumerate(layers) for room in rooms}
     found = set()
     for name, others in graph().items():
-        if name not in CORE:
+        if name.partition(".")[0] != package:
             continue
         for other in others:
-            if other not in CORE:
+            if other.partition(".")[0] == package:
+                if room_of(other) != room_of(name) and layer[room_of(other)] >= layer[room_of(name)]:
+                    found.add((name, room_of(other)))
+            elif package == "hpo_core":
                 found.add((name, "hpo_flows"))
-            elif room_of(other) != room_of(name) and layer[room_of(other)] >= layer[room_of(name)]:
-                found.add((name, room_of(other)))
     assert found == set()
 
 
@@ -157,3 +189,16 @@ def test_no_base_name_twice() -> None:
         if path.stem != "__init__":
             found[path.stem].append(path.relative_to(ROOT).as_posix())
     assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in SAME_NAME} == {}
+
+
+def test_the_modes_of_a_study_are_asked_for_in_one_place() -> None:
+    """A question like ``spec.packing is not None`` belongs to where a run is assembled; others ask demand and room."""
+    assert len(mode_questions()) <= MOST_QUESTIONS, mode_questions()
+
+
+def test_no_public_class_name_twice() -> None:
+    assert doubled_classes() == {}
+
+
+def test_docstrings_begin_with_what_they_describe() -> None:
+    assert riddles() == []

@@ -16,7 +16,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import PooledExecutor, PooledUnits, SlotPlaces, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
-from hpo_core.pool.store import Change, MemoryPools
+from hpo_core.pool.store import RowChange, MemoryPools
 from tests.sharing import test_pooled_units
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
@@ -62,7 +62,7 @@ def pools() -> MemoryPools:
 def claim(pools: MemoryPools, **claimed: object) -> None:
     """Another study says what it wants."""
     member = Member(study="other", owner="o", kind="worker slot", seen=4, **claimed)  # type: ignore[arg-type]
-    pools.change("p", "other", lambda rows: Change(member))
+    pools.change("p", "other", lambda rows: RowChange(member))
 
 
 def test_jobs_begin_on_workers_that_nobody_waits_for_while_others_are_given_back(pools: MemoryPools) -> None:

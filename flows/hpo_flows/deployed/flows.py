@@ -221,4 +221,4 @@ def tune(
 
 
 tune.__signature__ = drawn_signature(tune.fn, SHOWN, NEEDED)  # type: ignore[attr-defined]
-"""Of this Prefect makes the form (``parameter_schema``); runs are checked against the function's own."""
+"""Signature of which Prefect makes the form (``parameter_schema``); runs are checked against the function's own."""

@@ -382,7 +382,7 @@ SHOWN = ("objective", "name", "metric", "numbers", "choices", "method", "sampler
 """Parameters of the flow ``tune`` that its form shows, in this order; those of :class:`FilledIn` beside them are in the
 fold, and a run may still name them outside of it."""
 NEEDED = ("metric", "numbers", "choices")
-"""Those of them that no study does without: one row is needed, of either kind."""
+"""Parameters that no study does without; of ``numbers`` and ``choices`` one row is needed."""
 
 if TYPE_CHECKING:
     Advanced = Drawn

@@ -62,7 +62,7 @@ class Permissions:
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
     own_storage: tuple[str, ...] = ()
-    """Of Optuna."""
+    """Optuna storages of the worker itself."""
     require_tls: bool = False
     share: ShareSpec | None = None
     """The most that a study may claim of a pool; None: anything."""

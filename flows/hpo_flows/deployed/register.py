@@ -42,7 +42,7 @@ class Registered(msgspec.Struct, frozen=True):
     """What a Prefect server has now, and where a person sees it."""
 
     address: str
-    """Of the page of the UI that lists the deployments."""
+    """URL of the page of the UI that lists the deployments."""
     deployments: tuple[tuple[str, str], ...]
     """``flow/deployment`` and the first line of its description."""
 

@@ -44,7 +44,7 @@ class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
     began: bool = False
     """It began the study, and did not find it."""
     owner: Owner | None = None
-    """Its last process."""
+    """Owner of the study's last process."""
     train: tuple[int, int] | None = None
     """The trial to train further, and to what: "the best" may be another one when the run is started again."""
     configs: int | None = None
@@ -187,7 +187,7 @@ def resumed(
 
 
 def _never_begun(study: str) -> str:
-    """That a study is not there because the run that was to begin it ended before; empty where there is none."""
+    """Say that a study is missing since the run that was to begin it ended before; empty: there was no such run."""
     begins = FlowFilter(name=FlowFilterName(any_=["tune", "tune-file", "rerun"]))
     with get_client(sync_client=True) as client:
         runs = client.read_flow_runs(flow_filter=begins, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_LOOKED_AT)

@@ -92,7 +92,7 @@ class SharedServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the server process."""
+        """Process id of the server; None: it is not known."""
         with contextlib.suppress(OSError, ValueError):
             return int(self._file("server", "lock").read_text())
         return None

@@ -27,7 +27,7 @@ LOG = "prefect.log"
 ERROR_LENGTH = 4_000
 """Characters of an error that are told: a pipe takes so much without somebody who reads."""
 RESTARTS = 2
-"""So often another process begins where one was killed: where memory is short, the next one may be killed as well."""
+"""Most processes that follow one that was killed: where memory is short, the next one may be killed as well."""
 WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 

@@ -12,7 +12,7 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """A device, and how much of it an attempt was given. Whole numbers, so that sums are exact."""
 
     device: str
-    """Its name: a GPU's UUID, or the name of a computer whose processors are shared."""
+    """Name of the device: a GPU's UUID, or the name of a computer whose processors are shared."""
     architecture: str
     """Such as ``A100``, or ``CPU``."""
     compute: int
@@ -172,7 +172,7 @@ class Slot(NamedTuple):
     portion: Portion | None = None
     """The part of the device that comes with it; None: whatever is there."""
     others: tuple[Slot, ...] = ()
-    """Of a gang: the slots of its other ranks, from rank 1 on."""
+    """Slots of a gang's other ranks, from rank 1 on."""
 
     @property
     def ranks(self) -> tuple[Slot, ...]:

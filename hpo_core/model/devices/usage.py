@@ -28,7 +28,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     compute: float | None = None
     """Mean share of its GPU's time in which its kernels ran, 0 to 1; None: it had none, or the driver does not say."""
     architecture: str = ""
-    """Of its device, such as ``A100`` or ``CPU``; empty where it was not placed on a device."""
+    """Architecture of its device, such as ``A100`` or ``CPU``; empty where it was not placed on a device."""
     device: str = ""
     """Name of the device that it was placed on."""
     share: tuple[int, int, int] | None = None

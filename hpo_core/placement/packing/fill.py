@@ -141,7 +141,7 @@ def best_subset(candidates: list[Candidate], values: Sequence[float], *, compute
 
 
 def _items(candidates: list[Candidate], compute: int) -> list[Candidate]:
-    """Of candidates that need about as much compute the first ones, so many as fit; :data:`MOST_ITEMS` or few more."""
+    """Return the first candidates of each size of compute, as many as fit; about :data:`MOST_ITEMS` in all."""
     for width in (1, 4, 16, 64):
         count: Counter[int] = Counter()
         items = []
