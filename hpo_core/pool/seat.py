@@ -24,7 +24,7 @@ from hpo_core.model.errors import JournalError
 from hpo_core.model.short_text import shown
 from hpo_core.pool.arbiter import Pool, Position
 from hpo_core.pool.division import JUST_BEGUN
-from hpo_core.pool.store import RowChange, PoolRow, Pools
+from hpo_core.pool.store import PoolRow, Pools, RowChange
 from hpo_core.spec import StudySpec
 from hpo_core.spec.clusters import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 

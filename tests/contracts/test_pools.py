@@ -19,7 +19,7 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import RowChange, MemoryPools, PoolRow, Pools, pools_of
+from hpo_core.pool.store import MemoryPools, PoolRow, Pools, RowChange, pools_of
 
 Open = Callable[[], Journal]
 SLOTS = 8
