@@ -85,7 +85,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
 
 GROUPS = {
     "Before a study": ("space", "try", "check", "partition", "simulate"),
-    "Run studies": ("tune", "resume", "extend", "rerun", "tune-packing", "enqueue", "abandon", "share"),
+    "Run studies": ("tune", "resume", "extend", "rerun", "enqueue", "abandon", "share"),
     "Look at studies": ("list", "status", "show", "report", "compare", "schedule", "export", "audit", "history"),
     "Other systems": ("project", "import", "ui", "deploy", "worker"),
 }
