@@ -272,16 +272,19 @@ class PoolSeat:
             return False
         self._seen = use.seen
         pool, study = self.terms.pool, self.terms.study
+        before = self._short_since, self._over_since
 
         def decide(rows: Sequence[PoolRow]) -> RowChange | None:
+            self._short_since, self._over_since = before  # a name that it was given and has not used may go again
             mine, grant = self._noted(rows, now, use)
             if self._is_lost:
                 return None
-            grants = {study: grant}
+            grants, waited = {study: grant}, mine.waited
             for _ in range(2):  # who is rounded up follows from what it holds, and the other way round
-                self.position = self._pool(mine, use, grants).position(study)
-                mine = self._with_precedence(mine, grants[study], self.position, now)
-                grants = self._arbitrated(mine, grants[study], use)
+                mine = self._placed(mine, use, grants, before, now)
+                asking = msgspec.structs.replace(mine, waited=max(waited, mine.waited))  # until what it gets is its own
+                grants = self._arbitrated(asking, grants[study], use)
+            mine = self._placed(mine, use, grants, before, now)
             self._take(grants[study], now)
             self._next_beat = now + BEAT_SECONDS
             self.mine = msgspec.structs.replace(mine, beat=self.mine.beat + 1)
@@ -332,7 +335,7 @@ class PoolSeat:
         self._note_signs(rows, now)
         self._note_owner(None if own is None else own.member, now)
         self.others = [
-            row
+            self._as_of(row, now)
             for row in rows
             if row.member is not None and row.study != self.terms.study and row.member.kind == self.kind.word
             and not self._is_gone(row.member, now)
@@ -374,6 +377,23 @@ class PoolSeat:
             self._limit, self._unused_since, self._probe_at = None, None, math.inf
         demand = max(use.used, min(most, self._study.demand(most)))
         return demand if self._limit is None else min(demand, max(self._limit, use.most))
+
+    def _placed(
+        self,
+        mine: Member,
+        use: Use,
+        grants: Mapping[str, Grant],
+        before: tuple[float | None, float | None],
+        now: float,
+    ) -> Member:
+        """Find the study's position with these grants, and what it says of it.
+
+        Args:
+            before: since when it has less, or more, than its ideal share, as of the grants that are written.
+        """
+        self._short_since, self._over_since = before
+        self.position = self._pool(mine, use, grants).position(mine.study)
+        return self._with_precedence(mine, grants[mine.study], self.position, now)
 
     def _with_precedence(self, mine: Member, grant: Grant, position: Position, now: float) -> Member:
         """The same with how long it has waited, or has had more than others, by :class:`Claim`'s rule."""
@@ -458,6 +478,14 @@ class PoolSeat:
                 if sign is None or anew or sign[:2] != (row.member.owner, row.member.beat):
                     sign = (row.member.owner, row.member.beat, now)
                 self._signs[row.study] = sign
+
+    def _as_of(self, row: PoolRow, now: float) -> PoolRow:
+        """A row with the time that its study has waited by now; it was written up to :data:`BEAT_SECONDS` ago."""
+        member = row.member
+        if member is None or not member.waited:
+            return row
+        waited = member.waited + max(0.0, now - self._signs[row.study][2])
+        return msgspec.structs.replace(row, member=msgspec.structs.replace(member, waited=round(waited, 1)))
 
     def _is_gone(self, member: Member, now: float) -> bool:
         return member.study != self.terms.study and self._has_no_sign(member.study, now)

@@ -377,4 +377,4 @@ def test_whatever_each_can_use_nothing_is_held_twice_and_nobody_starves(
         free = {name for one in STUDIES if not seats[one].grant.held for name in usable[one]} - set(all_held(rows))
         idle = idle + 1 if free else 0
         assert idle <= 2, "a name that is due to somebody is free for two rounds of looks at most"
-        assert max(now - since[name] for name in STUDIES) <= 3 * (patience + 13), "and nobody waits for ever"
+        assert max(now - since[name] for name in STUDIES) <= 3 * (patience + 8), "and nobody waits for ever"

@@ -75,7 +75,7 @@ def test_plain_optuna_and_ours_propose_the_same_from_the_same_history() -> None:
     training = FakeTraining(3, failures=0.05, nans=0.05)
     study = new_study(example_spec(sampler=OURS, search=SEARCH), training=training)
     compared = Compared(study.sampler, lambda: in_plain_optuna(study, 7))
-    study.sampler = study._grants._sampler = compared  # type: ignore[attr-defined]
+    study.sampler = study.parts.sampler = compared
     training.play(study)
     assert len(compared.same) == 20 and all(compared.same)
 

@@ -134,7 +134,7 @@ def test_endless_rungs_grow_as_trials_are_promoted() -> None:
         ({"configs": 9, "max_resource": 9, "brackets": []}, "brackets"),
         ({"configs": 9, "brackets": "all"}, "brackets = all needs max_resource"),
         ({"configs": 9, "brackets": [0, 1]}, "no end without max_resource"),
-        ({"max_resource": 9}, "asha without configs has no end"),
+        ({"max_resource": 9}, "asha without configs: it has no end"),
         ({"configs": 9, "max_resource": 9, "variant": "stopping", "noise": "auto"}, "stopping variant has none"),
         ({"configs": 9, "max_resource": 9, "variant": "stoping"}, "promotion"),
     ],

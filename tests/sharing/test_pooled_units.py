@@ -14,7 +14,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import PooledUnits, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
-from hpo_core.pool.store import Change, MemoryPools, PoolRow
+from hpo_core.pool.store import MemoryPools, PoolRow, RowChange
 
 WORKERS = ("a", "b")
 
@@ -62,10 +62,10 @@ class Interrupted(MemoryPools):
         super().__init__()
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def change(self, pool: str, study: str, decide: Callable[[Sequence[PoolRow]], Change | None]) -> None:
+    def change(self, pool: str, study: str, decide: Callable[[Sequence[PoolRow]], RowChange | None]) -> None:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
 
-        def decided(rows: Sequence[PoolRow]) -> Change | None:
+        def decided(rows: Sequence[PoolRow]) -> RowChange | None:
             meanwhile()
             return decide(rows)
 

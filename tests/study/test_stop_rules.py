@@ -133,7 +133,7 @@ def test_every_method_halts_resumes_and_ends(name: str, rule: dict[str, Any]) ->
 
 def test_a_study_without_end_needs_a_rule() -> None:
     endless = {"method": "asha", "max_resource": 9, "reduction_factor": 3}
-    with pytest.raises(SpecError, match="asha without configs has no end; give configs, or a stop rule"):
+    with pytest.raises(SpecError, match="asha without configs: it has no end; give configs, or a stop rule"):
         make_spec(search=endless, stop={"running": "cancel"})
     study = fresh(make_spec(search=endless, stop={"total_resource": 500}))
     World(2).play(study)
