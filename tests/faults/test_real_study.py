@@ -209,6 +209,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
                 child.suspend()
                 if child in zygote.children() and child.status() == psutil.STATUS_STOPPED:
                     return [parent for parent in [zygote.parent()] if parent is not None]
+                child.resume()  # it has not stopped yet, or ends: else it would stand still to the end of the test
         return []
 
     kill_one("training child", lambda: [child for zygote in zygotes() for child in zygote.children()])
