@@ -114,8 +114,6 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Jobs that can run here at once."""
     capacity: Capacity | msgspec.UnsetType = msgspec.UNSET
     """For a device that jobs share by what they need; not set where each job takes a slot."""
-    partitions: tuple[str, ...] = ()
-    """Names of the partitions of the data that lie there, for models that hop."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
