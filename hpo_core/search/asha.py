@@ -394,9 +394,7 @@ class AshaStopping(Asha):
         if ladder.is_top(k):
             self.ruled_out.append(trial)
             return
-        if loss is None:
-            place = rung.size
-        elif isinstance(loss, tuple) or self._several:
+        if loss is None or isinstance(loss, tuple) or self._several:
             place = rung.rank(trial)
         else:
             ranked = self._ranked.setdefault(rung, [])
