@@ -26,7 +26,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.events import StudyHalted
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement import Placement, Placer, Slots
+from hpo_core.placement.placer import Placement, Placer
 from hpo_core.study import Study
 
 
@@ -222,7 +222,7 @@ class Loop:
     ) -> None:
         self.study = study
         self._executor = executor
-        self._placer: Placer = Slots() if placer is None else placer
+        self._placer: Placer = Placer() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover

@@ -14,9 +14,8 @@ from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Placer, Slots
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.placer import UsageMeter
+from hpo_core.placement.placer import Placer, UsageMeter
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import is_pure
@@ -36,7 +35,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
     spec = study.spec
     packing = spec.packing
     if packing is None:
-        return Slots()
+        return Placer()
     objective, code = spec.objective or "", ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
