@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from hpo_core.execution.loop import Observer
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Outcome
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placer, UsageMeter
 from hpo_core.placement.policies import POLICIES
@@ -95,7 +96,7 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
                 )
 
 
-class PlacementWriter:
+class PlacementWriter(Observer):
     """Writes into the journal which jobs began on shared devices; many in one entry.
 
     An observer of the loop. A job that ended before a tick is left out: its report says where it ran.
@@ -105,27 +106,18 @@ class PlacementWriter:
         self._study = study
         self._placer = placer
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Nothing: placements are written together."""
-
     def on_tick(self) -> None:
         """Write what is new."""
         self._study.note_placements(self._placer.new_placements())
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class MeasurementWriter:
+class MeasurementWriter(Observer):
     """Writes what a study measured into the history, for this study's next controller and for other studies."""
 
     def __init__(self, study: Study, estimates: Estimates) -> None:
         self._estimates = estimates
         self._history = QuietMeasurements(measurements_of(study.journal))
         self._next = time.monotonic() + WRITE_SECONDS
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Nothing: measurements are written together."""
 
     def on_tick(self) -> None:
         """Write what is new, every few seconds."""

@@ -98,8 +98,9 @@ class SharedRoom:
         amounts = {name: capacity.memory for name, capacity in self.capacities.items()}
         self.everything = self._room_of(self.capacities, amounts)
         self.whole = {device.name: device for device in self.everything.devices}
-        ascending = sorted(self.everything.devices[::-1], key=lambda device: device.memory)
-        self.largest = {device.architecture: device for device in ascending}
+        self.largest = {}
+        for device in sorted(self.everything.devices, key=lambda device: -device.memory):
+            self.largest.setdefault(device.architecture, device)
         return True
 
     def _room_of(self, capacities: Mapping[str, Capacity], memory: Mapping[str, int]) -> Room:

@@ -35,7 +35,7 @@ class _Submitter:
 
     def _on_report(self, job: Job, report: Report) -> None:
         assert job.key == (report.trial, report.attempt), "a report of another job"
-        self._inbox.put(report)
+        self._inbox.put(job, report)
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` reports came, nothing can happen any more, or the time limit."""

@@ -140,7 +140,7 @@ class Mix:
                 self.began[job.trial] = self.clock.now
                 self.order.append(job.trial)
                 waiting.remove(job)
-                self.executor.submit(job, slot, lambda _, report: inbox.put(report))
+                self.executor.submit(job, slot, inbox.put)
             assert len(self.slots) <= self.workers
             self._promise(waiting)
             until = self.arrives[coming[0].trial] if coming else math.inf
