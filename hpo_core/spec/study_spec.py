@@ -203,6 +203,11 @@ class StudySpec(Part):
         return self.training.gang == "auto"
 
     @property
+    def most_ranks(self) -> int | None:
+        """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
+        return self.scaling.most if self.grows else 1
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hpo_core.execution.hopping.hopping_executor import MISSING_SECONDS, PartitionsMissingError
 
-from hpo_core.execution.hopping.unit_executor import MISSING_SECONDS, PartitionsMissingError
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import AttemptFailed, CapacityChanged
 from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS
