@@ -100,7 +100,7 @@ class Slots:
     >>> slots.release((7, 0))
     >>> len(slots.free(3))
     2
-    >>> from hpo_core.model.stage import Rung
+    >>> from hpo_core.model.trial import Rung
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
     >>> [(job.trial, slot.number) for job, slot in slots.place(jobs).begun]
     [(4, 0), (5, 1)]
