@@ -46,8 +46,8 @@ from hpo_core.views.hop_views import plain_visits, visit_lines
 from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
-    from hpo_core.pool.words import Standing
     from hpo_core.execution.enqueue_requests import EnqueueRequest
+    from hpo_core.pool.words import Standing
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
