@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hpo_core.checkpoints.repeat_parts import merge_parts
+from hpo_core.checkpoints.files import merge_parts
 from hpo_core.checkpoints.storage import remove
 from hpo_core.model.devices.usage import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, StorageError
