@@ -39,7 +39,7 @@ def enqueue(
     journal: JournalOption = None,
 ) -> None:
     """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
-    from hpo_core.execution.single_trial import parse_params, read_params
+    from hpo_core.execution.in_process import parse_params, read_params
     from hpo_core.study import Study
     from hpo_core.study.checked_requests import checked_configuration
 

@@ -17,7 +17,7 @@ from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
 from hpo_core.cli.output import cell_text, err, out, print_json, print_rows, print_status, print_study, status_word
 from hpo_core.home import Home
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Outcome, Report
