@@ -20,7 +20,7 @@ from rich.text import Text
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named

@@ -120,7 +120,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
-    from hpo_core.training.optuna.suggestions import in_one_line, to_yaml
+    from hpo_core.training.optuna.trial_adapter import in_one_line, to_yaml
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(

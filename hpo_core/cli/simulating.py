@@ -26,8 +26,7 @@ from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.device_list import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
 from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
-from hpo_core.simulation.past import PastStudy, read_past
-from hpo_core.simulation.past_curves import RULES, PastCurves
+from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
     Scenario,

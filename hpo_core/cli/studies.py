@@ -33,8 +33,8 @@ from hpo_core.cli.output import (
     status_word,
 )
 from hpo_core.home import Home
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Outcome, Params, Report
@@ -286,7 +286,7 @@ def enqueue(
     journal: JournalOption = None,
 ) -> None:
     """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
-    from hpo_core.execution.single_trial import parse_params, read_params
+    from hpo_core.execution.in_process import parse_params, read_params
     from hpo_core.study import Study
     from hpo_core.study.checked_requests import checked_configuration
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
-from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import TogetherField, VisitsField
 from hpo_core.model.trial import Checkpoint, Further, Metrics, Outcome, Params, Report, Stage
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
-from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import Doubt, TogetherField, Unit, VisitsField
 
 FURTHER = -1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     AttemptFailed,

@@ -14,7 +14,7 @@ import msgspec
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
 from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.trial import Checkpoint, Report

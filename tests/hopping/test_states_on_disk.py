@@ -18,7 +18,7 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Further, Generation, Job, Outcome, Report, Rung, Stage

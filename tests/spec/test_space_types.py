@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.single_trial import first_job
+from hpo_core.execution.in_process import first_job
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace

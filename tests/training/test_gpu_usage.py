@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Outcome, Report
 from tests.nvml_stub.cards import GIB, Cards, build
 

@@ -23,8 +23,7 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report import write_report
 from hpo_core.retraining.repeated_studies import repeats_spec
 from hpo_core.simulation import AnalyticCurves, Simulation
-from hpo_core.simulation.past import read_past
-from hpo_core.simulation.past_curves import PastCurves
+from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_params, study_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.states import Completed, Crashed, Failed, Running
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptReported, Entry, JobGranted, JobPlaced, StudyExtended
 from hpo_core.model.hops import units_of
 from hpo_core.model.trial import RESULTS, Further, Generation, Job, Outcome, Report, Rung
