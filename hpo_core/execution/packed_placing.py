@@ -11,16 +11,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
-from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer, Slots
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.placer import UsageMeter
+from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import is_pure
+from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
 

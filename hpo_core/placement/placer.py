@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, JobKey, Report
 
 Placement = tuple[Job, Slot]
@@ -71,3 +73,208 @@ class UsageMeter(Protocol):
     def limit(self, attempt: JobKey, memory: int) -> None:
         """Let a running attempt use at most so many bytes of its device from now on; returns at once."""
         ...
+
+
+def gang_slots(free: Sequence[Slot], count: int) -> Slot:
+    """The slots of a gang, rank 0 first.
+
+    A device with just enough free slots is taken before one with more, so that large gaps stay for large gangs. Where
+    none has enough, those with most free slots are taken first.
+
+    Args:
+        free: free slots in order; at least ``count``.
+
+    >>> free = [Slot(0, 0, "a"), Slot(0, 1, "a"), Slot(1, 2, "b"), Slot(2, 0, "c"), Slot(2, 1, "c"), Slot(2, 2, "c")]
+    >>> [slot.name for slot in gang_slots(free, 2).ranks], [slot.name for slot in gang_slots(free, 4).ranks]
+    (['a', 'a'], ['c', 'c', 'c', 'a'])
+    """
+    by_device: dict[int, list[Slot]] = {}
+    for slot in free:
+        by_device.setdefault(slot.device, []).append(slot)
+    devices = list(by_device.values())
+    enough = [slots for slots in devices if len(slots) >= count]
+    if enough:
+        chosen = min(enough, key=len)[:count]
+    else:
+        devices.sort(key=len, reverse=True)
+        chosen = [slot for slots in devices for slot in slots][:count]
+    return chosen[0]._replace(others=tuple(chosen[1:]))
+
+
+class Reservation:
+    """What the oldest waiting job is promised.
+
+    Args:
+        slots: that it needs.
+        free: slots that are free now.
+        ends: (expected end, slots) of each running job; infinite where it is not known, and in the past where a job
+            takes longer than expected.
+        now: the present.
+
+    >>> promised = Reservation(4, free=1, ends=[(10.0, 2), (30.0, 4)], now=0.0)
+    >>> promised.begins, promised.spare
+    (30.0, 3)
+    >>> promised.admits(1, end=30.0), promised.admits(1, end=31.0), promised.admits(4, end=31.0)
+    (True, True, False)
+    """
+
+    def __init__(self, slots: int, *, free: int, ends: Iterable[tuple[float, int]], now: float) -> None:
+        self.begins = math.inf
+        """When it begins at the latest; infinite: nobody knows."""
+        self.spare = 0
+        """Slots that will be free beside it then."""
+        for end, count in sorted((max(end, now), count) for end, count in ends):
+            if free >= slots and end > self.begins:
+                break
+            free += count
+            if free >= slots:
+                self.begins = end
+        if self.begins < math.inf:
+            self.spare = free - slots
+
+    def admits(self, slots: int, *, end: float) -> bool:
+        """Whether a younger job of so many slots, which would end then, cannot delay it."""
+        return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
+
+    def admit(self, slots: int, *, end: float) -> None:
+        """The younger job begins."""
+        if end > self.begins:
+            self.spare -= slots
+
+
+class Slots:
+    """One job on each slot: the oldest job gets the first free slot in the inventory's order.
+
+    A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them,
+    see :mod:`hpo_core.placement.placer`; one that needs more than there are makes nobody wait.
+
+    A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
+
+    Args:
+        seconds: how long a job is expected to take, or None where nobody knows; without it no younger job begins
+            before one that waits for its slots.
+
+    >>> slots = Slots()
+    >>> _ = slots.update(Inventory.of(2, "gpu-0"))
+    >>> [slot.number for slot in slots.free(3)]
+    [0, 1]
+    >>> slots.take((7, 0), slots.free(1)[0])
+    >>> [slot.number for slot in slots.free(3)]
+    [1]
+    >>> slots.release((7, 0))
+    >>> len(slots.free(3))
+    2
+    >>> from hpo_core.model.trial import Rung
+    >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
+    >>> [(job.trial, slot.number) for job, slot in slots.place(jobs).begun]
+    [(4, 0), (5, 1)]
+    """
+
+    def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:
+        self.inventory = EMPTY
+        self._seconds = seconds
+        self._ends: dict[JobKey, float] = {}
+        """When the jobs that hold slots are expected to end, where that is known."""
+        self._held: dict[JobKey, Slot] = {}
+        self._free: list[Slot] = []
+        """A heap of slots that are there."""
+        self._places: dict[str, int] = {}
+        """By device that is there: its place in the inventory."""
+        self._sizes: dict[str, int] = {}
+        """By device that is there: its slots."""
+
+    def __len__(self) -> int:
+        """Slots that jobs hold."""
+        return sum(len(slot.others) + 1 for slot in self._held.values())
+
+    def update(self, inventory: Inventory) -> Sequence[JobKey]:
+        """Names tell devices apart; jobs on a device that is gone are reported by the executor."""
+        if inventory == self.inventory:
+            return ()
+        self.inventory = inventory
+        self._places = {device.name: place for place, device in enumerate(inventory.devices)}
+        self._sizes = {device.name: device.slots for device in inventory.devices}
+        held = {(slot.name, slot.number) for held in self._held.values() for slot in held.ranks}
+        self._free = [
+            Slot(place, number, device.name)
+            for place, device in enumerate(inventory.devices)
+            for number in range(device.slots)
+            if (device.name, number) not in held
+        ]  # in order, so it is a heap
+        return ()
+
+    def capacity(self) -> Inventory:
+        return self.inventory
+
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
+        if any(job.demand.slots > 1 for job in jobs):
+            return Placed(self._place_gangs(jobs, 0.0 if now is None else now))
+        placements = list(zip(jobs, self.free(len(jobs)), strict=False))
+        for job, slot in placements:
+            self.take((job.trial, job.attempt), slot)
+            self._expect(job, now)
+        return Placed(placements)
+
+    def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
+        placements: list[Placement] = []
+        present = self.inventory.slots
+        reserved: Reservation | None = None
+        for job in jobs:
+            slots, end = job.demand.slots, now + self._duration(job)
+            if slots > present:
+                continue  # it waits for devices to join, whatever the others do
+            if slots > len(self._free):
+                reserved = reserved or self._reservation(slots, now)
+            elif reserved is None or reserved.admits(slots, end=end):
+                slot = self._free[0] if slots == 1 else gang_slots(sorted(self._free), slots)
+                self.take(job.key, slot)
+                self._expect(job, now)
+                placements.append((job, slot))
+                if reserved is not None:
+                    reserved.admit(slots, end=end)
+        return placements
+
+    def _reservation(self, slots: int, now: float) -> Reservation:
+        ends = []
+        for key, held in self._held.items():
+            returning = sum(slot.number < self._sizes.get(slot.name, 0) for slot in held.ranks)
+            ends.append((self._ends.get(key, math.inf), returning))
+        return Reservation(slots, free=len(self._free), ends=ends, now=now)
+
+    def _expect(self, job: Job, now: float | None) -> None:
+        if self._seconds is not None and now is not None:
+            self._ends[job.key] = now + self._duration(job)
+
+    def _duration(self, job: Job) -> float:
+        seconds = None if self._seconds is None else self._seconds(job)
+        return math.inf if seconds is None else seconds
+
+    def judge(self, report: Report, *, waited: bool = True) -> Report:
+        return report
+
+    def free(self, most: int) -> list[Slot]:
+        """At most ``most`` free slots, the first ones in order. They stay free until taken."""
+        if most == 1:
+            return self._free[:1]
+        found = [heapq.heappop(self._free) for _ in range(min(most, len(self._free)))]
+        for slot in found:
+            heapq.heappush(self._free, slot)
+        return found
+
+    def take(self, job: JobKey, slot: Slot) -> None:
+        """``job`` holds ``slot``, which :meth:`free` gave first, and those of its other ranks."""
+        if self._free and self._free[0] == slot:
+            heapq.heappop(self._free)
+        else:
+            taken = set(slot.ranks)
+            self._free = [one for one in self._free if one not in taken]
+            heapq.heapify(self._free)
+        self._held[job] = slot
+
+    def release(self, job: JobKey) -> None:
+        """The job ended; nothing happens where it holds no slot."""
+        held = self._held.pop(job, None)
+        self._ends.pop(job, None)
+        for slot in held.ranks if held is not None else ():
+            if slot.number < self._sizes.get(slot.name, 0):
+                heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))

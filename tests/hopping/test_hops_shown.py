@@ -20,7 +20,7 @@ from hpo_core.cli.output import epochs_that_ended
 from hpo_core.execution.hopping.hopped_job import JobProgress, ProgressFiles
 from hpo_core.execution.virtual import Worker
 from hpo_core.journal.codec import decode_entry
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Checkpoint

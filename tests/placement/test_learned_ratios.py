@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hpo_core.execution.packed_placing import learn_from_journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import LADDER, LearnedRatios

@@ -10,7 +10,7 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.slots import Slots
+from hpo_core.placement.placer import Slots
 from hpo_core.pool.executor import join_pool
 from hpo_core.pool.seat import Terms
 from hpo_core.pool.store import Pools

@@ -19,7 +19,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.slots import Slots
+from hpo_core.placement.placer import Slots
 from hpo_core.pool.executor import join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools

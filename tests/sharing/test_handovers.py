@@ -12,8 +12,7 @@ import pytest
 from hpo_core.execution.executor import Inbox
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.devices.pool_member import Member
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, SlotPlaces, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
 from hpo_core.pool.store import MemoryPools, RowChange

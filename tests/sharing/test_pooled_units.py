@@ -10,8 +10,7 @@ import pytest
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, Slot
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
 from hpo_core.pool.store import MemoryPools, PoolRow, RowChange

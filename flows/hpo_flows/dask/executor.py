@@ -22,7 +22,7 @@ import dask
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cluster_room import ClusterRoom

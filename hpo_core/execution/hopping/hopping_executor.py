@@ -30,7 +30,8 @@ from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.partitioning.holdings import longest_look
-from hpo_core.spec import StudySpec, all_at_once, create_method
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import all_at_once, create_method
 
 log = logging.getLogger(__name__)
 

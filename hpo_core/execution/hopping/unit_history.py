@@ -11,9 +11,8 @@ from hpo_core.execution.hopping.hopped_job import JobProgress
 from hpo_core.execution.packed_placing import objective_digest
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
-from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage
+from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, TrialCreated
 from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
