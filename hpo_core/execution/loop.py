@@ -24,8 +24,7 @@ from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import StudyHalted
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Job, JobKey, Outcome, Report
+from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.study import Study
 

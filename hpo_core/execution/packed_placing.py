@@ -19,7 +19,7 @@ from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placer, UsageMeter
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import is_pure
+from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
 

@@ -120,7 +120,7 @@ class Placer:
 
     >>> placer = Placer()
     >>> _ = placer.update(Inventory.of(2, "gpu-0"))
-    >>> from hpo_core.model.stage import Rung
+    >>> from hpo_core.model.trial import Rung
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
     >>> [(job.trial, slot.number) for job, slot in placer.place(jobs).begun]
     [(4, 0), (5, 1)]

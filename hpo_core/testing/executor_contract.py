@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.placement.placer import Placer
 
 CALL_SECONDS = 20.0

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Device, Inventory, slots_demand
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.placement.placer import Placer
 
 

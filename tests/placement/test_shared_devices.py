@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, JobKey, Outcome, Report
+from hpo_core.model.trial import Job, JobKey, Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placement
 from hpo_core.placement.policies import POLICIES

@@ -20,8 +20,7 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Report
+from hpo_core.model.trial import Report, Rung
 from hpo_core.placement.placer import Placer
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec

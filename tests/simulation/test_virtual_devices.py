@@ -16,8 +16,7 @@ from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Outcome, Report, Rung
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.room import SharedDevice
 from hpo_core.replay.audit import audit

@@ -215,22 +215,6 @@ class DaskExecutor:
         assert self._room is not None, "start() comes first"
         return self._room
 
-    def holdings(self) -> Mapping[str, list[str]]:
-        """Names of the partitions that lie on each worker, by its address."""
-        return self.room.holdings()
-
-    def announcing(self) -> bool:
-        """Whether a worker has not told yet which partitions it holds, or reads one now."""
-        return self.room.announcing()
-
-    def problems(self) -> Mapping[str, str]:
-        """Why partitions that are on a worker cannot be used, by name."""
-        return self.room.problems()
-
-    def threads(self) -> Mapping[str, int]:
-        """Slots of each worker that gives a sign of life, by its address."""
-        return {} if self._room is None else self._room.threads()
-
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
         return {} if self._watch is None else usages_in(self._watch.well(), self._folder)
