@@ -20,7 +20,7 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.feasibility import Rankable
+from hpo_core.model.judged_results import Rankable
 from hpo_core.search.brackets import Assignment, BracketPlan
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, Ladder, default_min_resource, highest_rung, rung_levels, too_few
