@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
@@ -40,6 +39,7 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.judged_results import total_violation
 from hpo_core.model.trial import Further, Metrics, Outcome, Report
+from hpo_core.state import TrialRecord
 from hpo_core.study.failures import FailureRules
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts
@@ -54,78 +54,59 @@ class Decider:
         self._grants = grants
         self._failures = FailureRules(parts.spec, parts.state)
         self._objectives = [(metric.name, metric.sign) for metric in parts.spec.objectives]
-        self._deciders: dict[type, Callable[[Any], Iterator[Event]]] = {
-            StudyRequested: self._on_study_requested,
-            ControllerStarted: self._on_controller_started,
-            CapacityNoticed: self._on_capacity,
-            JobAsked: self._on_asked,
-            PlacementsNoticed: self._on_placements,
-            AttemptReported: self._on_report,
-            ConfigurationRequested: self._on_configuration,
-            ExtensionRequested: self._on_extension,
-            TrainingRequested: self._on_training,
-            StopRequested: self._on_stop,
-            AbandonRequested: self._on_abandon,
-            ClockTicked: self._on_tick,
-        }
 
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
         """The facts that follow from a stimulus."""
-        return self._deciders[type(stimulus)](stimulus)
+        state, grants = self._state, self._grants
+        match stimulus:
+            case AttemptReported():
+                yield from self._on_report(stimulus.report)
+            case JobAsked():
+                yield from grants.one()
+                yield from grants.stop_if_due()
+            case PlacementsNoticed():
+                for placed in stimulus.placements:
+                    grant = state.running.get(placed.trial)
+                    if grant is not None and grant.attempt == placed.attempt:
+                        yield placed
+            case CapacityNoticed():
+                if stimulus.inventory != state.inventory:
+                    yield CapacityChanged(stimulus.inventory)
+                yield from grants.fill()
+            case ClockTicked():
+                yield from grants.stop_if_due()
+                if state.extended:
+                    yield from grants.fill()
+            case StudyRequested():
+                yield StudyCreated(stimulus.spec)
+            case ControllerStarted():
+                yield ControllerChanged(stimulus.controller)
+                yield CapacityChanged(EMPTY)
+                if state.halted is not None and not stimulus.keep_halt:
+                    yield StudyReopened()
+                gone = "the controller that ran this attempt is gone"
+                for grant in list(state.running.values()):
+                    lost = Report(trial=grant.trial, attempt=grant.attempt, outcome=Outcome.LOST, message=gone)
+                    yield from self._failures.decide(grant, lost)
+            case ExtensionRequested():
+                yield StudyExtended(stimulus.configs)
+                if state.halted is not None:
+                    yield StudyReopened()
+                yield from grants.fill()
+            case ConfigurationRequested():
+                yield ConfigurationEnqueued(stimulus.params, stimulus.request)
+                yield from grants.fill()
+            case TrainingRequested():
+                start = self._parts.checkpoints.further_start(stimulus.trial)
+                yield TrialExtended(stimulus.trial, stimulus.target, start)
+                yield from grants.fill()
+            case StopRequested():
+                if state.halted is None or (state.extended and not state.further_held):
+                    yield StudyHalted(stimulus.reason)
+            case AbandonRequested():
+                yield from self._on_abandon(state.trials[stimulus.trial])
 
-    def _on_study_requested(self, stimulus: StudyRequested) -> Iterator[Event]:
-        yield StudyCreated(stimulus.spec)
-
-    def _on_controller_started(self, stimulus: ControllerStarted) -> Iterator[Event]:
-        yield ControllerChanged(stimulus.controller)
-        yield CapacityChanged(EMPTY)
-        if self._state.halted is not None and not stimulus.keep_halt:
-            yield StudyReopened()
-        for grant in list(self._state.running.values()):
-            lost = Report(
-                trial=grant.trial,
-                attempt=grant.attempt,
-                outcome=Outcome.LOST,
-                message="the controller that ran this attempt is gone",
-            )
-            yield from self._failures.decide(grant, lost)
-
-    def _on_capacity(self, stimulus: CapacityNoticed) -> Iterator[Event]:
-        if stimulus.inventory != self._state.inventory:
-            yield CapacityChanged(stimulus.inventory)
-        yield from self._grants.fill()
-
-    def _on_asked(self, _: JobAsked) -> Iterator[Event]:
-        yield from self._grants.one()
-        yield from self._grants.stop_if_due()
-
-    def _on_placements(self, stimulus: PlacementsNoticed) -> Iterator[Event]:
-        for placed in stimulus.placements:
-            grant = self._state.running.get(placed.trial)
-            if grant is not None and grant.attempt == placed.attempt:
-                yield placed
-
-    def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
-        yield StudyExtended(stimulus.configs)
-        if self._state.halted is not None:
-            yield StudyReopened()
-        yield from self._grants.fill()
-
-    def _on_configuration(self, stimulus: ConfigurationRequested) -> Iterator[Event]:
-        yield ConfigurationEnqueued(stimulus.params, stimulus.request)
-        yield from self._grants.fill()
-
-    def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
-        start = self._parts.checkpoints.further_start(stimulus.trial)
-        yield TrialExtended(stimulus.trial, stimulus.target, start)
-        yield from self._grants.fill()
-
-    def _on_stop(self, stimulus: StopRequested) -> Iterator[Event]:
-        if self._state.halted is None or (self._state.extended and not self._state.further_held):
-            yield StudyHalted(stimulus.reason)
-
-    def _on_abandon(self, stimulus: AbandonRequested) -> Iterator[Event]:
-        trial = self._state.trials[stimulus.trial]
+    def _on_abandon(self, trial: TrialRecord) -> Iterator[Event]:
         grant, reason = trial.granted, "a person abandoned it"
         assert grant is not None
         if trial.running:
@@ -137,13 +118,7 @@ class Decider:
         yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
         yield from self._facts_of_results()
 
-    def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
-        yield from self._grants.stop_if_due()
-        if self._state.extended:
-            yield from self._grants.fill()
-
-    def _on_report(self, stimulus: AttemptReported) -> Iterator[Event]:
-        report = stimulus.report
+    def _on_report(self, report: Report) -> Iterator[Event]:
         grant = self._state.running.get(report.trial)
         if grant is None or grant.attempt != report.attempt:
             current = "none is running" if grant is None else f"attempt {grant.attempt} is running"
@@ -156,8 +131,7 @@ class Decider:
                 yield from self._failures.diverged(report.message)
         else:
             yield from self._failures.decide(grant, report)
-        while (fact := self._method.next_fact()) is not None:
-            yield fact
+        yield from self._facts_of_results()
         yield from self._grants.stop_if_due()
         if self._parts.budget is not None:
             yield from self._grants.make_room(0)
