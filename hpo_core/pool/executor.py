@@ -18,7 +18,7 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Placer
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.arbiter import longest_asking, slot_name, worker_of
 from hpo_core.pool.seat import (

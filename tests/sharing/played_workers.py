@@ -19,7 +19,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.placer import Slots
+from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
@@ -220,7 +220,7 @@ class Plain(_Player):
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         self.executor = join_pool(
-            self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=lambda: threads
+            self.inner, self.study, Placer(), pools=pools, terms=Terms(**given), threads=lambda: threads
         )
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
