@@ -12,7 +12,7 @@ from hpo_core.execution.packed_placing import PlacementWriter
 from hpo_core.execution.virtual import NO_FAULTS, Faults, Load, VirtualClock, VirtualDevices, VirtualExecutor, Worker
 from hpo_core.model.devices.inventory import Capacity, Device, Slot
 from hpo_core.model.trial import Job, Metrics, Outcome, Point
-from hpo_core.placement import Slots
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.room import SharedDevice
 from hpo_core.placement.shared_devices import SharedDevices
@@ -68,7 +68,7 @@ class Simulation:
             return seconds(job) / (job.demand.slots if speedup is None else speedup(job))
 
         gangs = study.spec.gangs
-        self._loop = Loop(study, self.executor, placer=Slots(expected) if gangs else None)
+        self._loop = Loop(study, self.executor, placer=Placer(expected) if gangs else None)
 
     def run(self, until: float = math.inf, max_reports: int | None = None) -> None:
         """Go on until the study has nothing to run, the clock says ``until``, or so many reports came.

@@ -160,7 +160,7 @@ class Driven:
 
     def submit(self, trial: int) -> None:
         job = Job(trial, 0, Rung(0, 0), 1, {})
-        self.executor.submit(job, slot(trial), lambda job, report: self.inbox.put(report))
+        self.executor.submit(job, slot(trial), self.inbox.put)
 
     def next(self) -> Report:
         while not self.inbox.reports:
