@@ -26,7 +26,8 @@ from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
-from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_mlflow_model, write_plain
+from hpo_core.tracking.model_build import Trained
+from hpo_core.tracking.run_artifacts import WEIGHTS, loading_words, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 
@@ -320,7 +321,7 @@ class ModelRegistry:
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
             kept = msgspec.structs.replace(card, repeats=tuple(moved))
             (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-            self._store.files(run).log_artifacts(str(model), _FOLDER)
+            self._store.upload(run, model, _FOLDER)
         params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
         self._store.log(run, params=params)
 

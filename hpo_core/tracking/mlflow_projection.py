@@ -236,7 +236,9 @@ class MlflowProjection(Projection):
             self._view = view
         tags = self._changed_tags(parent, word)
         self._write_tables(store, parent)
-        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._digest.hex()})
+        store.log(
+            parent, points=fold.points, tags={**tags, CURSOR: str(self._next_seq - 1), DIGEST: self._digest.hex()}
+        )
         parent.tags.update(tags)
 
     def _changed_tags(self, parent: KnownRun, word: str) -> dict[str, str]:

@@ -16,9 +16,8 @@ import msgspec
 from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.model.errors import CheckpointError, ObjectiveError
-from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.model_build import BuildRequest
+from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.user_process import ask_process
 from hpo_core.views.hop_views import plain_visits
@@ -27,16 +26,6 @@ from hpo_core.views.summary import best_result, front_members
 WEIGHTS = "weights.safetensors"
 PARAMS = "params.json"
 BUILD_SECONDS = 600.0
-
-
-class Trained(msgspec.Struct, frozen=True):
-    """A trained model: its parameters and its verified checkpoint on this machine."""
-
-    params: Params
-    checkpoint: Checkpoint
-    folder: str
-    """The checkpoint's URI is relative to it."""
-    base: str = ""
 
 
 def write_plain(model: Trained, file: Path, target: Path) -> str:
@@ -57,16 +46,7 @@ def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *,
     Raises:
         ObjectiveError: the function raised or made a module that the weights do not fit; its process died.
     """
-    request = BuildRequest(
-        build=build,
-        pythonpath=tuple(pythonpath),
-        params=model.params,
-        folder=model.folder,
-        checkpoint=model.checkpoint,
-        base=model.base,
-        tracked=tracked,
-        target=str(target),
-    )
+    request = BuildRequest(build, tuple(pythonpath), model, tracked=tracked, target=str(target))
     what, module = f"Building the model with {build} for MLflow", "hpo_core.tracking.model_build"
     ask_process(module, request, None, timeout=BUILD_SECONDS, what=what)
 
@@ -153,10 +133,10 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
     if not store.takes_files(run):
         return
     if visits := visits_csv(fold):
-        store.client.log_text(run.run_id, visits, "visits.csv")
+        store.write_text(run, visits, "visits.csv")
     report = folder / "report.html"
     if report.is_file():
-        store.files(run).log_artifact(str(report))
+        store.upload(run, report)
     best = fold.state.best_checkpoint()
     if best is None or run.tags.get(BEST_DIGEST) == best.digest:
         return
@@ -173,12 +153,12 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
             folder,
         )
         return
-    files = store.files(run)
-    upload = files.log_artifacts if path.is_dir() else files.log_artifact
-    upload(str(path), BEST_FOLDER)
+    store.upload(run, path, BEST_FOLDER)
     tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _write_model(store, run, fold, folder, path)
-    _drop_others(store, run, path)
     tags[BEST_DIGEST] = best.digest
+    for item in store.client.list_artifacts(run.run_id, BEST_FOLDER) if path.is_file() else ():
+        if not item.is_dir and Path(item.path).name not in (path.name, WEIGHTS, PARAMS):  # of an earlier end
+            store.remove(run, item.path)
     store.log(run, tags=tags)
     run.tags.update(tags)
 
@@ -197,12 +177,13 @@ def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pat
         plain.mkdir()
         try:
             tracked = write_plain(model, file, plain)
-            store.files(run).log_artifacts(str(plain), BEST_FOLDER)
+            store.upload(run, plain, BEST_FOLDER)
             tags[WEIGHTS_TAG] = f"{BEST_FOLDER}/{WEIGHTS}"
             if spec.build is not None:
                 write_mlflow_model(model, spec.build, places, tracked=tracked, target=built)
-                _remove(store, run, [MODEL_FOLDER] if run.tags.get(MODEL_TAG) else [])
-                store.files(run).log_artifacts(str(built), MODEL_FOLDER)
+                if run.tags.get(MODEL_TAG):
+                    store.remove(run, MODEL_FOLDER)
+                store.upload(run, built, MODEL_FOLDER)
                 tags[MODEL_TAG] = f"runs:/{run.run_id}/{MODEL_FOLDER}"
         except (CheckpointError, ObjectiveError) as error:
             log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
@@ -215,25 +196,6 @@ def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
     if folder.parent.name != "studies":
         return pythonpath
     return [place for place in pythonpath if not Path(place).resolve().is_relative_to(folder.parents[1])]
-
-
-def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
-    """Remove the best checkpoint of an earlier end of the same study; harmless where that cannot be done."""
-    others = [
-        item.path
-        for item in store.client.list_artifacts(run.run_id, BEST_FOLDER)
-        if kept.is_file() and not item.is_dir and Path(item.path).name not in (kept.name, WEIGHTS, PARAMS)
-    ]
-    _remove(store, run, others)
-
-
-def _remove(store: RunStore, run: KnownRun, paths: list[str]) -> None:
-    """Remove files or folders of a run; harmless where that cannot be done."""
-    for path in paths:
-        try:
-            store.files(run).delete_artifacts(path)
-        except Exception as error:
-            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
 
 
 _BUILT = """Load it with MLflow (that runs the code that came with it):
