@@ -127,9 +127,6 @@ def tuning_spec(
     return StudySpec.from_journal(plain | changed, "tuning")
 
 
-_BLOCK = 1 << 20
-
-
 def fingerprint(data: str) -> str:
     """SHA-256 of a file or folder (relative paths and bytes); of the text itself for anything else.
 
@@ -175,5 +172,4 @@ def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 def _add(file: Path, digest: hashlib._Hash) -> None:
     digest.update(file.stat().st_size.to_bytes(8, "little"))
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
+        hashlib.file_digest(stream, lambda: digest)

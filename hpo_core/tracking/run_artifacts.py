@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,15 +41,39 @@ def write_plain(model: Trained, file: Path, target: Path) -> str:
     return write_weights(file, target / WEIGHTS)
 
 
-def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *, tracked: str, target: Path) -> None:
-    """Make ``target`` a model of MLflow's flavour ``pytorch``, in a process of its own.
+def write_model(
+    what: str, model: Trained, file: Path, *, build: str | None, code: Sequence[str], side: Path
+) -> tuple[Path | None, Path | None]:
+    """Write what loads a trained model, below ``side``; what cannot be made is logged: it is worth less than the rest.
 
-    Raises:
-        ObjectiveError: the function raised or made a module that the weights do not fit; its process died.
+    Args:
+        what: whose model it is, for the log.
+        file: its checkpoint.
+        build: function that makes the untrained model; None: no model of MLflow's is made.
+        code: folders that ``build`` is imported from.
+
+    Returns:
+        A folder with weights and parameters, and one with a model of MLflow's flavour ``pytorch``, which a process of
+        its own makes; None for what is not there.
     """
-    request = BuildRequest(build, tuple(pythonpath), model, tracked=tracked, target=str(target))
-    what, module = f"Building the model with {build} for MLflow", "hpo_core.tracking.model_build"
-    ask_process(module, request, None, timeout=BUILD_SECONDS, what=what)
+    plain, built = side / "plain", side / MODEL_FOLDER
+    plain.mkdir()
+    try:
+        tracked = write_plain(model, file, plain)
+    except CheckpointError as error:
+        log.warning("%s: its weights are not there as a file of their own: %s", what, error)
+        return None, None
+    if build is None:
+        return plain, None
+    request = BuildRequest(build, tuple(code), model, tracked=tracked, target=str(built))
+    module, asked = "hpo_core.tracking.model_build", f"Building the model with {build} for MLflow"
+    try:
+        ask_process(module, request, None, timeout=BUILD_SECONDS, what=asked)
+    except ObjectiveError as error:  # a night's training is worth more than its wrapping
+        shutil.rmtree(built, ignore_errors=True)
+        log.warning("%s: MLflow cannot load it by itself: %s", what, error)
+        return plain, None
+    return plain, built
 
 
 BEST_FOLDER = "best_checkpoint"
@@ -154,7 +179,7 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
         )
         return
     store.upload(run, path, BEST_FOLDER)
-    tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _write_model(store, run, fold, folder, path)
+    tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _upload_model(store, run, fold, folder, path)
     tags[BEST_DIGEST] = best.digest
     for item in store.client.list_artifacts(run.run_id, BEST_FOLDER) if path.is_file() else ():
         if not item.is_dir and Path(item.path).name not in (path.name, WEIGHTS, PARAMS):  # of an earlier end
@@ -163,31 +188,25 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
     run.tags.update(tags)
 
 
-def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
+def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
     """Upload the best model's weights, and the model itself where the study says how to build it; returns tags."""
     spec, state = fold.spec, fold.state
     best, incumbent = state.best_checkpoint(), state.incumbent
     assert best is not None and incumbent is not None
-    params = spec.constants | state.trials[incumbent.trial].params
-    model = Trained(params, best, str(folder), spec.checkpoint_base)
-    places = _import_folders(spec.pythonpath, folder)
-    tags = {WEIGHTS_TAG: "", MODEL_TAG: ""}
+    model = Trained(spec.constants | state.trials[incumbent.trial].params, best, str(folder), spec.checkpoint_base)
+    what, code = f"best model of study {spec.study!r}", _import_folders(spec.pythonpath, folder)
     with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
-        plain, built = Path(side) / "plain", Path(side) / MODEL_FOLDER
-        plain.mkdir()
-        try:
-            tracked = write_plain(model, file, plain)
+        plain, built = write_model(what, model, file, build=spec.build, code=code, side=Path(side))
+        if plain is not None:
             store.upload(run, plain, BEST_FOLDER)
-            tags[WEIGHTS_TAG] = f"{BEST_FOLDER}/{WEIGHTS}"
-            if spec.build is not None:
-                write_mlflow_model(model, spec.build, places, tracked=tracked, target=built)
-                if run.tags.get(MODEL_TAG):
-                    store.remove(run, MODEL_FOLDER)
-                store.upload(run, built, MODEL_FOLDER)
-                tags[MODEL_TAG] = f"runs:/{run.run_id}/{MODEL_FOLDER}"
-        except (CheckpointError, ObjectiveError) as error:
-            log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
-    return tags
+        if built is not None:
+            if run.tags.get(MODEL_TAG):
+                store.remove(run, MODEL_FOLDER)
+            store.upload(run, built, MODEL_FOLDER)
+    return {
+        WEIGHTS_TAG: "" if plain is None else f"{BEST_FOLDER}/{WEIGHTS}",
+        MODEL_TAG: "" if built is None else f"runs:/{run.run_id}/{MODEL_FOLDER}",
+    }
 
 
 def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
