@@ -19,7 +19,8 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools, PoolRow, Pools, RowChange, pools_of
+from hpo_core.pool.store import PoolRow, Pools, RowChange, pools_of
+from tests.sharing.in_memory import MemoryPools
 
 Open = Callable[[], Journal]
 SLOTS = 8

@@ -16,8 +16,9 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import PooledExecutor, PooledUnits, SlotPlaces, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, RowChange
+from hpo_core.pool.store import RowChange
 from tests.sharing import test_pooled_units
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 WORKERS = ("a", "b", "c", "d")

@@ -13,10 +13,11 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
 from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
-from hpo_core.pool.store import MemoryPools, PoolRow
+from hpo_core.pool.store import PoolRow
 from hpo_core.pool.words import standing_of, standings, unknown_beside
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 NAMES = ("gpu-0", "gpu-1")

@@ -12,7 +12,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import Places, PooledExecutor
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools
+from tests.sharing.in_memory import MemoryPools
 
 
 class ByHand:

@@ -14,7 +14,8 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.executor import PooledUnits, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, PoolRow, RowChange
+from hpo_core.pool.store import PoolRow, RowChange
+from tests.sharing.in_memory import MemoryPools
 
 WORKERS = ("a", "b")
 
