@@ -12,7 +12,6 @@ import os
 import platform
 import subprocess
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.tracker_links import reason_of
 
 _GIT_SECONDS = 10.0
 
@@ -249,9 +247,6 @@ JOURNAL = "journal.jsonl.gz"
 STUDY_FILE = "study.yaml"
 ENTRIES_TAG = "hpo.journal_entries"
 DIGEST_TAG = "hpo.journal_digest"
-_EVERY = 60.0
-_SHARE = 50
-"""An upload that took a second is not repeated within so many."""
 log = logging.getLogger(__name__)
 
 
@@ -269,7 +264,6 @@ class ProvenanceUpload:
         self._packed = bytearray()
         self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
         self._hash = hashlib.sha256()
-        self._due = 0.0
         self._versions = 0
         self._warned = False
 
@@ -289,18 +283,6 @@ class ProvenanceUpload:
     def packed(self) -> bytes:
         """A gzip file of the lines."""
         return bytes(self._packed) + self._packer.copy().flush()
-
-    def write_now_and_then(self, store: RunStore, run: KnownRun, spec: StudySpec, study_folder: Path) -> None:
-        """Upload if the last time is long enough ago. A failure is logged: the numbers go on without."""
-        if time.monotonic() < self._due:
-            return
-        began = time.monotonic()
-        try:
-            self.write(store, run, spec, study_folder)
-        except Exception as error:
-            log.warning("study %r: its journal was not copied to MLflow now (%s).", spec.study, reason_of(error))
-        now = time.monotonic()
-        self._due = now + max(_EVERY, _SHARE * (now - began))
 
     def write(self, store: RunStore, run: KnownRun, spec: StudySpec, study_folder: Path) -> None:
         """Upload what is not there yet: files first, then the tags that vouch for them."""
