@@ -33,7 +33,7 @@ from syne_tune_rules import Borrowed, TheirPasha, plug
 
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.rng import Stream
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.search.asha import Asha
 from hpo_core.search.asha_stopping import AshaStopping
 from hpo_core.search.brackets import hyperband_size

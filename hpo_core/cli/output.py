@@ -8,18 +8,19 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
-from hpo_core.home import Home
+from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
@@ -550,3 +551,36 @@ def status_word(study: Study, info: StudyInfo) -> str:
 def print_json(value: Any) -> None:
     """For programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def names_of_studies(context: typer.Context, incomplete: str) -> list[str]:
+    """Names that complete what was typed, for a shell; empty where there is no journal to look into."""
+    home = Home(context.params.get("home"), context.params.get("journal"))
+    try:
+        names = [info.name for info in home.read_journal().studies()]
+    except Exception:  # a shell that asks for a completion shows no error
+        return []
+    return [name for name in names if name.startswith(incomplete) and is_name(name)]
+
+
+Name = Annotated[str, typer.Argument(help="Name of the study.", callback=checked_name, autocompletion=names_of_studies)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+HomeOption = Annotated[
+    str | None, typer.Option("--home", help="Folder of journal, checkpoints, reports (HPO_HOME, or .hpo).")
+]
+JournalOption = Annotated[
+    str | None, typer.Option("--journal", help="SQLAlchemy URL of the journal (HPO_JOURNAL, or SQLite in the home).")
+]
+UsePrefect = Annotated[
+    bool | None, typer.Option("--prefect/--no-prefect", help="Show it in Prefect; default: as the study file says.")
+]
+PrefectTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--prefect-timeout",
+        min=1.0,
+        max=86_400.0,
+        help="Seconds without progress that a Prefect server may take to start, instead of the study file's.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]

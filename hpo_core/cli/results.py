@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
-from hpo_core.cli.output import out
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import damage_named

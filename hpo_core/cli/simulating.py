@@ -16,6 +16,7 @@ from rich.text import Text
 from hpo_core.cli.output import err, out, print_json
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.partitioning import with_partitions
@@ -25,8 +26,7 @@ from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.device_list import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
 from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
-from hpo_core.simulation.past import PastStudy, read_past
-from hpo_core.simulation.past_curves import RULES, PastCurves
+from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
     Scenario,
@@ -38,13 +38,8 @@ from hpo_core.simulation.repeats import (
     taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import (
-    StopSpec,
-    StudySpec,
-    limits,
-    load_spec,
-    notices,
-)
+from hpo_core.spec import StopSpec, StudySpec, load_spec
+from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread

@@ -14,13 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.measurement import Measurement, Usage, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.known_need import KnownNeed, KnownNeeds, NeedFigures
 from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.room import WHOLE, SharedDevice
+from hpo_core.placement.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")

@@ -8,9 +8,8 @@ from collections import Counter
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
-from hpo_core.model.feasibility import Rankable
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import RESULTS
+from hpo_core.model.judged_results import Rankable
+from hpo_core.model.trial import FURTHER, RESULTS
 from hpo_core.report.series import Series, Span
 from hpo_core.report.style import (
     BEST,

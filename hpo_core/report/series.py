@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     AttemptFailed,
@@ -33,8 +33,7 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Outcome
+from hpo_core.model.trial import FURTHER, Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series, Span

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import Event, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
-from hpo_core.model.space.optuna_view import suggest
+from hpo_core.model.space.search_space import suggest
 from hpo_core.model.space.value_tests import optuna_choice
 from hpo_core.model.trial import Params
 from hpo_core.samplers.optuna_sampler import MirrorStorage

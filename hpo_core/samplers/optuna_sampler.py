@@ -52,8 +52,7 @@ from hpo_core.model.events import (
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.short_text import listed_and_meant, meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
-from hpo_core.model.space.optuna_view import distributions, seen, suggest
-from hpo_core.model.space.search_space import given_values
+from hpo_core.model.space.search_space import distributions, given_values, seen, suggest
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.samplers.ranked_gp import RankedGPSampler
 from hpo_core.samplers.ranked_results import PAST

@@ -13,7 +13,7 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
-from hpo_core.model.feasibility import Rankable
+from hpo_core.model.judged_results import Rankable
 from hpo_core.search.brackets import BracketPlan, Brackets
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung

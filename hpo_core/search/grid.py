@@ -12,9 +12,8 @@ from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import meant_or_known, shown
+from hpo_core.model.short_text import at_most, meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params

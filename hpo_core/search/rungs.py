@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.feasibility import Rankable
+from hpo_core.model.judged_results import Rankable
 
 INFINITY = math.inf
 MOST_UNITS = 2**53

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.settings import Filled, Part
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod

@@ -10,17 +10,16 @@ from hpo_core.execution.packed_placing import learn_from_journal, objective_dige
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits
-from hpo_core.model.devices.amount_expression import UNITS
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import is_cpu
+from hpo_core.model.devices.stated_demand import UNITS, deciding_parameters
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.policies import POLICIES
 from hpo_core.replay.audit import damage_named
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
+from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster
 from hpo_core.spec import PackingSpec, StudySpec
 from hpo_core.study import Study
 
@@ -137,7 +136,7 @@ def _number(digits: str, what: str, most: int) -> int:
 
 
 ONE = "one_per_device"
-"""As typed: :data:`~hpo_core.simulation.shared_cluster.ONE_PER_DEVICE`."""
+"""As typed: :data:`~hpo_core.simulation.simulation.ONE_PER_DEVICE`."""
 DEFAULT = (ONE, *(name for name in POLICIES if name != "exact"))
 SHARED_RULES = (
     "Jobs on one device run as fast as alone while they claim together no more compute than it has; beyond that, each "

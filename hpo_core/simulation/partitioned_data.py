@@ -11,10 +11,10 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, Worker
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import limits
 from hpo_core.study import Study
 
 RULES = (

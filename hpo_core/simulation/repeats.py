@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hpo_core.execution.virtual import Faults, VirtualClock, Worker
-from hpo_core.execution.virtual_devices import mean_claims
+from hpo_core.execution.virtual import Faults, VirtualClock, Worker, mean_claims
 from hpo_core.journal.memory import UnkeptJournal
+from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
-from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
-from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import StudySpec, limits
+from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
+from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread, quantile

@@ -10,15 +10,13 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.inventory import Capacity, Device
-from hpo_core.model.devices.measurement import Measurement, is_cpu
-from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage, is_cpu
+from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.room import WHOLE, SharedDevice
+from hpo_core.placement.room import WHOLE, SharedDevice
 from hpo_core.spec import PackingSpec, StudySpec
 
 _MOST_CACHED = 20_000

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.judged_results import seed_of_repeat
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
-from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.nested_names import flat_space, flattened
@@ -17,13 +17,14 @@ from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import check_listed, check_objectives, check_population
 from hpo_core.search.registry import Search
-from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
+    Cluster,
     JournalSpec,
+    LocalClusterSpec,
     PrefectSpec,
     SamplerSpec,
     ScalingSpec,
@@ -33,8 +34,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_constraints, check_plain, check_sizes
-from hpo_core.spec.validation_errors import explain
+from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
 class StudySpec(Part):
@@ -201,6 +201,11 @@ class StudySpec(Part):
     def grows(self) -> bool:
         """Whether trials get more slots where few of them are left."""
         return self.training.gang == "auto"
+
+    @property
+    def most_ranks(self) -> int | None:
+        """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
+        return self.scaling.most if self.grows else 1
 
     @property
     def gangs(self) -> bool:

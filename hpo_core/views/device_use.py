@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from hpo_core.model.devices.measurement import is_cpu
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import Usage, is_cpu
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.state import StudyState
 from hpo_core.study import Study

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.measurement import Measurement, is_cpu
+from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.study import Study

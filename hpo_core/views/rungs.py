@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import Usage, UsageField
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpo_core import StudySpec, load_spec
-from hpo_core.spec import notices
+from hpo_core.spec.assembly import notices
 from hpo_flows.deployed.form import FilledIn, filled_in
 from hpo_flows.deployed.permissions import Permissions
 from tests.flows.conftest import LIMIT, Runner

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch

@@ -13,7 +13,7 @@ from hpo_core.execution.virtual import VirtualClock, Worker, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report.series import read_series

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.arithmetic import float_sum
 from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
-from hpo_core.model.stage import Rung as Stage
+from hpo_core.model.trial import Rung as Stage
 from hpo_core.replay.audit import audit
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.search.rungs import LossRung, make_rung

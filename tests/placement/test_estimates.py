@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.known_need import predict
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.placement.room import SharedDevice
 
 GB = 10**9
 A100 = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * GB)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpo_core import Study
 from hpo_core.model.events import JobCompleted
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.search.asha import LEAST, WINDOW, Asha, NoiseEstimate
 from hpo_core.search.rungs import LossRung
 from hpo_core.spec import AshaSearch

@@ -13,8 +13,7 @@ from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Metrics, Report
+from hpo_core.model.trial import Metrics, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, Worker, make_workers
 from hpo_core.simulation.repeats import Scenario, World, play

@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.views.device_use import DeviceJob, device_job, device_jobs, device_uses, mean_occupancy
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER

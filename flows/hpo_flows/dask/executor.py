@@ -22,7 +22,7 @@ import dask
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cluster_room import ClusterRoom
@@ -214,22 +214,6 @@ class DaskExecutor:
         """What jobs can run on: threads of workers, devices, partitions."""
         assert self._room is not None, "start() comes first"
         return self._room
-
-    def holdings(self) -> Mapping[str, list[str]]:
-        """Names of the partitions that lie on each worker, by its address."""
-        return self.room.holdings()
-
-    def announcing(self) -> bool:
-        """Whether a worker has not told yet which partitions it holds, or reads one now."""
-        return self.room.announcing()
-
-    def problems(self) -> Mapping[str, str]:
-        """Why partitions that are on a worker cannot be used, by name."""
-        return self.room.problems()
-
-    def threads(self) -> Mapping[str, int]:
-        """Slots of each worker that gives a sign of life, by its address."""
-        return {} if self._room is None else self._room.threads()
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""

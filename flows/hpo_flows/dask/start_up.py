@@ -139,10 +139,13 @@ class StartUp:
         room, began = self._room, time.monotonic()
         longest = longest_look(room.asked.partitions)
         self._wait(
-            lambda: not room.missing_partitions(),
+            lambda: not self._missing_partitions(),
             PARTITION_SECONDS,
             self._partitions_missing,
-            starts=lambda: not room.announcing() or time.monotonic() >= began + longest,
+            starts=lambda: (
+                not any(each.partitions.announcing for each in room.inventory().devices)
+                or time.monotonic() >= began + longest
+            ),
         )
         if room.asked.devices is not None:
             self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS, self._no_device)
@@ -181,10 +184,15 @@ class StartUp:
                 raise error()
             time.sleep(0.05)
 
+    def _missing_partitions(self) -> list[str]:
+        """Names of partitions that no worker holds."""
+        there = set[str]().union(*(device.partitions.names for device in self._room.inventory().devices))
+        return [file.name for file in self._room.asked.partitions if file.name not in there]
+
     def _partitions_missing(self) -> ClusterError:
-        names, problems = self._room.missing_partitions(), self._room.problems()
+        names, devices = self._missing_partitions(), self._room.inventory().devices
         listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        reasons = sorted({why for name, why in problems.items() if name in names})
+        reasons = sorted({why for each in devices for name, why in each.partitions.problems.items() if name in names})
         found = f" {' '.join(reasons[:3])}" if reasons else ""
         return ClusterError(
             f"data.partitions: no worker holds {listed}.{found} Put the files where the workers look (data.folder, or "
