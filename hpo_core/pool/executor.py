@@ -181,12 +181,7 @@ class DevicePlaces(Places):
         return tuple({self._names.get(rank.name, rank.name): None for rank in slot.ranks})
 
     def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        return Inventory(
-            tuple(
-                device if self._names[device.name] in begin else msgspec.structs.replace(device, slots=0)
-                for device in inventory.devices
-            )
-        )
+        return _without_slots(inventory, lambda device: self._names[device.name] in begin)
 
 
 class WorkerPlaces(Places):
@@ -600,3 +595,10 @@ def _first_slots(inventory: Inventory, most: int) -> Inventory:
             devices.append(device if slots == device.slots else msgspec.structs.replace(device, slots=slots))
         most -= slots
     return Inventory(tuple(devices))
+
+
+def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:
+    """The same devices; of those on which no job may begin, without slots."""
+    return Inventory(
+        tuple(device if may_begin(device) else msgspec.structs.replace(device, slots=0) for device in inventory.devices)
+    )

@@ -19,7 +19,7 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import PoolRow, Pools, RowChange, pools_of
+from hpo_core.pool.store import Decide, PoolRow, Pools, RowChange, pools_of
 from tests.sharing.in_memory import MemoryPools
 
 Open = Callable[[], Journal]
@@ -262,6 +262,11 @@ class Failing(MemoryPools):
         if self.fails:
             raise JournalUnavailableError("no answer")
         return super().look(pool, study)
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        if self.fails:
+            raise JournalUnavailableError("no answer")
+        super().change(pool, study, decide)
 
 
 def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:
