@@ -24,6 +24,9 @@ from tests.sharing.in_memory import MemoryPools
 
 Open = Callable[[], Journal]
 SLOTS = 8
+IN_A_DATABASE = pytest.mark.parametrize(
+    "open_again", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
+)
 
 
 class Claiming:
@@ -53,6 +56,7 @@ def held(pools: Pools) -> dict[str, int]:
     return {row.study: len(row.grant.held) for row in pools.all() if row.member is not None}
 
 
+@IN_A_DATABASE
 def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_again: Open) -> None:
     pools = pools_of(open_again())
     assert pools.all() == pools.look("p", "a") == []
@@ -76,6 +80,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     assert pools.look("another pool", "b") == []
 
 
+@IN_A_DATABASE
 def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_again: Open) -> None:
     failures: list[str] = []
     found: dict[str, list[int]] = {}
@@ -198,6 +203,7 @@ def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Pat
     assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
+@IN_A_DATABASE
 def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     open_again: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +232,7 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     assert "\x1b" not in caplog.text
 
 
+@IN_A_DATABASE
 def test_a_row_that_another_controller_keeps_alive_is_left_to_it(open_again: Open) -> None:
     pools = pools_of(open_again())
     mine, successor = seat_of(pools, "s"), seat_of(pools, "s", owner="s-2")
