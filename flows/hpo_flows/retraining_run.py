@@ -128,38 +128,38 @@ class Retraining:
         self.evaluate = evaluate or ""
         """The evaluation function; empty until the champion has said its own."""
         self._asked = evaluate
+        uri = home.default_tracking_uri
+        self.registry = ModelRegistry(model, uri, f"retrain-{model}", home.artifacts_at(uri))
 
     def retrain(self, data: str, first_study: str | None) -> dict[str, Any]:
-        uri = self.home.default_tracking_uri
-        registry = ModelRegistry(self.model, uri, f"retrain-{self.model}", self.home.artifacts_at(uri))
-        if registry.champion() is None:
-            self._crown_first(registry, first_study)
-        run, key, data, content = self._begun(registry, data)
-        decision = registry.decision_of(run)
+        if self.registry.champion() is None:
+            self._crown_first(first_study)
+        run, key, data, content = self._begun(data)
+        decision = self.registry.decision_of(run)
         if run.status == "FINISHED" and decision is not None:
-            return self._nothing_new(registry, run, decision)
-        with self._failing(registry, run):
+            return self._nothing_new(run, decision)
+        with self._failing(run):
             if decision is None:
-                decision = self._decide(registry, run, data, content=content, key=key)
-            return self._carry_out(registry, run, decision)
+                decision = self._decide(run, data, content=content, key=key)
+            return self._carry_out(run, decision)
 
-    def _begun(self, registry: ModelRegistry, data: str) -> tuple[KnownRun, str, str, str]:
+    def _begun(self, data: str) -> tuple[KnownRun, str, str, str]:
         """The run for these data, its key, where they lay when it was begun (its studies name that), their content."""
         content = fingerprint(data)
         for spoiled in itertools.count():
             key = self._key(content, spoiled)
-            run = registry.run_of(key)
+            run = self.registry.run_of(key)
             if run is None:
-                return registry.begin(key, f"retrain {self.model} {key}", data), key, data, content
+                return self.registry.begin(key, f"retrain {self.model} {key}", data), key, data, content
             if run.tags.get(SPOILED) == "true":
                 continue
             then = run.tags.get(DATA_TAG, data)
             if run.status == "FINISHED" or run.tags.get("hpo.decided") == "true":
                 return run, key, then, content
             if then == data or self._is_still(then, content):
-                return registry.begin(key, "", then), key, then, content
+                return self.registry.begin(key, "", then), key, then, content
             self.log.info("%s is gone or changed: what was begun with it is left, and begun anew with %s", then, data)
-            registry.spoil(run)
+            self.registry.spoil(run)
         raise AssertionError("unreachable")
 
     def _is_still(self, data: str, content: str) -> bool:
@@ -175,20 +175,20 @@ class Retraining:
         return hashlib.sha256("/".join(parts).encode()).hexdigest()[:10]
 
     @contextmanager
-    def _failing(self, registry: ModelRegistry, run: KnownRun) -> Iterator[None]:
+    def _failing(self, run: KnownRun) -> Iterator[None]:
         """What ends without a result shows as failed in MLflow, too."""
         try:
             yield
         except BaseException as error:
             try:
-                registry.fail(run, error)
+                self.registry.fail(run, error)
             except Exception as further:
                 self.log.warning("The run of this retraining stays RUNNING in MLflow (%s).", type(further).__name__)
             raise
 
     # The first champion.
 
-    def _crown_first(self, registry: ModelRegistry, name: str | None) -> None:
+    def _crown_first(self, name: str | None) -> None:
         """The best trial of a study, trained with several seeds on its own data; there is nothing to compare."""
         if name is None:
             raise SpecError(
@@ -212,22 +212,24 @@ class Retraining:
         key = self._key(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         repeats = f"{self.model}-{key}-first"
         spec = self.repeats_of(name, trial, repeats, own or None)
-        run = registry.begin(key, f"first champion of {self.model}", own)
-        with self._failing(registry, run):
+        run = self.registry.begin(key, f"first champion of {self.model}", own)
+        with self._failing(run):
             card, _ = self.trained(repeats, spec, (self.search_behind(name),), data=own, content=content)
-            registry.upload(run, card, self.home.study_folder(repeats), spec, self.home.import_folders(spec))
-            version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
-            registry.promote(version)
-            registry.finish(run, version)
+            self._upload(run, card)
+            version = self.registry.register(
+                run, {"hpo.study": repeats}, f"The best of study {name}; the first champion."
+            )
+            self.registry.promote(version)
+            self.registry.finish(run, version)
         self.log.info("version %d is the first champion of %s: the best trial of study %s", version, self.model, name)
 
     # The decision.
 
-    def _decide(self, registry: ModelRegistry, run: KnownRun, data: str, *, content: str, key: str) -> Decision:
-        version = registry.champion()
+    def _decide(self, run: KnownRun, data: str, *, content: str, key: str) -> Decision:
+        version = self.registry.champion()
         assert version is not None
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
-            card = self._seen_by(registry.download(version, Path(folder)), version, Path(folder))
+            card = self._seen_by(self.registry.download(version, Path(folder)), version, Path(folder))
             found = self.evaluated(f"champion-version-{version}", card, Path(folder), data)
         seen = scores_of(card, found)
         now = [one.loss for one in seen]
@@ -258,12 +260,12 @@ class Retraining:
             challengers=len(challengers),
         )
         if fingerprint(data) != content:
-            registry.spoil(run)
+            self.registry.spoil(run)
             raise HpoError(
                 f"The data {data!r} changed while champion and challengers were compared on them. Nothing was changed; "
                 "start again once they are complete."
             )
-        if registry.champion() != version:
+        if self.registry.champion() != version:
             raise HpoError(
                 f"Model {self.model!r}: the champion was version {version} when this began and is another one now. "
                 "Nothing was changed; start again."
@@ -285,10 +287,13 @@ class Retraining:
             rows=tuple(rows),
             challenger=best.card,
         )
-        spec = Study.open(best.card.study, self.journal, at=0).spec
-        registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
-        registry.keep_decision(run, decision, decision_picture(decision))
+        self._upload(run, best.card)
+        self.registry.keep_decision(run, decision, decision_picture(decision))
         return decision
+
+    def _upload(self, run: KnownRun, card: ModelCard) -> None:
+        spec = Study.open(card.study, self.journal, at=0).spec
+        self.registry.upload(run, card, self.home.study_folder(card.study), spec, self.home.import_folders(spec))
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
         """The card as the evaluation function of this run sees it: losses of another one compare with nothing."""
@@ -325,41 +330,43 @@ class Retraining:
 
     # The effects.
 
-    def _carry_out(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
+    def _carry_out(self, run: KnownRun, decision: Decision) -> dict[str, Any]:
         facts = {
             "hpo.retraining": decision.key,
             "hpo.study": decision.challenger.study,
             "hpo.data_fingerprint": decision.fingerprint,
             "hpo.promoted": str(decision.promoted).lower(),
         }
-        version = registry.register(run, facts, decision.markdown())
-        if decision.promoted and registry.champion() in (decision.champion_version, version):
-            registry.promote(version)
+        version = self.registry.register(run, facts, decision.markdown())
+        if decision.promoted and self.registry.champion() in (decision.champion_version, version):
+            self.registry.promote(version)
         elif decision.promoted:
             raise HpoError(
                 f"Model {self.model!r}: the challenger won against version {decision.champion_version}, but the "
-                f"champion is version {registry.champion()} now. The alias was left alone; use attempt=N for a test "
-                "against it."
+                f"champion is version {self.registry.champion()} now. The alias was left alone; use attempt=N for a "
+                "test against it."
             )
-        registry.finish(run, version)
+        self.registry.finish(run, version)
         outcome = decision.outcome(version)
         self.log.info(outcome)
-        self._publish(registry, run, decision, version)
-        return self._result(registry, run, decision, version, outcome=outcome)
+        self._publish(run, decision, version)
+        return self._result(run, decision, version, outcome=outcome)
 
-    def _nothing_new(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
+    def _nothing_new(self, run: KnownRun, decision: Decision) -> dict[str, Any]:
         """The data are those of a retraining that is done: nothing is trained, and nothing published again."""
         since = f" since {datetime.fromtimestamp(run.ended / 1000, UTC):%Y-%m-%d %H:%M} UTC" if run.ended else ""
-        outcome = f"version {registry.champion()} stays champion: the data have not changed{since}; nothing was done"
+        outcome = (
+            f"version {self.registry.champion()} stays champion: the data have not changed{since}; nothing was done"
+        )
         self.log.info("%s. Then: %s", outcome, decision.headline())
-        return self._result(registry, run, decision, int(run.tags["hpo.version"]), outcome=outcome) | {
+        return self._result(run, decision, int(run.tags["hpo.version"]), outcome=outcome) | {
             "done_before": True,
             "promoted": False,
         }
 
-    def _publish(self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int) -> None:
+    def _publish(self, run: KnownRun, decision: Decision, version: int) -> None:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
-        link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
+        link = f"\n\nMLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
         svg = base64.b64encode(decision_picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
         words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
@@ -368,14 +375,12 @@ class Retraining:
         except Exception as error:
             self.log.warning("The decision is in MLflow, not among Prefect's artifacts (%s).", type(error).__name__)
 
-    def _result(
-        self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int, *, outcome: str
-    ) -> dict[str, Any]:
+    def _result(self, run: KnownRun, decision: Decision, version: int, *, outcome: str) -> dict[str, Any]:
         return {
             "model": self.model,
             "outcome": outcome,
             "promoted": decision.promoted,
-            "champion": registry.champion(),
+            "champion": self.registry.champion(),
             "challenger": version,
             "done_before": False,
             "drift": decision.drift.statistic,

@@ -588,13 +588,11 @@ def _first_slots(inventory: Inventory, most: int) -> Inventory:
     """The same devices with so many slots in all, the first ones in order."""
     if most >= inventory.slots:
         return inventory
-    devices: list[Device] = []
+    devices = []
     for device in inventory.devices:
-        slots = min(device.slots, most)
-        if slots:
-            devices.append(device if slots == device.slots else msgspec.structs.replace(device, slots=slots))
-        most -= slots
-    return Inventory(tuple(devices))
+        devices.append(msgspec.structs.replace(device, slots=min(device.slots, most)))
+        most -= devices[-1].slots
+    return Inventory(tuple(device for device in devices if device.slots))
 
 
 def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:
