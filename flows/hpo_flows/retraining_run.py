@@ -50,7 +50,6 @@ from hpo_core.retraining.promotion_policy import (
 )
 from hpo_core.retraining.repeated_studies import (
     DATA,
-    check_data_is_a_parameter,
     fingerprint,
     repeats_spec,
     trials_of_repeats,
@@ -58,6 +57,7 @@ from hpo_core.retraining.repeated_studies import (
 )
 from hpo_core.security.private_files import LockFile
 from hpo_core.spec import StudySpec
+from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
@@ -198,12 +198,7 @@ class Retraining:
         if self._asked is None:
             raise SpecError("The first champion needs `evaluate`, package.module:function.")
         source = Study.open(name, self.journal, reading=True)
-        if source.spec.style == "optuna":
-            raise SpecError(
-                f"Study {name!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no model "
-                "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
-            )
-        check_data_is_a_parameter(source.spec)
+        check_retraining(source.spec)
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial

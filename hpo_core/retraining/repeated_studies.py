@@ -17,20 +17,6 @@ DATA = "data"
 """Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
 
 
-def check_data_is_a_parameter(spec: StudySpec) -> None:
-    """Refuse a study whose models hop: a retraining names new data by a parameter, and they train on partitions.
-
-    Raises:
-        SpecError: so it is.
-    """
-    if spec.hops:
-        raise SpecError(
-            f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
-            "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
-            f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
-        )
-
-
 def repeats_spec(
     entries: Sequence[Entry], name: str, *, trial: int, repeats: int, changes: Mapping[str, Any]
 ) -> StudySpec:
