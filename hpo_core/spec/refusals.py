@@ -189,8 +189,8 @@ def check_retraining(spec: StudySpec) -> None:
     """
     if spec.style == "optuna":
         raise SpecError(
-            f"Study {spec.study!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no model "
-            "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
+            f"Study {spec.study!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no "
+            "model to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
         )
     if spec.data is not None:
         raise SpecError(
