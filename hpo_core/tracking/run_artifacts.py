@@ -16,6 +16,7 @@ import msgspec
 
 from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.home import Home
 from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
@@ -85,24 +86,6 @@ MODEL_FOLDER = "model"
 log = logging.getLogger(__name__)
 
 
-def promotions_table(fold: TrackedStudy) -> dict[str, Any]:
-    """The promotion sequence, and how it is to be read."""
-    return {
-        "study": fold.spec.study,
-        "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
-        "promotions": [msgspec.to_builtins(promotion) for promotion in fold.promotions],
-    }
-
-
-def best_table(fold: TrackedStudy) -> dict[str, Any]:
-    """The incumbent and its parameters (empty where there is none)."""
-    best = best_result(fold.study)
-    if best is None:
-        return {}
-    plain: dict[str, Any] = msgspec.to_builtins(best)
-    return {"study": fold.spec.study, "metric": fold.spec.metric.name} | plain
-
-
 def lineage_table(fold: TrackedStudy) -> dict[str, Any]:
     """Who went on from whom (PBT): every trial with its parent, its parameters and what it reached."""
     state = fold.state
@@ -141,12 +124,19 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     if not store.takes_files(run):
         return
-    tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
-    if len(fold.spec.objectives) > 1:
-        tables["front.json"] = {
-            "study": fold.spec.study,
-            "front": msgspec.to_builtins(front_members(fold.spec, fold.state)),
-        }
+    spec, best = fold.spec, best_result(fold.study)
+    named = {"study": spec.study, "metric": spec.metric.name}
+    tables: dict[str, dict[str, Any]] = {
+        "promotions.json": {
+            "study": spec.study,
+            "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
+            "promotions": msgspec.to_builtins(fold.promotions),
+        },
+        "best_params.json": {} if best is None else named | msgspec.to_builtins(best),
+    }
+    if len(spec.objectives) > 1:
+        front = msgspec.to_builtins(front_members(spec, fold.state))
+        tables["front.json"] = {"study": spec.study, "front": front}
     if fold.state.has_members:
         tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
@@ -194,7 +184,9 @@ def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pa
     best, incumbent = state.best_checkpoint(), state.incumbent
     assert best is not None and incumbent is not None
     model = Trained(spec.constants | state.trials[incumbent.trial].params, best, str(folder), spec.checkpoint_base)
-    what, code = f"best model of study {spec.study!r}", _import_folders(spec.pythonpath, folder)
+    studies = folder.resolve().parent  # what lies in a home is not imported from there: others write to it
+    code = Home(studies.parent).import_folders(spec) if studies.name == "studies" else spec.pythonpath
+    what = f"best model of study {spec.study!r}"
     with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
         plain, built = write_model(what, model, file, build=spec.build, code=code, side=Path(side))
         if plain is not None:
@@ -207,14 +199,6 @@ def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pa
         WEIGHTS_TAG: "" if plain is None else f"{BEST_FOLDER}/{WEIGHTS}",
         MODEL_TAG: "" if built is None else f"runs:/{run.run_id}/{MODEL_FOLDER}",
     }
-
-
-def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
-    """Folders of code outside a home (see :meth:`hpo_core.home.Home.import_folders`): in a home others write."""
-    folder = study_folder.resolve()
-    if folder.parent.name != "studies":
-        return pythonpath
-    return [place for place in pythonpath if not Path(place).resolve().is_relative_to(folder.parents[1])]
 
 
 _BUILT = """Load it with MLflow (that runs the code that came with it):
