@@ -16,7 +16,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
-from hpo_core.samplers.registry import check_listed, check_objectives, check_population
+from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
@@ -167,8 +167,8 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
-        if new and not outline.own_configurations:
-            check_listed(self.sampler.name, self.sampler.arguments, space)
+        if new and not outline.own_configurations and self.sampler.name in EXHAUSTIVE:
+            listed(self.sampler.name, self.sampler.arguments, space)
         if new:
             check_given(self, space)
         return self
