@@ -108,7 +108,8 @@ def bare(results: int) -> dict[str, Any]:
             min_resource=LEVELS[0],
             max_resource=LEVELS[-1],
             reduction_factor=ETA,
-        )
+        ).plan(),
+        results + SLOTS,
     )
     created = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -186,15 +186,24 @@ def granted_words(study: Study, placed: int | None = None) -> str:
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
-def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str]:
+def running_lines(
+    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8
+) -> list[str]:
     """The jobs that run, a line for each of the devices that they share, and one for those that wait.
 
     Args:
+        progress: by trial, how far its job has come.
         devices: lines; another one says how many more there are.
         jobs: of a line, likewise.
     """
-    state = study.state
-    goals = {trial: f"trial {trial} to {grant.target:,}" for trial, grant in state.running.items()}
+    state, done = study.state, progress or {}
+    goals: dict[int, str] = {}
+    others: dict[str, list[str]] = {"running": [], "waiting for a device": []}
+    for trial, grant in state.running.items():
+        ranks = f" by {grant.demand.slots:,} ranks" if grant.demand.slots > 1 else ""
+        goals[trial] = f"trial {trial} to {grant.target:,}{done.get(trial, '')}{ranks}"
+        if trial not in state.placed:
+            others["running" if state.trains(trial) else "waiting for a device"].append(goals[trial])
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)
@@ -205,8 +214,17 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
         each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
-    return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
+    return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
+
+
+def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
+    """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
+    jobs = device_jobs(study.state)
+    if latest and jobs:
+        since = max(job.end for job in jobs) - LATEST_SECONDS
+        jobs = [job for job in jobs if job.end >= since]
+    packing = study.spec.packing
+    return device_uses(jobs) if packing is None else device_uses(jobs, packing.ratio)
 
 
 def use_words(use: DeviceUse) -> str:
@@ -234,11 +252,6 @@ def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[
         latest: only jobs that ended in the last minute before the latest one.
         most: devices; a line says how many more there are.
     """
-    jobs = device_jobs(study.state)
-    if latest and jobs:
-        since = max(job.end for job in jobs) - LATEST_SECONDS
-        jobs = [job for job in jobs if job.end >= since]
-    packing = study.spec.packing
-    uses: Sequence[DeviceUse] = device_uses(jobs) if packing is None else device_uses(jobs, packing.ratio)
+    uses = device_uses_of(study, latest=latest)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*map(use_words, uses[:most]), *more]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import meant_or_known
@@ -99,8 +100,7 @@ class SearchSpace:
                 for other, test in condition.items():
                     test.check(f"space.{name}.when", other, self.parameters[other])
             self.parameters[name].check_default(f"space.{name}")
-        self._combinations = list(forbidden)
-        self._forbidden = alternatives(self._combinations)
+        self._forbidden = alternatives(list(forbidden))
         for i, condition in enumerate(self._forbidden):
             if not condition:
                 raise ValueError(f"forbidden[{i}] is empty, which forbids everything; name parameters, or drop it")
@@ -152,13 +152,38 @@ class SearchSpace:
         """A parameter with the range that the values of others give it."""
         return self._given[name].resolved(values) if name in self._dependent else self._given[name]
 
-    def in_linear_steps(self) -> SearchSpace:
-        """The same configurations, with no step on a log scale: to list them, not to draw them."""
-        changed = {
-            name: one.model_copy(update={"log": False}) if one.is_stepped_log() else one
-            for name, one in self._given.items()
-        }
-        return SearchSpace(changed, self._combinations)
+    def combinations(self, values: Mapping[str, Sequence[Any]], where: str) -> list[Params]:
+        """All configurations of these values that conditions and forbidden combinations leave; the last varies fastest.
+
+        Args:
+            where: what asks, for messages.
+
+        Raises:
+            SpecError: there are too many to list, or none.
+        """
+        found: list[Params] = []
+        waiting: list[tuple[int, Params]] = [(0, {})]
+        names = [name for name in self.order if name in values]
+        for _ in range(limits.GRID_STEPS):
+            if not waiting:
+                break
+            place, point = waiting.pop()
+            if place == len(names):
+                if not self.forbidden_by(point):
+                    found.append(point)
+            elif not self.is_active(names[place], point):
+                waiting.append((place + 1, point))
+            else:
+                name = names[place]
+                waiting += [(place + 1, point | {name: value}) for value in reversed(values[name])]
+        if waiting:
+            raise SpecError(
+                f"{where}: at most about {limits.GRID_STEPS:,} points, whole and partial ones, are listed one by one; "
+                "give fewer values, or have parameters drawn."
+            )
+        if not found:
+            raise SpecError(f"{where}: every point of the grid is forbidden; give other points, or forbid less.")
+        return found
 
     def is_dependent(self, name: str) -> bool:
         """Whether the range of a parameter depends on the value of another one."""
