@@ -26,7 +26,7 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
-from hpo_core.views.device_use import device_jobs, device_lines, device_uses, granted_words, running_lines
+from hpo_core.views.device_use import device_lines, device_uses, ended_attempts, granted_words, running_lines
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.grid_states import grid_states
@@ -482,8 +482,7 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
     As far as there are any.
     """
     states = grid_states(study)
-    jobs = device_jobs(study.state)
-    uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
+    uses = device_uses(ended_attempts(study.state), study.spec.packing)
     plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
     found = {
         "grid": states and msgspec.to_builtins(states),
