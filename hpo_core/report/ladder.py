@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
-from hpo_core.model.feasibility import Rankable
+from hpo_core.model.judged_results import Rankable
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.series import Series
 from hpo_core.report.style import (

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
-from hpo_core.model.space.optuna_view import distributions, seen
+from hpo_core.model.space.search_space import distributions, seen
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,

@@ -33,8 +33,7 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Outcome
+from hpo_core.model.trial import FURTHER, Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series

@@ -166,9 +166,9 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     return [
         [
             epoch.epoch,
-            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
+            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([f"{name} on {worker}" for [(name, worker, _)] in epoch.evaluated], VISITS_NAMED),
             duration(epoch.seconds),
         ]
         for epoch in epochs[-EPOCHS:]

@@ -29,8 +29,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Metrics, Report
+from hpo_core.model.trial import FURTHER, Metrics, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from hpo_core.model.devices.measurement import is_cpu
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import Usage, is_cpu
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.spec import PackingSpec
@@ -205,15 +204,24 @@ def granted_words(study: Study, placed: int | None = None) -> str:
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
-def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str]:
+def running_lines(
+    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8
+) -> list[str]:
     """The jobs that run, a line for each of the devices that they share, and one for those that wait.
 
     Args:
+        progress: by trial, how far its job has come.
         devices: lines; another one says how many more there are.
         jobs: of a line, likewise.
     """
-    state = study.state
-    goals = {trial: f"trial {trial} to {grant.target:,}" for trial, grant in state.running.items()}
+    state, done = study.state, progress or {}
+    goals: dict[int, str] = {}
+    others: dict[str, list[str]] = {"running": [], "waiting for a device": []}
+    for trial, grant in state.running.items():
+        ranks = f" by {grant.demand.slots:,} ranks" if grant.demand.slots > 1 else ""
+        goals[trial] = f"trial {trial} to {grant.target:,}{done.get(trial, '')}{ranks}"
+        if trial not in state.placed:
+            others["running" if state.trains(trial) else "waiting for a device"].append(goals[trial])
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)
@@ -224,8 +232,14 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
         each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
-    return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
+    return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
+
+
+def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
+    """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
+    spans = [span for span in ended_attempts(study.state) if span.shared is not None]
+    since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
+    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing)
 
 
 def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
@@ -235,8 +249,6 @@ def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[
         latest: only jobs that ended in the last minute before the latest one.
         most: devices; a line says how many more there are.
     """
-    spans = [span for span in ended_attempts(study.state) if span.shared is not None]
-    since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
-    uses = device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing)
+    uses = device_uses_of(study, latest=latest)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*(use.words for use in uses[:most]), *more]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from hpo_core.model.events import CeilingRaised, JobCompleted, StudyHalted, TrialStopped
-from hpo_core.model.stage import FURTHER, Stage
+from hpo_core.model.trial import FURTHER, Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.pool.words import share_words
-from hpo_core.spec import DataSpec, PackingSpec, StudySpec, all_at_once
+from hpo_core.spec import DataSpec, PackingSpec, StudySpec
+from hpo_core.spec.assembly import all_at_once
 from hpo_core.study import Study
 from hpo_core.study.gang_sizes import largest_size
 from hpo_core.views.formatting import plural

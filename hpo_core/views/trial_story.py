@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
@@ -39,7 +39,7 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     Args:
         hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
 
-    >>> from hpo_core.model.devices.usage import Usage
+    >>> from hpo_core.model.devices.measurement import Usage
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
     >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), hops=True)
