@@ -219,6 +219,11 @@ class StudySpec(Part):
         return "device" if self.packs else "slot"
 
     @property
+    def room_word(self) -> str:
+        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        return "worker" if self.hops else self.slot_word
+
+    @property
     def unit_word(self) -> str:
         """Unit of training for people: an epoch where models hop."""
         return "epoch" if self.hops else "unit"

@@ -12,7 +12,6 @@ from hpo_core.model.devices.measurement import Measurement, is_cpu
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.study import Study
-from hpo_core.views.trial_story import usage_of
 
 
 class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +89,8 @@ def learned_of(study: Study) -> Estimates:
     params = [{**spec.constants, **trial.params} for trial in state.trials]
     for trial in state.trials:
         for result in trial.all_results:
-            usage = usage_of(result)
-            if usage is not None and usage.load is not None:
-                estimates.learn(params[trial.number], usage, at=result.ended)
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params[trial.number], result.usage, at=result.ended)
     return estimates
 
 
