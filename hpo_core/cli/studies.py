@@ -31,6 +31,7 @@ from hpo_core.cli.output import (
     print_status,
     print_study,
     status_word,
+    study_at,
 )
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
@@ -58,10 +59,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     """
     source = home.read_journal()
     with damage_named(source, name):
-        entries = source.info(name).entries
-        if at is not None and at >= entries:
-            raise HpoError(f"--at {at}: study {name!r} has entries 0 to {entries - 1}.")
-        study = Study.open(name, source, at=at, reading=True)
+        study, _ = study_at(source, name, at)
         if trial >= len(study.state.trials):
             known = f"trials 0 to {len(study.state.trials) - 1}" if study.state.trials else "no trial"
             raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
@@ -125,7 +123,6 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     from hpo_core.journal.sql import is_alive
     from hpo_core.pool.store import live_rows
     from hpo_core.pool.words import standings
-    from hpo_core.study import Study
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
@@ -247,7 +244,6 @@ def abandon(
     """Give up one trial of a study that nobody drives at the moment; `hpo resume` goes on without it."""
     from hpo_core.journal.sql import current_owner
     from hpo_core.model.errors import StudyBusyError
-    from hpo_core.study import Study
     from hpo_core.views.trial_story import trial_story
 
     source = Home(home, journal).read_journal()
@@ -287,7 +283,6 @@ def enqueue(
 ) -> None:
     """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
     from hpo_core.execution.in_process import parse_params, read_params
-    from hpo_core.study import Study
     from hpo_core.study.checked_requests import checked_configuration
 
     place = Home(home, journal)
@@ -305,7 +300,6 @@ def enqueue(
 def _write(home: Home, name: str, given: Params, skip_if_exists: bool) -> bool:
     """Enqueue it where nobody drives the study; False where somebody does."""
     from hpo_core.journal.sql import current_owner
-    from hpo_core.study import Study
 
     source = home.read_journal()
     try:
@@ -386,7 +380,6 @@ def share(
     from hpo_core.pool.words import standings
     from hpo_core.spec import AddressClusterSpec
     from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
-    from hpo_core.study import Study
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpo_core.execution.loop import Observer
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placer, UsageMeter
@@ -45,7 +45,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
         objective=objective,
         code=code,
         study=spec.study,
-        by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
+        by=spec.deciding,
         stated=StatedDemand.read(packing.demand.stated()),
         past=past,
     )

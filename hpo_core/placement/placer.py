@@ -132,8 +132,8 @@ class Placer:
     def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:
         self.inventory = EMPTY
         self._seconds = seconds
-        self._held: dict[JobKey, tuple[Slot, float]] = {}
-        """By job: the slot that it holds, and when it is expected to end; infinite where that is not known."""
+        self._held: dict[JobKey, tuple[Slot, Job, float]] = {}
+        """By job: the slot that it holds, the job, and when it began."""
         self._free: list[Slot] = []
         """A heap of slots that are there."""
         self._places: dict[str, int] = {}
@@ -143,7 +143,7 @@ class Placer:
 
     def __len__(self) -> int:
         """Slots that jobs hold."""
-        return sum(len(slot.ranks) for slot, _ in self._held.values())
+        return sum(len(slot.ranks) for slot, _, _ in self._held.values())
 
     def update(self, inventory: Inventory) -> Sequence[JobKey]:
         """Take these devices as those that are there now; names tell devices apart.
@@ -155,7 +155,7 @@ class Placer:
             self.inventory = inventory
             self._places = {device.name: place for place, device in enumerate(inventory.devices)}
             self._sizes = {device.name: device.slots for device in inventory.devices}
-            held = {(rank.name, rank.number) for slot, _ in self._held.values() for rank in slot.ranks}
+            held = {(rank.name, rank.number) for slot, _, _ in self._held.values() for rank in slot.ranks}
             self._free = [
                 Slot(place, number, device.name)
                 for place, device in enumerate(inventory.devices)
@@ -174,11 +174,12 @@ class Placer:
         Args:
             now: seconds of the study's clock; None: not known.
         """
-        if self._seconds is not None or any(job.demand.slots > 1 for job in jobs):
-            return Placed(self._place_gangs(jobs, 0.0 if now is None else now))
+        now = 0.0 if now is None else now
+        if any(job.demand.slots > 1 for job in jobs):
+            return Placed(self._place_gangs(jobs, now))
         placements = [(job, heapq.heappop(self._free)) for job in jobs[: len(self._free)]]
         for job, slot in placements:
-            self._held[job.trial, job.attempt] = slot, math.inf
+            self._held[job.trial, job.attempt] = slot, job, now
         return Placed(placements)
 
     def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
@@ -186,16 +187,17 @@ class Placer:
         present = self.inventory.slots
         reserved: Reservation | None = None
         for job in jobs:
-            slots = job.demand.slots
-            seconds = None if self._seconds is None else self._seconds(job)
-            end = math.inf if seconds is None else now + seconds
+            slots, end = job.demand.slots, self._end(job, now)
             if slots > present:
                 continue  # it waits for devices to join, whatever the others do
             if slots > len(self._free):
                 if reserved is None:
                     ends = [
-                        (end, sum(rank.number < self._sizes.get(rank.name, 0) for rank in slot.ranks))
-                        for slot, end in self._held.values()
+                        (
+                            self._end(held, began),
+                            sum(rank.number < self._sizes.get(rank.name, 0) for rank in slot.ranks),
+                        )
+                        for slot, held, began in self._held.values()
                     ]
                     reserved = Reservation(slots, free=len(self._free), ends=ends, now=now)
             elif reserved is None or reserved.admits(slots, end=end):
@@ -204,11 +206,16 @@ class Placer:
                 else:
                     slot = gang_slots(sorted(self._free), slots)
                     self._free = sorted({*self._free}.difference(slot.ranks))
-                self._held[job.key] = slot, end
+                self._held[job.key] = slot, job, now
                 placements.append((job, slot))
                 if reserved is not None:
                     reserved.admit(slots, end=end)
         return placements
+
+    def _end(self, job: Job, began: float) -> float:
+        """Expected end of a job; infinite where nobody knows."""
+        seconds = None if self._seconds is None else self._seconds(job)
+        return math.inf if seconds is None else began + seconds
 
     def judge(self, report: Report, *, waited: bool = True) -> Report | None:
         """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.

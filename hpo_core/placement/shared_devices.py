@@ -209,11 +209,11 @@ class SharedDevices(Placer):
         self._packing = packing
         self._ahead = packing.look_ahead or (8 if free_choice else 1)
         self._ahead_is_total = packing.look_ahead is not None
-        self._devices = SharedRoom(packing, estimates, constants=constants, alone=alone)
-        self._judge = AttemptJudge(self._devices)
-        self._room = self._devices.left()
+        self.room = SharedRoom(packing, estimates, constants=constants, alone=alone)
+        self._judge = AttemptJudge(self.room)
+        self._left = self.room.left()
         """What the running jobs leave."""
-        self._policy = WithReservations(policy, self._devices.empty, patience=patience)
+        self._policy = WithReservations(policy, self.room.empty, patience=patience)
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._waiting: list[Job] = []
@@ -226,23 +226,23 @@ class SharedDevices(Placer):
 
     def __len__(self) -> int:
         """Jobs that run."""
-        return len(self._devices.held)
+        return len(self.room.held)
 
     # Devices.
 
     def update(self, inventory: Inventory) -> list[JobKey]:
         if self._meter is not None:
             for key, usage in self._meter.usages().items():
-                if (memory := self._devices.see(key, usage)) is not None:
+                if (memory := self.room.see(key, usage)) is not None:
                     self._meter.limit(key, memory)
-        if self._devices.update(inventory):
+        if self.room.update(inventory):
             self.inventory = inventory
-            self._policy.resize(self._devices.empty)
-        self._room = self._devices.left()
+            self._policy.resize(self.room.empty)
+        self._left = self.room.left()
         self._fitting.clear()
         self._granted = self._wanted()
-        self._idle_updates = self._idle_updates + 1 if self._waiting and not self._devices.held else 0
-        return [key for key, held in self._devices.held.items() if held.slot.name not in self._devices.capacities]
+        self._idle_updates = self._idle_updates + 1 if self._waiting and not self.room.held else 0
+        return [key for key, held in self.room.held.items() if held.slot.name not in self.room.capacities]
 
     def news(self) -> str:
         """What a person should know and was not told before: that all jobs wait, or another ratio; empty: nothing."""
@@ -251,13 +251,13 @@ class SharedDevices(Placer):
             self._told_ratios = ratios
             if changed:
                 return ratio_words(changed)
-        if self._idle_updates != TELL_AFTER or not self._devices.empty.devices:
+        if self._idle_updates != TELL_AFTER or not self.room.empty.devices:
             return ""
         job, count = self._waiting[0], len(self._waiting)
         lacking = []
-        for device in self._devices.empty.devices[:4]:
-            whole = self._devices.whole[device.name]
-            amounts = self._devices.need(job, whole).memory, device.memory, whole.memory
+        for device in self.room.empty.devices[:4]:
+            whole = self.room.whole[device.name]
+            amounts = self.room.need(job, whole).memory, device.memory, whole.memory
             needed, free, all_of_it = (memory_words(amount, beside=amounts) for amount in amounts)
             lacking.append(f"{device.name} ({device.architecture}): it needs {needed}, {free} of {all_of_it} are free")
         return (
@@ -269,23 +269,23 @@ class SharedDevices(Placer):
     @property
     def learned_ratios(self) -> dict[str, float]:
         """The same of the devices that are there, where attempts decide."""
-        names = sorted(self._devices.largest)
-        return {name: self._devices.ratio(name) for name in names if self._packing.finds_ratio(name)}
+        names = sorted(self.room.largest)
+        return {name: self.room.ratio(name) for name in names if self._packing.finds_ratio(name)}
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())
-        return Inventory.of_shared(self._granted, len(self._devices.empty.devices))
+        return Inventory.of_shared(self._granted, len(self.room.empty.devices))
 
     def _wanted(self) -> int:
         """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""
-        if not self._devices.empty.devices:
+        if not self.room.empty.devices:
             return 0
-        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self._devices.empty.devices)
+        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self.room.empty.devices)
         return len(self) + ahead
 
     def new_placements(self) -> list[JobPlaced]:
         """What the journal does not hold yet: jobs that began or hold less, and run."""
-        return self._devices.new_placements()
+        return self.room.new_placements()
 
     def devices_for(self, jobs: int) -> int:
         """Devices on which so many jobs could run at once, at most: those that run now, and others like them.
@@ -293,11 +293,11 @@ class SharedDevices(Placer):
         The others are taken to fill a device as the jobs do that run or wait, in the mean, and no room beside jobs that
         run is counted on. Where nothing is known of any, each is taken to fill one.
         """
-        running = self._devices.held.values()
+        running = self.room.held.values()
         parts = [self._part(held.need, held.slot.name) for held in running]
-        if not parts and (largest := self._devices.largest.values()):
+        if not parts and (largest := self.room.largest.values()):
             parts = [
-                min(self._part(self._devices.need(job, device), device.name) for device in largest)
+                min(self._part(self.room.need(job, device), device.name) for device in largest)
                 for job in self._waiting[:SAMPLE]
             ]
         mean = sum(parts) / len(parts) if parts else 1.0
@@ -305,10 +305,10 @@ class SharedDevices(Placer):
 
     def _part(self, need: Demand, device: str) -> float:
         """How much of an empty device a job takes, from 0 to 1: of what it takes most of."""
-        whole = self._devices.whole.get(device)
+        whole = self.room.whole.get(device)
         if whole is None:
             return 1.0
-        cores = self._devices.capacities[device].cores
+        cores = self.room.capacities[device].cores
         parts = (need.compute / whole.oversubscribe, need.memory / max(1, whole.memory), need.cores / max(1, cores))
         return min(1.0, max(parts))
 
@@ -319,14 +319,14 @@ class SharedDevices(Placer):
         if refused:
             nowhere = {(report.trial, report.attempt) for report in refused}
             jobs = [job for job in jobs if job.key not in nowhere]
-        if not self._devices.empty.devices or not jobs:
+        if not self.room.empty.devices or not jobs:
             return Placed([], refused)
         placements: list[Placement] = []
-        first, later = self._devices.unknown_once(jobs)
+        first, later = self.room.unknown_once(jobs)
         ordered = [*first, *later]
-        waiting = [WaitingJob(job.key, self._devices.demand(job)) for job in ordered]
-        for number, place in self._policy.choose(waiting, self._room, last=len(later)):
-            job, device = ordered[number], self._devices.empty.devices[place]
+        waiting = [WaitingJob(job.key, self.room.demand(job)) for job in ordered]
+        for number, place in self._policy.choose(waiting, self._left, last=len(later)):
+            job, device = ordered[number], self.room.empty.devices[place]
             placements.append((job, self._take(job, waiting[number].demand[device.architecture], place, now)))
         begun = {job.key for job, _ in placements}
         left = [job for job in ordered if job.key not in begun]
@@ -341,37 +341,37 @@ class SharedDevices(Placer):
         Not to one that is known to need more: it waits.
         """
         placements: list[Placement] = []
-        busy = {held.slot.name for held in self._devices.held.values()} | set(self._policy.reserved.values())
-        for place, device in enumerate(self._devices.empty.devices):
-            whole = self._devices.whole[device.name]
+        busy = {held.slot.name for held in self.room.held.values()} | set(self._policy.reserved.values())
+        for place, device in enumerate(self.room.empty.devices):
+            whole = self.room.whole[device.name]
             if device.name in busy or not 0 < device.memory < whole.memory:
                 continue
             for job in jobs:
-                least = self.estimates.least_memory(self._devices.parameters(job), device.architecture)
-                need = self._devices.need(job, whole)
+                least = self.estimates.least_memory(self.room.parameters(job), device.architecture)
+                need = self.room.need(job, whole)
                 if least is None or not min(least, FAIR * whole.memory) <= device.memory < need.memory:
                     continue
                 need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
-                if self._room.fits(need, place):
+                if self._left.fits(need, place):
                     placements.append((job, self._take(job, need, place, now)))
                     jobs = [other for other in jobs if other.key != job.key]
                     break
         return placements
 
     def _take(self, job: Job, need: Demand, place: int, now: float | None) -> Slot:
-        self._room.take(need, place)
-        return self._devices.begin(job, need, place, now=now)
+        self._left.take(need, place)
+        return self.room.begin(job, need, place, now=now)
 
     def _refused(self, jobs: Sequence[Job]) -> list[Report]:
         """Reports for jobs that fit nowhere; what others use of a device now is not held against them."""
-        if not self._devices.capacities:
+        if not self.room.capacities:
             return []
         reports = []
         for job in jobs:
             if job.key in self._fitting:
                 continue
             self._fitting.add(job.key)
-            why = why_nowhere(self._devices.demand(job), self._devices.everything)
+            why = why_nowhere(self.room.demand(job), self.room.everything)
             if why is not None:
                 message = (
                     f"It fits on no device, even alone: {why}. State a smaller demand (packing.demand), raise "
@@ -382,8 +382,8 @@ class SharedDevices(Placer):
         return reports
 
     def release(self, job: JobKey) -> None:
-        if self._devices.end(job):
-            self._room = self._devices.left()
+        if self.room.end(job):
+            self._left = self.room.left()
 
     # How attempts ended.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.judged_results import seed_of_repeat
 from hpo_core.model.partition_file import PartitionFile
@@ -225,6 +226,11 @@ class StudySpec(Part):
         return "device" if self.packs else "slot"
 
     @property
+    def room_word(self) -> str:
+        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        return "worker" if self.hops else self.slot_word
+
+    @property
     def unit_word(self) -> str:
         """Unit of training for people: an epoch where models hop."""
         return "epoch" if self.hops else "unit"
@@ -271,6 +277,16 @@ class StudySpec(Part):
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space, self.forbidden)
+
+    @property
+    def packing_settings(self) -> PackingSpec:
+        """Settings for jobs that share devices; the defaults where each job has a slot of its own."""
+        return self.packing or PackingSpec()
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of the parameters and constants that tell jobs with different needs apart."""
+        return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
     @property
     def first_configurations(self) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from hpo_core.execution.packed_placing import objective_digest
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, TrialCreated
 from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
@@ -42,7 +41,7 @@ class EpochTimes:
             objective=spec.objective or "",
             code=code,
             study=spec.study,
-            by=deciding_parameters(spec.search_space(), spec.constants),
+            by=spec.deciding,
             past=(one for one in past if one.architecture == self._data),
         )
 
