@@ -44,7 +44,8 @@ def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[
         name, spec = _study_of(source)
         if spec.objective is None:
             raise NotAllowedError(f"--prefill {source}: has no objective, and can only be driven by hand.")
-        permissions.check_function(f"--prefill {source}: objective", spec.objective, spec.pythonpath)
+        folders = [*map(str, permissions.import_folders), *spec.pythonpath]  # as a run of it has them
+        permissions.check_function(f"--prefill {source}: objective", spec.objective, folders)
         if name in found:
             raise SpecError(f"--prefill: two sources are called {name!r}; give each its own name.")
         found[name] = {
