@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, get_type_hints
 from uuid import UUID
 
 import psutil
-from prefect import get_run_logger
+from prefect import Flow, get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import FailedRun
@@ -28,6 +28,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
+from hpo_flows.deployed.form import Form, read_form
+from hpo_flows.deployed.form_schema import drawn_signature, run_signature
 from hpo_flows.prefect_api.api_watch import RETURN_SECONDS, api_is_unreachable, end_process_soon, wait_for_return
 from hpo_flows.prefect_pages.prefect_process import tags_of
 from hpo_flows.prefect_pages.study_pages import StudyPages, failed_state, tell_first
@@ -35,8 +37,6 @@ from hpo_flows.study_run.session import ObserverFactory, Session, Summary
 
 LAST_PAGES_SECONDS = 20.0
 """How long the end of a flow run waits for its pages."""
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class PagesThread:
@@ -140,29 +140,36 @@ def _present_run() -> tuple[UUID | None, datetime]:
     return (None if flow_run.id is None else UUID(flow_run.id)), began
 
 
-def failing_in_words() -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a flow: an error that says what is wrong becomes the state Failed with its words.
+def form_flow(
+    name: str, run_name: Callable[[], str] | None = None
+) -> Callable[[Callable[[Form], Any]], Flow[..., Any]]:
+    """Decorator: a flow with the parameters that the form, its function's only argument, has as fields.
 
-    Prefect would put its class before it and a traceback into the run's log, which says nothing to whoever filled in a
-    form. Any other error is a mistake of this program and keeps its traceback.
+    A run's parameters are checked by the form, which says what is wrong. An error that says what is wrong becomes the
+    state Failed with its words. Prefect would put its class before it and a traceback into the run's log, which says
+    nothing to whoever filled in a form. Any other error is a mistake of this program and keeps its traceback.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[[Form], Any]) -> Flow[..., Any]:
+        form: type[Form] = next(iter(get_type_hints(function).values()))
+
         @wraps(function)
-        def run(*arguments: P.args, **parameters: P.kwargs) -> R:
+        def run(**parameters: Any) -> Any:
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
-                return function(*arguments, **parameters)
+                return masked_errors()(function)(read_form(form, parameters))
             except Exception as error:
                 if deployment.id is None:
                     raise
                 if not isinstance(error, HpoError):
                     tell_first(f"{type(error).__name__}: {terminal_text(str(error), lines=True)}", *_present_run())
                     raise
-                state: Any = failed(str(error))
-                return state  # type: ignore[no-any-return]
+                return failed(str(error))
 
-        return run
+        run.__signature__ = run_signature(form)  # type: ignore[attr-defined]
+        made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
+        made.__signature__ = drawn_signature(form)  # type: ignore[attr-defined]
+        return made
 
     return decorate
 
