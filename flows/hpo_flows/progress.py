@@ -159,22 +159,17 @@ class ResultLines:
 
 
 class PlainLines:
-    """A line per report, for pipes and logs.
+    """A line per report, for pipes and logs."""
 
-    Args:
-        placed: tells how many jobs run, where jobs share devices.
-    """
-
-    def __init__(self, study: Study, write: Callable[[str], None], placed: Callable[[], int] | None = None) -> None:
+    def __init__(self, study: Study, write: Callable[[str], None]) -> None:
         self._study = study
-        self._placed = placed
         self._write = write
         self._pace = Pace(study)
         self._lines = ResultLines(study)
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         state = self._study.state
-        jobs = granted_words(self._study, self._placed and self._placed())
+        jobs = granted_words(self._study)
         self._write(
             f"[{state.completed_jobs} done, {jobs}, best {best_line(self._study)}, "
             f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
@@ -193,15 +188,10 @@ class PlainLines:
 
 
 class LiveBoard:
-    """Rungs filling up, best so far, running jobs, ETA; redrawn in place.
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place."""
 
-    Args:
-        placed: tells how many jobs run, where jobs share devices.
-    """
-
-    def __init__(self, study: Study, console: Console, placed: Callable[[], int] | None = None) -> None:
+    def __init__(self, study: Study, console: Console) -> None:
         self._study = study
-        self._placed = placed
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._last = ""
@@ -230,7 +220,7 @@ class LiveBoard:
         state = study.state
         head = Text.assemble(
             (f"{study.name}  ", "bold"),
-            f"{state.completed_jobs} jobs done, {granted_words(study, self._placed and self._placed())}, "
+            f"{state.completed_jobs} jobs done, {granted_words(study)}, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
         parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]

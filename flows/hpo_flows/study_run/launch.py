@@ -202,13 +202,13 @@ def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
     from hpo_flows.progress import LiveBoard, PlainLines
 
     if board:
-        session.add_observer(lambda study: LiveBoard(study, out, session.placed))
+        session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
 
         def write(line: str) -> None:
             print(terminal_text(line), flush=True)
 
-        session.add_observer(lambda study: PlainLines(study, write, session.placed))
+        session.add_observer(lambda study: PlainLines(study, write))
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> None:

@@ -126,11 +126,6 @@ class Session:
         """Set when the study has ended."""
 
     @property
-    def placed(self) -> Callable[[], int] | None:
-        """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
-        return None if self._wired is None else self._wired.running_jobs
-
-    @property
     def seat(self) -> PoolSeat | None:
         """The study's seat in its pool, while it runs on slots that it shares with other studies."""
         return None if self._wired is None else self._wired.seat

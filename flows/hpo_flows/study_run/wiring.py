@@ -35,8 +35,6 @@ class Wiring:
     executor: Executor
     placer: Placer
     observers: list[Observer]
-    running_jobs: Callable[[], int] | None = None
-    """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
     seat: PoolSeat | None = None
     """The study's seat in its pool, where it shares slots with other studies."""
     after: list[Callable[[], None]] = field(default_factory=list)
@@ -94,7 +92,6 @@ def wire(
         found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
     if isinstance(placer, SharedDevices):
-        found.running_jobs = placer.__len__
         found.observers += [
             PlacementWriter(study, placer),
             MeasurementWriter(study, placer.estimates),
