@@ -116,7 +116,7 @@ def main(given: int) -> int:
     handler.addFilter(lambda record: record.name.startswith("hpo"))  # Prefect's own is in Prefect
     logging.getLogger().addHandler(handler)
     mask_logs()
-    server = SharedServer(Path(shown.server_folder), shown.start_timeout) if shown.server_folder else None
+    server = SharedServer(Path(shown.server_folder)) if shown.server_folder else None
 
     def late() -> None:
         log.error("given up %g s after the study's end", END_SECONDS)

@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid5
 
 from prefect.client.schemas.objects import State
@@ -44,12 +44,10 @@ Log = Callable[[int, str, float, "UUID | None"], None]
 """Writes a line of the flow run's log: level, words, seconds since the epoch, and the task run that it is about."""
 
 
-def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
-    """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
-    if spec.prefect.grain != "auto":
-        return spec.prefect.grain
+def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
+    """Whether a study has a task run per rung, and not per job (``prefect`` of the spec)."""
     jobs = expected_jobs(spec, extra)
-    return "job" if jobs is not None and jobs <= JOB_GRAIN_LIMIT else "rung"
+    return spec.prefect == "rungs" or (spec.prefect != "jobs" and (jobs is None or jobs > JOB_GRAIN_LIMIT))
 
 
 def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
@@ -110,7 +108,7 @@ class TaskRuns:
         self._study = study
         self._flow_run = flow_run
         self._log = log
-        self._per_rung = grain(study.spec, study.state.extra_configs) == "rung"
+        self._per_rung = is_per_rung(study.spec, study.state.extra_configs)
         self._partitions = PartitionNames.of(study.spec)
         self._shows_units = not self._per_rung and _expected_units(study, self._partitions) <= JOB_GRAIN_LIMIT
         self._waiting: dict[tuple[int, int], Job] = {}

@@ -37,7 +37,7 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     prepare_environment,
 )
-from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
+from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.serve_home import mlflow_page
@@ -59,7 +59,6 @@ def launch(
     force: bool = False,
     extend: int = 0,
     prefect: bool | None = None,
-    prefect_timeout: float | None = None,
     train: tuple[int | None, int] | None = None,
 ) -> None:
     """Start what is missing, drive the study in this process, say how it ended.
@@ -67,12 +66,10 @@ def launch(
     Args:
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
-        prefect_timeout: seconds that a Prefect server may take to start without progress.
     """
     began = time.time()
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
-    shown = session.spec.prefect.enabled if prefect is None else prefect
-    timeout = prefect_timeout or START_TIMEOUT
+    shown = session.spec.prefect != "off" if prefect is None else prefect
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
     waits = False
@@ -91,7 +88,7 @@ def launch(
                 "'hpo-core[all]'`, or run the study without it: --no-prefect."
             )
         if shown:
-            server = _find_api(home, timeout)
+            server = _find_api(home)
         where = Address(server, say)
         where.tell()
         session.start_cluster()
@@ -105,7 +102,6 @@ def launch(
                 tags=tags_of(session.spec),
                 server_folder="" if server is None else str(server.folder),
                 runs_folder=str(home.make_folder(SHOWN_RUNS)),
-                start_timeout=timeout,
             )
             try:
                 pages = PrefectProcess(
@@ -158,14 +154,14 @@ def launch(
             server.let_go()
 
 
-def _find_api(home: Home, start_timeout: float) -> SharedServer | None:
+def _find_api(home: Home) -> SharedServer | None:
     """Check the API that the user's settings name; without one, begin to start the home's own server."""
     if (api := configured_api()) is not None:
         check_api(api)
         check_access(api)
         forbid_ephemeral_servers()
         return None
-    server = SharedServer(home.folder / "prefect", start_timeout)
+    server = SharedServer(home.folder / "prefect")
     prepare_environment(server.folder)
     server.start()
     return server
