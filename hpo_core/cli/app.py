@@ -22,11 +22,9 @@ from hpo_core import __version__
 from hpo_core.cli.debugging import check, try_trial
 from hpo_core.cli.history import history
 from hpo_core.cli.output import err
-from hpo_core.cli.partition_command import partition
-from hpo_core.cli.planning import simulate_study, space
+from hpo_core.cli.planning import partition, simulate_study, space
 from hpo_core.cli.results import compare, import_study, project, report, schedule
-from hpo_core.cli.steering import enqueue, share
-from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
+from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.short_text import did_you_mean, near_names
 from hpo_core.security.masking import mask_logs, masked

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption
-from hpo_core.cli.output import err, out, print_json
+from hpo_core.cli.output import AsJson, HomeOption, err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
@@ -52,7 +51,7 @@ def try_trial(
     home: HomeOption = None,
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
-    from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
+    from hpo_core.execution.in_process import first_job, parse_params, request_of, run_here
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
     from hpo_core.spec.assembly import VARIABLES
@@ -202,8 +201,8 @@ def check(
 
 def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
+    from hpo_core.execution.in_process import first_job, parse_params
     from hpo_core.execution.requests import JobRequests
-    from hpo_core.execution.single_trial import first_job, parse_params
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
 
@@ -215,10 +214,9 @@ def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest
 
 
 def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
-    from hpo_core.execution.single_trial import parse_params, read_value
+    from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import Job
+    from hpo_core.model.trial import Job, Rung
     from hpo_core.training.request import JobRequest
 
     if style not in ("handle", "optuna"):
@@ -249,7 +247,7 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
 def _optuna_space(
     objective: str, values: dict[str, str], folder: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    from hpo_core.execution.single_trial import completed_params
+    from hpo_core.execution.in_process import completed_params
     from hpo_core.model.rng import Stream
     from hpo_core.spec import StudySpec
     from hpo_core.training.objective import load_objective

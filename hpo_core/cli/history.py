@@ -12,12 +12,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import out, print_json, print_rows
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements, measurements_of
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text

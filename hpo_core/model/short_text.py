@@ -1,4 +1,4 @@
-"""Values, texts and names in messages: short, whatever they are, and what a mistyped name may have meant."""
+"""Values, texts and names in messages: short, whatever they are; what a mistyped name may have meant; limits."""
 
 from __future__ import annotations
 
@@ -119,3 +119,25 @@ def _slips(one: str, other: str, most: int) -> int:
         if min(row) > most:
             return most + 1
     return row[-1]
+
+
+def at_most(where: str, value: float, most: float, words: str) -> None:
+    """Refuse a value above a limit.
+
+    Args:
+        where: the setting, as the study file spells it.
+        words: what is counted, and the cure: ``parameters; drop some``.
+
+    Raises:
+        ValueError: the value is larger.
+    """
+    if value > most:
+        message = f"{where} = {as_number(value)} is too large: at most {as_number(most)} {words}"
+        raise ValueError(message.replace(" ;", ";"))
+
+
+def as_number(value: float) -> str:
+    """A number as an error shows it, however large it is."""
+    if not isinstance(value, int):
+        return f"{value:,.6g}"
+    return f"{value:,}" if abs(value) < 10**30 else shown(value) if value.bit_length() > 1000 else f"{float(value):.3g}"

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.execution.hopping.unit_executor import UnitExecutor, UsefulWorkers
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Placer
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.arbiter import longest_asking, slot_name, worker_of
 from hpo_core.pool.seat import (
@@ -189,25 +188,18 @@ class WorkerPlaces(Places):
 
     Args:
         study: says how many models could train.
-        threads: by name of a worker that is there: its slots.
-        holdings: by worker: names of the partitions that lie there.
         concurrent: most models at once; None: as many as there are workers.
     """
 
     kind = WHOLE_WORKERS
 
-    def __init__(
-        self,
-        study: Claimant,
-        threads: Callable[[], Mapping[str, int]],
-        holdings: Callable[[], Mapping[str, Iterable[str]]],
-        concurrent: int | None = None,
-    ) -> None:
+    def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
         super().__init__(study)
-        self._threads = threads
-        self._holdings = holdings
         self._concurrent = concurrent
-        self.useful: UsefulWorkers = lambda holdings: []
+        self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
+        """Says which workers have work for the study now."""
+        self._holdings: dict[str, frozenset[str]] = {}
+        """By worker that is there: names of the partitions that lie there; not those without any."""
         self._slots: dict[str, tuple[str, ...]] = {}
         """By worker that is there: names of its slots."""
         self._sizes: list[int] = []
@@ -227,31 +219,28 @@ class WorkerPlaces(Places):
     def spare(self, most: int) -> int:
         return 0
 
-    def workers_of(self, slots: int) -> int:
-        """Number of workers that so many slots are, rounded up."""
-        all_slots = sum(self._sizes)
+    def due(self, seat: PoolSeat) -> int:
+        """Number of workers that the study's share gives it, rounded up, whichever it holds now."""
+        all_slots, slots = sum(self._sizes), 0 if seat.position is None else seat.position.share
         return -(-slots * len(self._sizes) // all_slots) if all_slots else 0
 
     def see(self, inventory: Inventory) -> int:
-        threads = self._threads()
         self._slots = {
-            device.name: tuple(slot_name(device.name, number) for number in range(threads.get(device.name, 1)))
+            device.name: tuple(slot_name(device.name, number) for number in range(device.slots))
             for device in inventory.devices
         }
-        self._sizes = sorted((len(self._slots[worker]) for worker in self._with_partitions()), reverse=True)
-        return sum(threads.values())
-
-    def _with_partitions(self) -> dict[str, tuple[str, ...]]:
-        found = {worker: tuple(names) for worker, names in self._holdings().items() if worker in self._slots}
-        return {worker: names for worker, names in found.items() if names}
+        self._holdings = {
+            device.name: device.partitions.names for device in inventory.devices if device.partitions.names
+        }
+        self._sizes = sorted((len(self._slots[worker]) for worker in self._holdings), reverse=True)
+        return inventory.slots
 
     def there(self) -> Sequence[str]:
         return [name for slots in self._slots.values() for name in slots]
 
     def usable(self, held: Collection[str], wanted: Collection[str]) -> Sequence[str]:
-        holdings = self._with_partitions()
-        workers = self.useful(holdings) or [
-            worker for worker in holdings
+        workers = self.useful(self._holdings) or [
+            worker for worker in self._holdings
             if set(self._slots[worker]).issubset(held) and not set(self._slots[worker]).intersection(wanted)
         ]  # fmt: skip
         return [name for worker in workers for name in self._slots[worker]]
@@ -260,16 +249,8 @@ class WorkerPlaces(Places):
         workers = [rank.name for rank in slot.ranks]
         return tuple(name for worker in workers for name in self._slots.get(worker, (slot_name(worker, 0),)))
 
-    def opened(self, begin: Collection[str]) -> set[str]:
-        """Workers all of whose slots are in ``begin``."""
-        return {worker for worker, slots in self._slots.items() if set(slots).issubset(begin)}
-
-    def closed(self, begin: Collection[str]) -> set[str]:
-        """The other workers that are there."""
-        return self._slots.keys() - self.opened(begin)
-
     def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        return inventory  # a unit goes on where its worker is to be given back
+        return _without_slots(inventory, lambda device: set(self._slots[device.name]).issubset(begin))
 
 
 class _Submitted(NamedTuple):
@@ -541,43 +522,6 @@ class PooledExecutor:
         return []
 
 
-class PooledUnits(PooledExecutor):
-    """The same over an executor of units: of a worker that the study does not hold, no partition counts as there."""
-
-    places: WorkerPlaces
-    _inner: UnitExecutor
-
-    def holdings(self) -> Mapping[str, Iterable[str]]:
-        """Partitions of the workers on which units may begin; of the others, none."""
-        opened = self.opened()
-        return {worker: names if worker in opened else () for worker, names in self._inner.holdings().items()}
-
-    def prefer(self, useful: UsefulWorkers) -> None:
-        """Ask ``useful`` from now on which workers have work for the study."""
-        self.places.useful = useful
-
-    def announcing(self) -> bool:
-        return self._inner.announcing()
-
-    def problems(self) -> Mapping[str, str]:
-        return self._inner.problems()
-
-    def opened(self) -> set[str]:
-        """Workers on which units may begin."""
-        return self.places.opened(self.seat.startable(self.now()))
-
-    def elsewhere(self) -> Collection[str]:
-        """Names of partitions on workers that the study does not hold now: they are not missing."""
-        holdings = self._inner.holdings()
-        return {
-            name for worker in self.places.closed(self.seat.startable(self.now())) for name in holdings.get(worker, ())
-        }
-
-    def workers_due(self) -> int:
-        """Number of workers that the study's share gives it, whichever it holds now."""
-        return 0 if self.seat.position is None else self.places.workers_of(self.seat.position.share)
-
-
 def join_pool(
     executor: Executor,
     study: Study,
@@ -605,13 +549,13 @@ def join_pool(
 
 
 def join_workers(
-    executor: UnitExecutor, study: Study, *, pools: Pools, terms: Terms, threads: Callable[[], Mapping[str, int]]
-) -> PooledUnits:
-    """The executor of units, on the workers that the study holds in its pool from now on."""
+    executor: Executor, study: Study, *, pools: Pools, terms: Terms
+) -> tuple[PooledExecutor, WorkerPlaces]:
+    """The executor of units, on the workers that the study holds in its pool from now on; and these workers."""
     data = study.spec.data
     assert data is not None
-    places = WorkerPlaces(study, threads, executor.holdings, data.concurrent)
-    return PooledUnits(executor, PoolSeat(pools, terms, places, places.kind), places)
+    places = WorkerPlaces(study, data.concurrent)
+    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places), places
 
 
 def pool_name(device: Device) -> str:

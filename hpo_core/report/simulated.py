@@ -30,7 +30,7 @@ from hpo_core.report.style import (
     whole,
 )
 from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, Scenario, ScenarioAnswer
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
+from hpo_core.simulation.simulation import ONE_PER_DEVICE
 from hpo_core.views.formatting import Spread, duration, number, quantile
 
 FEW = 5

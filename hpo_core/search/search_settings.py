@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
 
 import msgspec
@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.settings import Filled, Part
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
@@ -227,15 +227,6 @@ class SearchSettings(Part, ABC):
     def number_of_seed(self, trial: int) -> int:
         """The number that the training seed of a trial follows from."""
         return trial
-
-    @classmethod
-    def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Plain settings without those that followed from settings that changed.
-
-        Args:
-            changed: names of the settings that a person changed.
-        """
-        return dict(search)
 
 
 def check_configs(configs: int | None) -> None:

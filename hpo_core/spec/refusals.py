@@ -13,7 +13,7 @@ from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.nested_names import clash
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.spec.clusters import AddressClusterSpec, LocalCudaClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalCudaClusterSpec
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec

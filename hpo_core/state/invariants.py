@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpo_core.model.stage import Further
+from hpo_core.model.trial import Further
 from hpo_core.state.best_results import dominates
 from hpo_core.state.trial_record import TrialRecord, is_complete
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 
 KEPT = 64

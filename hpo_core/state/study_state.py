@@ -36,8 +36,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import Further, Stage
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
+from hpo_core.model.trial import Checkpoint, Further, Job, Outcome, Params, Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
 from hpo_core.state.invariants import check_state

@@ -38,9 +38,8 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialExtended,
 )
-from hpo_core.model.feasibility import total_violation
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.model.judged_results import total_violation
+from hpo_core.model.trial import Further, Metrics, Outcome, Report
 from hpo_core.study.failures import FailureRules
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts

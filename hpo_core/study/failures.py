@@ -13,8 +13,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialExtensionEnded,
 )
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Further, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord, retries_left
 

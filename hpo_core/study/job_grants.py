@@ -19,8 +19,7 @@ from hpo_core.model.events import (
     TrialExtended,
 )
 from hpo_core.model.space.search_space import given_values
-from hpo_core.model.stage import Further, Generation, Rung, Stage
-from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.model.trial import Checkpoint, Further, Generation, Params, Rung, Stage
 from hpo_core.search.method import WAIT, Action, Finish, Promote, Reproduce, Sample, Wait
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord

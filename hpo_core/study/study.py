@@ -43,8 +43,7 @@ from hpo_core.model.events import (
     StudyRequested,
     TrainingRequested,
 )
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.model.trial import Checkpoint, Further, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Finish
 from hpo_core.spec import StudySpec

@@ -29,8 +29,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Metrics, Report
+from hpo_core.model.trial import FURTHER, Metrics, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung
@@ -41,7 +40,6 @@ from hpo_core.tracking.tracker_links import usage_metrics
 from hpo_core.views.formatting import spans_decades
 from hpo_core.views.rungs import Place, RungNames
 from hpo_core.views.summary import repeat_spread
-from hpo_core.views.trial_story import usage_of
 
 
 class Promotion(msgspec.Struct, frozen=True):
@@ -409,7 +407,7 @@ class TrackedStudy:
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
         """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
-        if (usage := usage_of(event)) is None:
+        if not (usage := event.usage):
             return {}
         if usage.device:
             notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device

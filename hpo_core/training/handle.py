@@ -19,8 +19,7 @@ from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
-from hpo_core.training.rank_states import RANKS, agree_on_state, average_metrics, state_for, unwrapped
-from hpo_core.training.ranks import Ranks
+from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of

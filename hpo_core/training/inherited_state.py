@@ -1,35 +1,372 @@
 """InheritedState: starts a trial from its parent's checkpoint (population based training).
 
-What fits is restored; hyperparameters stay the child's own. ``matching`` decides what fits and what is a
-hyperparameter. If both trials have the same parameters, everything
-that fits is the parent's, to the bit. Random streams continue where the parent's stopped, so a trial and its ancestors
-are one training with changing parameters. Source: Jaderberg et al. 2017, Population Based Training.
+A state holds three kinds of values, which a start from another trial's checkpoint treats differently:
+
+- *state* (weights, moments, counters): the parent's, where name and shape match;
+- *hyperparameters* (what an optimizer or a schedule was built with): the child's own;
+- *changes that training made to a hyperparameter*: continued, so the parent's value where both were built alike.
+
+The last two can only be distinguished by the values before the first step: :func:`scalars_of`. If both trials have the
+same parameters, everything that fits is the parent's, to the bit.
+
+An optimizer's moments come from the parent, parameter by parameter; its settings are the child's. A schedule is the
+child's own, advanced to the step of the parent's, so that from there on every learning rate follows from the child's
+parameters. ``load_state_dict`` alone would leave the parent's learning rates in place. Random streams continue where
+the parent's stopped, so a trial and its ancestors are one training with changing parameters. Source: Jaderberg et al.
+2017, Population Based Training.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import UNRESTORED_LINES, Params
-from hpo_core.training.matching import (
-    ABSENT,
-    Matching,
-    Names,
-    advance_schedule,
-    clone_value,
-    describe_optimizers,
-    fit_groups,
-    fit_moments,
-    is_optimizer,
-    is_schedule,
-    is_step_based,
-    parameter_names,
-    scalars_of,
-)
-from hpo_core.training.saved_state import is_module, put_state, state_of
+from hpo_core.training.saved_state import is_module, is_torch, put_state, state_of
+
+Names = list[tuple[str, tuple[int, ...]]]
+_MAX_STRUCTURE: Final = 1000
+"""Dicts and lists with more items are data, not structure; :func:`scalars_of` leaves them out."""
+ABSENT: Final = object()
+"""Stands for an initial value that is not known."""
+
+
+def scalars_of(value: Any) -> Any:
+    """A copy of a state with its dicts and scalars alone.
+
+    Lists stay only where they hold dicts or floats; None replaces all else.
+    """
+    if isinstance(value, dict):
+        return {key: scalars_of(item) for key, item in value.items()} if len(value) <= _MAX_STRUCTURE else None
+    if (
+        isinstance(value, list | tuple)
+        and len(value) <= _MAX_STRUCTURE
+        and any(isinstance(v, dict | float) for v in value)
+    ):
+        return [scalars_of(item) for item in value]
+    return plain(value) if is_scalar(value) else None
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether it is a plain value or a tensor without dimensions (some optimizers hold their learning rate so)."""
+    return value is None or isinstance(value, bool | int | float | str) or shape_of(value) == ()
+
+
+def plain(value: Any) -> Any:
+    """A scalar as a Python value."""
+    return value.item() if shape_of(value) == () else value
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """Shape of a tensor or array; None for anything else."""
+    if isinstance(value, np.ndarray) or is_torch(value, "Tensor"):
+        return tuple(value.shape)
+    return None
+
+
+def carry_change(child: Any, initial: Any, now: Any, *, factor: bool = False) -> Any:
+    """The child's hyperparameter after the change that training made to the parent's.
+
+    The parent's present value, if both were built alike; the child's, if training left the parent's unchanged. If
+    both differ, the child's, times the parent's change where ``factor`` is set.
+
+    Args:
+        child: as the child's code built it.
+        initial: the parent's value before its first step.
+        now: the parent's value in the checkpoint.
+        factor: whether the change is a factor, as for learning rates.
+
+    >>> carry_change(0.3, 0.1, 0.1), carry_change(0.1, 0.1, 0.01), carry_change(0.5, 0.25, 0.125, factor=True)
+    (0.3, 0.01, 0.25)
+    """
+    if isinstance(child, list | tuple):
+        if all(isinstance(other, list | tuple) and len(other) == len(child) for other in (initial, now)):
+            return type(child)([carry_change(*parts, factor=factor) for parts in zip(child, initial, now, strict=True)])
+        return child
+    if not all(is_scalar(value) for value in (child, initial, now)):
+        return child
+    own, before, after = plain(child), plain(initial), plain(now)
+    if own == before:
+        value = after
+    elif after == before or not factor or not all(type(v) in (int, float) for v in (own, before, after)) or not before:
+        value = own
+    else:
+        value = own * (after / before)
+    return child.clone().fill_(value) if shape_of(child) == () and hasattr(child, "fill_") else value
+
+
+class Matching:
+    """Fits states of the parent into the child's objects; ``unrestored`` lists what did not fit.
+
+    Args:
+        names: the study's parameters; a scalar of such a name may be a hyperparameter anywhere in a state.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.unrestored: list[str] = []
+        self._names = names
+
+    def tensors(self, path: str, child: dict[str, Any], parent: dict[str, Any]) -> dict[str, Any]:
+        """A module's state: the parent's tensors where name and shape match, the child's elsewhere."""
+        fitted = copy.copy(child)
+        for key, item in child.items():
+            if key not in parent:
+                self.unrestored.append(f"{path}.{key}: not in the checkpoint")
+            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
+                fitted[key] = parent[key]
+            else:
+                self._note_shapes(f"{path}.{key}", parent[key], item)
+        self.unrestored += [f"{path}.{key}: not part of the object here" for key in parent if key not in child]
+        return fitted
+
+    def fit(self, path: str, child: Any, parent: Any, *, initial: Any = ABSENT, hyper: bool = False) -> Any:
+        """Any other state: the parent's, except arrays of another shape and keys that only one of the two has.
+
+        Args:
+            path: name of this part of the state, for ``unrestored``.
+            initial: the parent's state before its first step, as :func:`scalars_of` gives it.
+            hyper: whether scalars that training left unchanged are hyperparameters, so the child's own.
+        """
+        if isinstance(child, dict) and isinstance(parent, dict):
+            return self._fit_dict(path, child, parent, initial=initial, hyper=hyper)
+        if isinstance(child, list | tuple) and isinstance(parent, list | tuple):
+            if len(child) == len(parent):
+                known = initial if isinstance(initial, list) and len(initial) == len(child) else [ABSENT] * len(child)
+                rows = enumerate(zip(child, parent, known, strict=True))
+                fitted = [self.fit(f"{path}.{i}", a, b, initial=c, hyper=hyper) for i, (a, b, c) in rows]
+                return type(parent)(fitted) if type(parent) in (list, tuple) else parent
+            if any(shape_of(item) is not None for item in child):
+                self.unrestored.append(f"{path}: {len(parent)} parts in the checkpoint, {len(child)} here")
+                return child
+            return parent
+        if hyper and initial is not ABSENT and is_scalar(child) and is_scalar(parent):
+            return child if plain(parent) == initial else parent
+        if shape_of(child) is not None and shape_of(child) != shape_of(parent):
+            self._note_shapes(path, parent, child)
+            return child
+        return parent
+
+    def _fit_dict(self, path: str, child: dict[Any, Any], parent: dict[Any, Any], *, initial: Any, hyper: bool) -> Any:
+        fitted = copy.copy(parent)
+        known = initial if isinstance(initial, dict) else {}
+        for key, item in parent.items():
+            if key in child:
+                inside = hyper or key == "param_groups" or (key in self._names and is_scalar(child[key]))
+                fitted[key] = self.fit(f"{path}.{key}", child[key], item, initial=known.get(key, ABSENT), hyper=inside)
+            elif key in known:  # the parent was built with it, the child was not
+                del fitted[key]
+                self.unrestored.append(f"{path}.{key}: not part of the object here")
+        for key in child:
+            if key not in parent:
+                fitted[key] = child[key]
+                self.unrestored.append(f"{path}.{key}: not in the checkpoint")
+        return fitted
+
+    def _note_shapes(self, path: str, parent: Any, child: Any) -> None:
+        self.unrestored.append(f"{path}: {_described(parent)} in the checkpoint, {_described(child)} here")
+
+
+def _described(value: Any) -> str:
+    shape = shape_of(value)
+    return type(value).__name__ if shape is None else str(shape)
+
+
+def is_optimizer(item: Any) -> bool:
+    """Whether it is an optimizer of torch, or one that keeps its settings in ``param_groups`` like torch."""
+    return not is_module(item) and isinstance(getattr(item, "param_groups", None), list)
+
+
+def is_schedule(item: Any) -> bool:
+    """Whether it is a learning rate schedule of torch."""
+    return is_torch(item, "optim.lr_scheduler.LRScheduler")
+
+
+def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
+    """Name and shape of each tracked optimizer's parameters, in order.
+
+    Names come from the tracked modules; a parameter of none of them is named by group and index.
+    """
+    names = {
+        id(parameter): f"{name}.{path}"
+        for name, module in tracked.items()
+        if is_module(module)
+        for path, parameter in module.named_parameters(remove_duplicate=False)
+    }
+    return {
+        name: [
+            (names.get(id(parameter), f"group {g}, parameter {i}"), tuple(parameter.shape))
+            for g, group in enumerate(item.param_groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        for name, item in tracked.items()
+        if is_optimizer(item)
+    }
+
+
+def describe_optimizers(tracked: Mapping[str, Any]) -> dict[str, Any]:
+    """Class and parameters of each optimizer, which a checkpoint holds besides their states."""
+    return {
+        name: {"kind": type(tracked[name]).__qualname__, "parameters": names}
+        for name, names in parameter_names(tracked).items()
+    }
+
+
+def advance_schedule(schedule: Any, parent: dict[str, Any]) -> None:
+    """Advance a newly built schedule to the step of ``parent`` (another schedule's state); sets learning rates.
+
+    Raises:
+        ObjectiveError: the schedule ends before that step.
+    """
+    position = _position(parent)
+    steps = position - _position(schedule.state_dict())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "step() before optimizer.step()": those steps were the parent's
+            if is_torch(schedule, "optim.lr_scheduler.CosineAnnealingWarmRestarts"):
+                schedule.step(position + parent["T_cur"] % 1)  # it may have been stepped by fractions
+            else:
+                for _ in range(steps):
+                    schedule.step()
+    except ValueError as error:
+        raise ObjectiveError(
+            f"{type(schedule).__qualname__} cannot be brought to step {position}, where the parent's stands ({error}). "
+            "Build it for as many steps as a trial of the last generation will have behind it."
+        ) from error
+
+
+def _position(state: dict[str, Any]) -> int:
+    return int(state["last_epoch"] if "last_epoch" in state else _position(state["_schedulers"][0]))
+
+
+def is_step_based(schedule: Any) -> bool:
+    """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
+    return not is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau")
+
+
+def fit_groups(
+    item: Any,
+    parent: list[dict[str, Any]],
+    *,
+    initial: list[dict[str, Any]] | None,
+    schedules: Mapping[str, Any],
+    states: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The settings (``param_groups``) that the child's optimizer continues with; advances its schedules.
+
+    Args:
+        item: the child's optimizer, as built.
+        parent: the parent's groups in the checkpoint.
+        initial: the parent's groups before its first step; None where both trials have the same parameters.
+        schedules: tracked schedules of this optimizer that depend on steps alone.
+        states: the parent's states of these schedules.
+    """
+    own = item.state_dict()["param_groups"]
+    own = [{key: clone_value(value) for key, value in group.items()} for group in own]
+    for name, schedule in schedules.items():
+        advance_schedule(schedule, states[name])
+    groups = []
+    for i, (group, moved) in enumerate(zip(own, item.state_dict()["param_groups"], strict=True)):
+        now = parent[i] if i < len(parent) else {}
+        before = initial[i] if initial is not None and i < len(initial) else now
+        fitted = dict(group)
+        for key in group:
+            if key in ("params", "param_names"):
+                continue
+            if initial is None:
+                fitted[key] = now.get(key, group[key])
+            elif schedules and (key == "lr" or not _same(group[key], moved[key])):
+                fitted[key] = now[key] if key in now and _same(moved[key], now[key], 1e-9) else moved[key]
+            elif key in now:
+                fitted[key] = carry_change(group[key], before.get(key, now[key]), now[key], factor=key == "lr")
+        groups.append(fitted)
+    return groups
+
+
+def fit_moments(
+    name: str,
+    item: Any,
+    *,
+    names: Names,
+    groups: list[dict[str, Any]],
+    parent: dict[str, Any],
+    described: Any,
+    matching: Matching,
+) -> dict[int, Any]:
+    """State per parameter (momentum, second moments), for parameters that the parent had too.
+
+    Args:
+        name: of the tracked optimizer ``item``, for ``matching.unrestored``.
+        names: name and shape of its parameters, in order.
+        groups: its settings, as :func:`fit_groups` gives them.
+        parent: the parent's state of this optimizer.
+        described: the parent's class and parameters, as :func:`describe_optimizers` gives them.
+    """
+    if described["kind"] != type(item).__qualname__:
+        matching.unrestored.append(
+            f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here"
+        )
+        return {}
+    places = [index for group in parent["param_groups"] for index in group["params"]]
+    known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
+    state: dict[int, Any] = {}
+    remaining = iter(names)
+    absent = 0
+    for i, group in enumerate(groups):
+        required = _required_keys(item, group, parent["param_groups"][i]) if i < len(parent["param_groups"]) else set()
+        for index, key in zip(group["params"], remaining, strict=False):
+            moments = parent["state"].get(known.get(key))
+            if key not in known or (moments is not None and not required <= set(moments)):
+                absent += 1
+            elif moments is not None:
+                state[index] = moments
+    if absent:
+        matching.unrestored.append(f"{name}: state of {absent} of {len(names)} parameters")
+    return state
+
+
+def _required_keys(item: Any, group: dict[str, Any], parent: dict[str, Any]) -> set[Any]:
+    """Keys that each parameter's state must have.
+
+    Needed where the child switched a setting on (amsgrad, momentum): the parent's state may then lack what the first
+    step creates. Found by one step of a new optimizer on a dummy parameter.
+    """
+    if not any(is_scalar(v) and plain(v) and key in parent and not plain(parent[key]) for key, v in group.items()):
+        return set()
+    torch = sys.modules["torch"]
+    dummy = torch.nn.Parameter(torch.zeros(1))
+    dummy.grad = torch.zeros(1)
+    try:
+        probe = type(item)([{**{k: v for k, v in group.items() if k != "param_names"}, "params": [dummy]}])
+        probe.step()
+        return set(probe.state[dummy])
+    except Exception:  # one that needs more than this to make a step is trusted with what it gets
+        return set()
+
+
+def clone_value(value: Any) -> Any:
+    """A copy of a setting: learning rates may be tensors, which are changed in place."""
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    if isinstance(one, list | tuple):
+        return (
+            isinstance(other, list | tuple)
+            and len(one) == len(other)
+            and all(_same(a, b, tolerance) for a, b in zip(one, other, strict=True))
+        )
+    one, other = plain(one), plain(other)
+    if type(one) is float and type(other) is float:
+        return math.isclose(one, other, rel_tol=tolerance)
+    return bool(one == other)
 
 
 def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Params) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.usage import Usage, UsageField
+from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hpo_core.checkpoints.repeat_parts import merge_parts
+from hpo_core.checkpoints.files import merge_parts
 from hpo_core.checkpoints.storage import remove
-from hpo_core.model.devices.usage import Usage, UsageField
+from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, seed_of_repeat
+from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest

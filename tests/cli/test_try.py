@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hpo_core.execution.single_trial import completed_params, first_job
+from hpo_core.execution.in_process import completed_params, first_job
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_flows.command import app

@@ -17,7 +17,7 @@ import pytest
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.trial import Outcome

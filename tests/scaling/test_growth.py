@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import Study, StudySpec
 from hpo_core.execution.virtual import VirtualClock
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Outcome

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hpo_core import Study, StudySpec, load_spec
 from hpo_core.journal.codec import encode_entry
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import limits
 from hpo_core.spec.study_file import changed, read_yaml
 from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions

@@ -9,8 +9,7 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
 from hpo_core.model.errors import JournalError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
 from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
 from hpo_core.pool.store import MemoryPools, PoolRow

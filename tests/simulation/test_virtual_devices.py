@@ -11,22 +11,20 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.virtual import Worker
-from hpo_core.execution.virtual_devices import Claimed, Load, VirtualDevices, mean_claims
+from hpo_core.execution.virtual import Claimed, Load, VirtualDevices, Worker, mean_claims
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Outcome, Report
-from hpo_core.placement.packing.registry import POLICIES
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.model.trial import Outcome, Report, Rung
+from hpo_core.placement.policies import POLICIES
+from hpo_core.placement.room import SharedDevice
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import VirtualClock
 from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.past import read_past
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
+from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.spec import PackingSpec
 from tests.conftest import make_spec
 
@@ -162,7 +160,7 @@ class Driven:
 
     def submit(self, trial: int) -> None:
         job = Job(trial, 0, Rung(0, 0), 1, {})
-        self.executor.submit(job, slot(trial), lambda job, report: self.inbox.put(report))
+        self.executor.submit(job, slot(trial), self.inbox.put)
 
     def next(self) -> Report:
         while not self.inbox.reports:

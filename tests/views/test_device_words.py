@@ -14,7 +14,7 @@ from hpo_core import Outcome, Report, Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story

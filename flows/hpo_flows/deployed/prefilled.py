@@ -11,7 +11,7 @@ from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec, load_spec
-from hpo_core.spec.sizes import check_plain
+from hpo_core.spec.validation_errors import check_plain
 from hpo_flows.deployed.form import (
     SECTIONS,
     FilledIn,

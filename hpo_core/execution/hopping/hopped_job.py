@@ -13,7 +13,7 @@ import msgspec
 from hpo_core.checkpoints import storage as paths
 from hpo_core.checkpoints.storage import HOPS, local_path, remove
 from hpo_core.execution.executor import OnReport
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report

@@ -1,12 +1,32 @@
-"""The search space: its parameters, their order, and the conditions between them."""
+"""The search space: its parameters, their order, and the conditions between them.
+
+A new type of parameter is a file in this folder and a line in ``PARAMETER_TYPES``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Union
+
+from pydantic import Field
 
 from hpo_core.model.space.choices import CategoricalParameter, ListedParameter
 from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import FloatParameter, IntParameter, NumberParameter
 from hpo_core.model.space.parameter import Change, ParameterType
-from hpo_core.model.space.registry import PARAMETER_TYPES, Parameter
 from hpo_core.model.space.search_space import SearchSpace
 from hpo_core.model.space.value_tests import Scalar, same_scalar, scalar_key
+
+PARAMETER_TYPES: tuple[type[ParameterType], ...] = (
+    FloatParameter,
+    IntParameter,
+    CategoricalParameter,
+    NormalParameter,
+)
+
+if TYPE_CHECKING:
+    Parameter = ParameterType
+else:
+    Parameter = Annotated[Union[PARAMETER_TYPES], Field(discriminator="type")]  # noqa: UP007 - a tuple of types
 
 __all__ = [
     "PARAMETER_TYPES",

@@ -13,9 +13,8 @@ from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import at_most, some
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
 

@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import check_numbers
-from hpo_core.model.short_text import shortened, shown
+from hpo_core.model.short_text import at_most, shortened, shown
 from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog

@@ -1,7 +1,7 @@
 """Meters of one attempt: ``AttemptMeter`` (zygote) for memory and processors, ``GpuMeter`` (worker) for its GPU.
 
-What an attempt took is a :class:`~hpo_core.model.devices.usage.Usage`. Memory: what the computer would have free again
-if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
+What an attempt took is a :class:`~hpo_core.model.devices.measurement.Usage`. Memory: what the computer would have free
+again if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
 processes share counts once. What the zygote holds as well does not count, until the attempt writes to it. Files that it
 maps do not count; only for an attempt that was over after half a second, those that it had mapped and closed again may,
 for the kernel's own peak includes them. Where the kernel does not tell what is shared, the child's growth since its
@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.gpus import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress

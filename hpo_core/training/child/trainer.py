@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report

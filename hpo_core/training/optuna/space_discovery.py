@@ -20,15 +20,15 @@ from itertools import combinations, product
 from typing import Any, NoReturn
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna.suggestions import (
+from hpo_core.training.optuna.trial_adapter import (
     Description,
     ObjectiveStudy,
     ObjectiveTrial,
     equal_values,
+    objective_callable,
     same_range,
     to_yaml,
 )
-from hpo_core.training.optuna.trial_adapter import objective_callable
 
 Calls = Sequence[Mapping[str, Any]]
 """The parameters of each call, in the order of their suggestions."""

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Demand
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import Demand, memory_words
 
 WHOLE = 1000
 """Compute of one device in permille, and one core in thousandths."""
 
-
+Assignment = tuple[int, int]
+"""(place among the waiting jobs, place among the room's devices)."""
 Demands = Mapping[str, Demand]
 """By architecture: what a job demands of one device there. It cannot run on an architecture that is not named.
 
