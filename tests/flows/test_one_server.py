@@ -164,7 +164,7 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
 
 LISTS_MODULES = """
 import json, pathlib, sys
-from hpo_flows.command import main
+from hpo_flows.__main__ import main
 if __name__ == "__main__":
     try:
         main()

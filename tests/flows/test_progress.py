@@ -105,7 +105,7 @@ def test_a_retry_is_no_promotion() -> None:
     while not job.rung:
         (job,) = study.tell_report(world.good(job))
     report = failed(job, Outcome.CRASHED)
-    assert lines.line(report, study.tell_report(report)).endswith(f"-> trial {job.trial} tried again")
+    assert lines.lines(report, study.tell_report(report))[0].endswith(f"-> trial {job.trial} tried again")
 
 
 def test_a_ceiling_that_rises_is_told_once_with_its_reason() -> None:

@@ -351,7 +351,7 @@ class Described(FormPart):
             raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
-        search = DEFAULT_METHOD if self.method is None else self.method.model_dump(mode="json")
+        search = self.method.model_dump(mode="json") if self.method else DEFAULT_METHOD
         points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
         if points and "points" not in search:
             raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")

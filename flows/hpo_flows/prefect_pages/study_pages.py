@@ -221,7 +221,7 @@ class StudyPages:
         self.study.replay(entry)
         report, granted = self._task_runs.show(entry)
         if report is not None:
-            self._write(logging.INFO, self._result_lines.line(report, granted), entry.time)
+            self._write(logging.INFO, self._result_lines.lines(report, granted)[0], entry.time)
         if news := self._result_lines.news():
             self._write(logging.WARNING, news, entry.time)
 
