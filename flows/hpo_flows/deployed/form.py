@@ -54,7 +54,7 @@ def _settings_of(settings: type[BaseModel], leave_out: Collection[str] = ()) -> 
             yield name, [name], field
 
 
-def drawn_section(section: Section) -> type[FormPart]:
+def drawn_section(section: FormSection) -> type[FormPart]:
     """The fields of a section, which follow the settings of a study file by themselves.
 
     A setting that is new there is on the form without another line: a field of its own where it is one value, else a
@@ -124,7 +124,7 @@ def _plain(section: FormPart, settings: type[BaseModel]) -> dict[str, Any]:
     return found
 
 
-def section_that_says(said: Mapping[str, Any], section: Section) -> dict[str, Any]:
+def section_that_says(said: Mapping[str, Any], section: FormSection) -> dict[str, Any]:
     """The fields of a section that say the same as a study file; empty where all is as usual.
 
     Args:
@@ -266,7 +266,7 @@ class ClusterOfFile(FormPart):
 Cluster = Annotated[LocalWorkers | DaskScheduler | ClusterOfFile | None, AsTabs()]
 
 
-class Section(NamedTuple):
+class FormSection(NamedTuple):
     """A folded section of the form, and the settings of a study file that it asks for."""
 
     key: str
@@ -280,25 +280,27 @@ class Section(NamedTuple):
 
 
 SECTIONS = {
-    "limits": Section(
+    "limits": FormSection(
         "stop", StopSpec, "Limits", "Rules that end the study before its search does; `resume` goes on with it."
     ),
-    "training": Section("training", TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up."),
-    "packing": Section(
+    "training": FormSection(
+        "training", TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up."
+    ),
+    "packing": FormSection(
         "packing",
         PackingSpec,
         "Packing",
         "Several jobs at once on one device, by what they were measured to need, instead of one job on each slot.",
         closed="One job on each slot",
     ),
-    "data": Section(
+    "data": FormSection(
         "data",
         DataSpec,
         "Data",
         "Partitions of the data that lie on the workers; each model visits all of them once an epoch.",
         closed="As the training function reads them",
     ),
-    "further": Section(
+    "further": FormSection(
         "", StudySpec, "Further settings", "What else a study file may say.", leave_out=_ASKED_ELSEWHERE
     ),
 }

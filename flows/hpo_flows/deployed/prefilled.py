@@ -15,7 +15,7 @@ from hpo_core.spec.validation_errors import check_plain
 from hpo_flows.deployed.form import (
     SECTIONS,
     FilledIn,
-    Section,
+    FormSection,
     as_drawn,
     is_one_value,
     section_that_says,
@@ -100,7 +100,7 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
     return form
 
 
-def _as_opened(section: Section) -> dict[str, Any]:
+def _as_opened(section: FormSection) -> dict[str, Any]:
     """A section that is opened and left as it stands; none where a study has its settings anyway."""
     if not section.key or StudySpec.model_fields[section.key].default is not None:
         return {}
