@@ -15,13 +15,13 @@ from hpo_core.checkpoints.files import load, save
 from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Further, Generation, Job, Outcome, Report, Rung, Stage
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
