@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.model.partition_file import weights_of
-from hpo_core.report.bands import band_lines, incumbents, series_colors
+from hpo_core.report.comparison import band_lines, incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (

@@ -13,8 +13,7 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.bands import band
-from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, band, write_comparison
 from tests.conftest import World, fresh, make_spec
 
 
