@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -42,6 +42,9 @@ from hpo_core.views.lineage import Lineage
 from hpo_core.views.rungs import Bands
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
+
+Track = tuple[Sequence[tuple[float, float]], float]
+"""Changes of a loss as (place, loss) in ascending order of the place, and the place where the run ends."""
 
 
 class Improvement(NamedTuple):
@@ -111,6 +114,22 @@ class Series:
     @property
     def trials(self) -> list[TrialRecord]:
         return self.study.state.trials
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric."""
+        best = self.study.best
+        return None if best is None else self.study.metric_value(best.loss)
+
+    @property
+    def by_resource(self) -> Track:
+        """Incumbent over the units of training used in all."""
+        return [(float(step.resource), step.loss) for step in self.steps], float(self.study.state.resource_used)
+
+    @property
+    def by_time(self) -> Track:
+        """Incumbent over active seconds."""
+        return [(step.time, step.loss) for step in self.steps], self.wall
 
     @property
     def wall(self) -> float:
