@@ -343,7 +343,7 @@ def failures(series: Series) -> Section:
     """What went wrong: abandoned trials first, then single attempts."""
     rows = failure_rows(series)
     diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
-    lost = math.fsum(s.seconds for s in series.spans if s.outcome is not None and s.value is None)
+    lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
     if not rows and not diverged:
         return Section("Failures", "None.")
     caption = (

@@ -175,19 +175,19 @@ def _row_of_each(spans: Iterable[Span], owner_of: Callable[[Span], str]) -> _Row
 
 def _attempts(series: Series, rows: _Rows, divisor: float, *, shares: bool = False) -> list[Trace]:
     """A bar per attempt, a trace for each way to end; ``shares``: with what an attempt was given of its device."""
-    shown = sorted(rows.row_of, key=lambda item: -item[1].seconds)[:BARS]
+    shown = sorted(rows.row_of, key=lambda item: item[1].start - item[1].end)[:BARS]
     levels = len(series.levels)
     groups: dict[tuple[int, str, str], list[tuple[float, float, float, str]]] = {}
     for row, span in shown:
         words = (
             f"trial {span.trial}, attempt {span.attempt}, to {span.target:,}<br>"
-            f"{span.outcome or 'running'} after {duration(span.seconds)}"
+            f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
         )
         words += f", {span.slots} ranks" if span.slots > 1 else ""
         if shares and (on := span.shared) is not None and on.share is not None:
             compute, memory, cores = on.share
             words += f"<br>share: {compute / 10:.3g}% of the compute, {memory_words(memory)}, {cores / 1000:.3g} cores"
-            words += "" if span.placed is not None else f"<br>used: {text(usage_words(span.usage), 120)}"
+            words += "" if span.usage is None else f"<br>used: {text(usage_words(span.usage), 120)}"
         elif "://" in span.worker:
             words += f"<br>on {text(worker_name(span.worker), 60)}"
         rank, name, color = ENDS.get(span.outcome, (2, "failed", FAILED))

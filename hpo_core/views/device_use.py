@@ -44,25 +44,20 @@ class Span:
     """Whether it trained beyond the search."""
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
-    placed: JobPlaced | None = None
-    """Place on a device that jobs share, while the attempt runs."""
     slots: int = 1
     """Slots that it held: the ranks of a gang, or one."""
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-    @property
-    def shared(self) -> Usage | JobPlaced | None:
-        """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
-        on = self.placed or self.usage
-        return None if on is None or not on.device or on.share is None else on
+    shared: Usage | JobPlaced | None = None
+    """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
 
     @property
     def device(self) -> str:
         """Name of the shared device; empty: there was none, or it was never told."""
         return "" if self.shared is None else self.shared.device
+
+
+def sharing(on: Usage | None) -> Usage | None:
+    """What an attempt used of a device that it shared; None where it had a whole one, or that was never told."""
+    return None if on is None or not on.device or on.share is None else on
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
@@ -130,7 +125,8 @@ def ended_attempts(state: StudyState) -> list[Span]:
         for event, target, outcome in ended:
             start, end = event.started, max(event.started, event.ended)  # a clock may run backwards
             usage = event.usage or None
-            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, usage=usage))
+            place: dict[str, Any] = {"usage": usage, "shared": sharing(usage)}
+            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, **place))
     return found
 
 

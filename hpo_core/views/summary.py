@@ -14,7 +14,7 @@ from hpo_core.model.trial import FURTHER, Params
 from hpo_core.pool.words import share_words
 from hpo_core.spec import DataSpec, PackingSpec, StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
-from hpo_core.state import Incumbent, StudyState
+from hpo_core.state import Incumbent, StudyState, TrialRecord
 from hpo_core.study import Study
 from hpo_core.study.gang_sizes import largest_size
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
@@ -90,14 +90,18 @@ def repeat_spread(result: JobCompleted, metric: str) -> RepeatSpread | None:
     return RepeatSpread(tuple(one[metric] for one in result.repeats), spread(result.repeats, metric))
 
 
+def repeat_spreads(spec: StudySpec, trial: TrialRecord) -> dict[int, RepeatSpread]:
+    """Spread of the first metric by the resource of a trial's results; empty without seed repeats."""
+    results = trial.all_results if spec.repeats > 1 else ()
+    found = ((result.resource, repeat_spread(result, spec.metric.name)) for result in results)
+    return {resource: spread for resource, spread in found if spread is not None}
+
+
 def spread_of(state: StudyState, member: Incumbent | None) -> RepeatSpread | None:
     """Spread of the first metric of the incumbent or a member of the front."""
     if member is None or state.spec is None:
         return None
-    for result in state.trials[member.trial].all_results:
-        if result.resource == member.resource:
-            return repeat_spread(result, state.spec.metric.name)
-    return None
+    return repeat_spreads(state.spec, state.trials[member.trial]).get(member.resource)
 
 
 class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
