@@ -52,7 +52,7 @@ from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
-from hpo_flows.retraining.challengers import check_function
+from hpo_flows.retraining_run import check_function
 from tests.conftest import World, fresh, make_spec
 
 STUDY = """

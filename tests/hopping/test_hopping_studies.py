@@ -22,9 +22,10 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.retraining.repeated_studies import check_data_is_a_parameter, repeats_spec
+from hpo_core.retraining.repeated_studies import repeats_spec
 from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
+from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
 
 
@@ -229,7 +230,7 @@ def test_repeats_of_a_trial_follow_its_visits_each() -> None:
         done = {epoch: order for (one, epoch), order in again.orders().items() if one == place}
         assert done and done == {epoch: followed[epoch] for epoch in done}
     with pytest.raises(SpecError, match=r"'hopping' trains on partitions .* warm_start: {studies: \[hopping\]}"):
-        check_data_is_a_parameter(first.study.spec)
+        check_retraining(first.study.spec)
 
 
 @pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])
