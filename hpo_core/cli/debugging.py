@@ -242,7 +242,6 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         style=style,
         space=space,
         stall_timeout=3600.0,
-        log_limit=10_000_000,
     )
 
 

@@ -68,8 +68,6 @@ def run_attempt(
         if job.checkpoint:
             with progress.storing(job.checkpoint.resource):
                 state = checkpoints.load(request.folder, job.checkpoint, request.start_base, repeat=request.repeat)
-        if state is not None and not {"tracked", "random", "metrics"} <= set(state):
-            raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)

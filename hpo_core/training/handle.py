@@ -435,7 +435,7 @@ class TrialHandle:
         except Exception as error:
             raise ObjectiveError(
                 f"State of {name!r} in the trial's checkpoint does not fit the object that was tracked "
-                f"({type(error).__name__}: {error}). Build it from trial.params alone, as the attempt before did; "
+                f"({type(error).__name__}: {error}). Build it from trial.params alone, as training did before; "
                 "if the code has changed since, start a new study."
             ) from error
 

@@ -257,44 +257,32 @@ class _Watched:
         self._places = {file.name: place for place, file in enumerate(files)}
         self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
-        self._changes = threading.Lock()
         """Lock around changes of ``held``: a doubt must not be forgotten for a look that ends at the same moment."""
+        self._looking = False
         self._doubts = 0
         self._looked = -float("inf")
         self.held: tuple[list[int], dict[str, str], int] = ([], {}, 0)
         self.known = threading.Event()
         """Event that is set once the first look has ended."""
 
-    def look(self, *, only_if_old: bool = False) -> None:
-        """Look at the files now, unless another thread does."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if only_if_old and not self._is_old():  # another thread has looked since this one was started
-                return
-            while True:  # a file that was looked at may have been replaced since, and doubted
-                doubts = self._doubts
-                found = self.holdings.look()
-                with self._changes:
-                    if doubts != self._doubts:
-                        continue
-                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
-                    self._looked = time.monotonic()
-                self.known.set()
-                return
-        finally:
-            self._lock.release()
-
     def look_soon(self) -> None:
-        """Have the files looked at in the background, where the last look is old."""
-        if self._is_old() and not self._lock.locked():
-            look = threading.Thread(
-                target=self.look, kwargs={"only_if_old": True}, name="look-at-partitions", daemon=True
-            )
-            look.start()
+        """Have the files looked at in the background, where the last look is old and none goes on."""
+        with self._lock:
+            if self._looking or time.monotonic() < self._looked + LOOK_SECONDS:
+                return
+            self._looking = True
+        threading.Thread(target=self._look, name="look-at-partitions", daemon=True).start()
 
-    def _is_old(self) -> bool:
-        return time.monotonic() >= self._looked + LOOK_SECONDS
+    def _look(self) -> None:
+        while True:  # a file that was looked at may have been replaced since, and doubted
+            doubts = self._doubts
+            found = self.holdings.look()
+            with self._lock:
+                if doubts == self._doubts:
+                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
+                    self._looked, self._looking = time.monotonic(), False
+                    break
+        self.known.set()
 
     def doubt(self, name: str) -> int:
         """Say no more that this one lies here, until it was read again; a look that goes on begins anew.
@@ -302,7 +290,7 @@ class _Watched:
         Returns:
             The number of what is said from now on.
         """
-        with self._changes:
+        with self._lock:
             self._doubts += 1
             self.holdings.doubt(name)
             places, problems, _ = self.held

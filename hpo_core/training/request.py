@@ -95,8 +95,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False
     """Whether the worker is to share a GPU among jobs through MPS, where it can."""
-    log_limit: int | None = None
-    """Bytes of the attempt's log."""
+    log_limit: int = 10_000_000
+    """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
     grace: float = 5.0
     """Grace period: seconds between SIGTERM and SIGKILL."""
     zygote_timeout: float = 60.0
@@ -115,6 +115,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         now = time.time()
         job = self.job
         own: dict[str, Any] = {"trial": job.trial, "attempt": job.attempt, "outcome": outcome, "message": message}
+        if job.unit is not None:
+            own["unit"] = job.unit.number
         return Report(**own | {"started": now, "ended": now} | facts)
 
     @property

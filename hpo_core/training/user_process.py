@@ -18,9 +18,11 @@ import msgspec
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.security.masking import without_private_settings
-from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 from hpo_core.training.error_text import explained
+
+OUTPUT_BYTES = 4096
+"""Bytes from the end of a process's output that its error repeats."""
 
 
 def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -> None:
@@ -93,7 +95,10 @@ def ask_process(module: str, request: msgspec.Struct, result: Any, *, timeout: f
             process.wait()
             kill_tagged(tag)
         if not out.exists():
-            raise ObjectiveError(f"{what} {ended}. Its output ended:\n{log_tail(output)}")
+            with output.open("rb") as log:
+                log.seek(max(0, output.stat().st_size - OUTPUT_BYTES))
+                printed = log.read().decode("utf-8", "replace")
+            raise ObjectiveError(f"{what} {ended}. Its output ended:\n{printed}")
         answer = msgspec.msgpack.decode(out.read_bytes(), type=_Answer)
     if answer.error:
         raise ObjectiveError(f"{what} failed: {answer.error}")

@@ -180,7 +180,7 @@ def test_a_running_attempt_tells_nothing_before_its_profile_is_complete(bench: B
 
 def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 10, seconds=600)
-    (trainer,) = bench.pool._running.values()
+    ((trainer, _),) = bench.pool._running.values()
     assert trainer._zygote is not None
     trainer._zygote.kill()
     thread.join(600)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -168,13 +168,6 @@ def _sizes(processes: Iterable[int], of: Callable[[int], _Size]) -> list[_Size]:
     return found
 
 
-class _Busy(NamedTuple):
-    since: float
-    """Seconds after the attempt's start at which the time looked at began."""
-    until: float
-    share: float
-
-
 class GpuMeter:
     """Looks at one GPU while an attempt runs on it; close it in the end.
 
@@ -192,7 +185,8 @@ class GpuMeter:
         self._root = root
         self._on_exceeded = on_exceeded
         self._started = time.monotonic()
-        self._busy: deque[_Busy] = deque(maxlen=_GPU_LOOKS)
+        self._busy: deque[tuple[float, float, float]] = deque(maxlen=_GPU_LOOKS)
+        """Begin and end of the time looked at, in seconds after the attempt's start, and the share that was used."""
         self._memory: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hpo-gpu-meter", daemon=True)
@@ -220,9 +214,9 @@ class GpuMeter:
         """
         known = [amount for amount in (self._memory, usage.device_memory) if amount is not None]
         looks = list(self._busy)
-        looks = [one for one in looks if one.since >= usage.startup_seconds] or looks  # the time in which it trained
-        seconds = sum(one.until - one.since for one in looks)
-        busy = sum(one.share * (one.until - one.since) for one in looks)
+        looks = [one for one in looks if one[0] >= usage.startup_seconds] or looks  # the time in which it trained
+        seconds = sum(until - since for since, until, _ in looks)
+        busy = sum(share * (until - since) for since, until, share in looks)
         compute = round(busy / seconds, 4) if seconds else None
         return msgspec.structs.replace(usage, device_memory=max(known, default=None), compute=compute)
 
@@ -235,7 +229,7 @@ class GpuMeter:
                 found = gpu.look(descendants(self._root), alone=self._share.alone)
                 now = time.monotonic() - self._started
                 if found.compute is not None:
-                    self._busy.append(_Busy(before, now, found.compute))
+                    self._busy.append((before, now, found.compute))
                     before = now
                 if found.memory is not None:
                     self._memory = max(self._memory or 0, found.memory)

@@ -90,7 +90,6 @@ class ZygoteProcess:
             )
         self.pid = self._process.pid
 
-    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
@@ -142,19 +141,14 @@ class ZygoteProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to the zygote, stopped or not, and to what its import of the objective started."""
-        if self.is_running:
+        if self.is_running():
             self._process.kill()
-            self._kill_group(self.pid)
+            _kill_group(self.pid)
 
     def kill_child_group(self) -> None:
         """Kill what the child started. The child itself dies with the zygote (Linux)."""
         if self.child:
-            self._kill_group(self.child)
-
-    @staticmethod
-    def _kill_group(group: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+            _kill_group(self.child)
 
     def end(self) -> None:
         """Close the socket, at which the zygote ends itself and whatever it runs; kill it where it does not."""
@@ -168,6 +162,11 @@ class ZygoteProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
                 self._process.wait(_EXIT_SECONDS)
         kill_tagged(self._tag)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 class Trainer:
@@ -192,9 +191,7 @@ class Trainer:
         threads: int | None = None,
         import_timeout: float = 600.0,
     ) -> None:
-        self.objective = objective
-        self.threads = threads
-        self.pythonpath = tuple(pythonpath)
+        self.key = objective, tuple(pythonpath), threads
         self._import_timeout = import_timeout
         self._zygote: ZygoteProcess | None = None
         self._lock = threading.Lock()
@@ -227,25 +224,30 @@ class Trainer:
             SpecError: there is no such module or function.
             ObjectiveError: the import raised, crashed, or took longer than ``import_timeout``.
         """
-        if self._zygote is not None and self._zygote.is_running:
+        if self._zygote is not None and self._zygote.is_running():
             return
         self._end_zygote()
         environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
-        if self.threads is not None:
-            environment |= dict.fromkeys(VARIABLES, str(self.threads))
+        objective, pythonpath, threads = self.key
+        if threads is not None:
+            environment |= dict.fromkeys(VARIABLES, str(threads))
         zygote = ZygoteProcess(environment)
         with self._lock:
             self._zygote = zygote
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
-        zygote.send(Prepare(self.objective, self.pythonpath, load))
-        try:
-            answer = self._wait_until_imported(zygote)
-        except TimeoutError:
+        zygote.send(Prepare(objective, pythonpath, load))
+        timer, answer = Stopwatch(2 * PING_SECONDS, time.monotonic), None
+        while (left := self._import_timeout - timer.elapsed()) > 0:
+            self.heartbeats += 1
+            with contextlib.suppress(TimeoutError):
+                answer = zygote.read(min(1.0, left))  # it cannot answer before the import has ended
+                break
+        else:
             zygote.kill()
             answer = Ready(
-                f"objective = {self.objective!r}: its import took longer than {self._import_timeout:g} s. Move what "
-                "takes so long into the training function, or raise the limit."
+                f"objective = {objective!r}: its import took longer than {self._import_timeout:g} s. Move what takes "
+                "so long into the training function."
             )
         if isinstance(answer, Ready) and not answer.error:
             return
@@ -253,38 +255,15 @@ class Trainer:
         if isinstance(answer, Ready):
             raise (SpecError if answer.spec else ObjectiveError)(answer.error)
         raise ObjectiveError(
-            f"objective = {self.objective!r}: the process that imports it ended with {zygote.exit_text()}. Its output "
-            "is in the worker's; try `python -c 'import ...'` in the worker's environment."
+            f"objective = {objective!r}: the process that imports it ended with {zygote.exit_text()}. Its output is in "
+            "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
-
-    def _wait_until_imported(self, zygote: ZygoteProcess) -> Message | None:
-        """Return the zygote's first message; it cannot answer before the import has ended.
-
-        Raises:
-            TimeoutError: the import takes longer than ``import_timeout``.
-        """
-        timer = Stopwatch(2 * PING_SECONDS, time.monotonic)
-        while (left := self._import_timeout - timer.elapsed()) > 0:
-            self.heartbeats += 1
-            with contextlib.suppress(TimeoutError):
-                return zygote.read(min(1.0, left))
-        raise TimeoutError
 
     def run(self, request: JobRequest) -> Report:
         """Train, and report whatever happens.
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
-
-        Raises:
-            ValueError: the request is for another objective or ``pythonpath`` than this trainer's.
         """
-        asked = (request.objective, request.pythonpath, request.threads)
-        if asked != (self.objective, self.pythonpath, self.threads):
-            raise ValueError(
-                f"Trainer of {self.objective!r} (pythonpath {self.pythonpath}, threads {self.threads}) got a request "
-                f"for {request.objective!r} (pythonpath {request.pythonpath}, threads {request.threads}); make one "
-                "trainer for each."
-            )
         self._lowered = None
         try:
             report = run_repeats(self._run, request)

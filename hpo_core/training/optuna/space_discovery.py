@@ -1,8 +1,8 @@
 """Finds the search space of an Optuna objective by calling it; every call ends at its first report.
 
 1. Each value of each choice, and of each integer with few values, once with the first values of the others.
-2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; all
-   values of longer integers where a suggestion may depend on them; pairs of values.
+2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; pairs
+   of values.
 
 A parameter that is suggested only under some values of another one gets a condition. Where no single parameter
 explains it, it gets none and is listed as unclear. What was not tried is listed as a gap.
@@ -27,7 +27,7 @@ from hpo_core.training.optuna.trial_adapter import (
     to_yaml,
 )
 
-MAX_VALUES = 10
+MAX_VALUES = 20
 """Integers with more values are ranges: not all of their values are tried one by one."""
 MAX_CALLS = 200
 RANDOM_DRAWS = 30
@@ -167,7 +167,6 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
         raise ObjectiveError("The objective suggested nothing before its first report.")
     search.try_range_ends()
     search.try_random_draws()
-    search.try_long_integers()
     search.try_pairs()
     conditions = {name: search.condition(name) for name in search.conditional()}
     return FoundSpace(
@@ -268,30 +267,6 @@ class _SpaceSearch:
             self.try_single_values()
         self.reserve = 0
 
-    def try_long_integers(self) -> None:
-        """All values of an integer that stands before a parameter whose condition is not known yet."""
-        done: set[str] = set()
-        while (suspect := self._unexplained_integer(done)) is not None:
-            name, open_end = suspect
-            done.add(name)
-            for value in values_of(self.space[name]):
-                if self.limit_reached():
-                    return
-                self.call(self.contexts[open_end] | {name: value})
-                self.try_single_values()
-
-    def _unexplained_integer(self, done: set[str]) -> tuple[str, str] | None:
-        """An integer with many values, and the first parameter without a condition that it stands before."""
-        left = MAX_CALLS - self.called
-        open_ends = [name for name in self.conditional() if self.condition(name) is None]
-        for name, asked in self.space.items():
-            if name in done or few_values(asked) or not 0 < len(values_of(asked)) <= left:
-                continue
-            for end in open_ends:
-                if all(name in call.values for call in self.calls if end in call.values):
-                    return name, end
-        return None
-
     def try_pairs(self) -> None:
         """Each pair of values of any two parameters; of ranges, their ends."""
         for one, two in itertools.combinations(list(self.space), 2):
@@ -338,7 +313,7 @@ class _SpaceSearch:
         if self.pending:
             names = dict.fromkeys(next(reversed(chosen)) for chosen in self.pending)
             found.append(f"some values of {_name_list(list(names))}")
-        ranges = [name for name, asked in self.space.items() if not self._all_values_tried(name, asked)]
+        ranges = [name for name, asked in self.space.items() if not few_values(asked)]
         draws = f" but for {self.drawn} random draws" if self.drawn else ""
         if ranges:
             found.append(f"values between the ends of {_name_list(ranges)}{draws}")
@@ -351,11 +326,6 @@ class _SpaceSearch:
         if time.monotonic() > self.deadline:
             found.append(f"anything more after {MAX_SECONDS:g} s")
         return found
-
-    def _all_values_tried(self, name: str, asked: ParameterType) -> bool:
-        if few_values(asked) or isinstance(asked, FloatParameter):
-            return not isinstance(asked, FloatParameter)
-        return {call.values[name] for call in self.calls if name in call.values} >= set(values_of(asked))
 
 
 def _name_list(names: list[str], most: int = 8) -> str:

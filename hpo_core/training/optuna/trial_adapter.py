@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-import numpy as np
 import yaml
 from pydantic import TypeAdapter
 
@@ -331,24 +330,11 @@ class ObjectiveState:
         return 1 if self.first_step == 0 else 0
 
     def state_dict(self) -> dict[str, Any]:
-        reports = self.reports if self.ended else {}
-        return {
-            "user_attrs": json.dumps(self.user_attrs),
-            "first_step": self.first_step,
-            "ended": self.ended,
-            "result": self.result,
-            "constraints": self.constraints if self.ended else {},
-            "resources": np.array(list(reports), np.int64),
-            "values": np.array(list(reports.values()), np.float64),
-        }
+        """All of it; reports and constraints only where they are complete."""
+        return vars(self) if self.ended else vars(self) | {"reports": {}, "constraints": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.user_attrs = json.loads(state["user_attrs"])
-        self.first_step = state["first_step"]
-        self.ended = state["ended"]
-        self.result = state["result"]
-        self.constraints = dict(state.get("constraints", {}))
-        self.reports = dict(zip(state["resources"].tolist(), state["values"].tolist(), strict=True))
+        vars(self).update(state)
 
     def values_at(self, target: int) -> list[float] | None:
         """Values at ``target``: the first report at or beyond it, or the final result if none lies beyond."""
