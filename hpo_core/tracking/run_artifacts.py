@@ -20,7 +20,7 @@ from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.user_process import ask_process
+from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
 from hpo_core.views.summary import best_result, front_members
 

@@ -21,7 +21,7 @@ from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
-from hpo_core.training.user_process import answer_request, ask_process
+from hpo_core.training.user_code import answer_request, ask_process
 
 MAX_LOSSES = 10_000
 """Maximum number of losses per example that an evaluation keeps; of more, this many, evenly spaced by size."""

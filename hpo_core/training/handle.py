@@ -24,7 +24,7 @@ from hpo_core.training.reported_metrics import ReportedCurve, check_required, re
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
-from hpo_core.training.user_process import exit_if_forked_copy
+from hpo_core.training.user_code import exit_if_forked_copy
 
 
 class _Phase(Enum):

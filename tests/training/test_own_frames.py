@@ -13,9 +13,9 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.error_text import own_frames
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
+from hpo_core.training.user_code import own_frames
 
 LIBRARY = """
 def fit(callback, depth=12):

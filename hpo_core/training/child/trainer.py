@@ -25,6 +25,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.assembly import VARIABLES
+from hpo_core.training.attempt import run_repeats
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -44,7 +45,6 @@ from hpo_core.training.child.messages import (
 from hpo_core.training.child.meter import GpuMeter
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 from hpo_core.training.out_of_memory import exceeded
-from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {

@@ -55,12 +55,11 @@ from hpo_core.training.child.messages import (
 )
 from hpo_core.training.child.processes import become_subreaper, children, data_size, kill_children, reap
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.objective import load_objective
 from hpo_core.training.partition_data import is_loaded, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
-from hpo_core.training.user_process import exit_if_forked_copy, flush_streams
+from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
 
 _HUGE_PAGE = 1 << 21
 _MADV_COLLAPSE = 25  # Linux 6.1; anything older answers EINVAL and nothing changes
