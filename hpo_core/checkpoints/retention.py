@@ -464,18 +464,5 @@ def promotion_chance(place: int, results: int, reduction_factor: float) -> float
     behind = place - results * share
     if behind <= 0:
         return 1.0
-    return min(1.0, 2 * _normal_tail(behind / math.sqrt((results + 1) * share * (1 - share))))
-
-
-def _normal_tail(z: float) -> float:
-    """Compute the probability of more than ``z`` standard deviations above the mean, for ``z`` from 0 on, to 1.5e-7.
-
-    Abramowitz & Stegun 26.2.19, a polynomial to the power -16. Only ``+ - * /`` give the same last bit on every
-    machine, and the chance is part of the record that an audit computes again.
-    """
-    y = 0.0000488906 + z * 0.0000053830
-    y = 0.0211410061 + z * (0.0032776263 + z * (0.0000380036 + z * y))
-    y = 1 + z * (0.0498673470 + z * y)
-    for _ in range(4):
-        y *= y
-    return 0.5 / y
+    chance = math.erfc(behind / math.sqrt(2 * (results + 1) * share * (1 - share)))
+    return float(f"{chance:.9g}")  # erfc's last bits differ between machines, and an audit computes the chance again

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import remove
+from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
@@ -70,8 +70,9 @@ def run_attempt(
     state = None
     try:
         if job.checkpoint:
+            base = HOPS if job.unit is not None and job.unit.hopped else request.checkpoint_base
             with progress.storing(job.checkpoint.resource):
-                state = checkpoints.load(request.folder, job.checkpoint, request.start_base, repeat=request.repeat)
+                state = checkpoints.load(request.folder, job.checkpoint, base, repeat=request.repeat)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)

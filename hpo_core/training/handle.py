@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import remove
+from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.space.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
@@ -345,7 +345,8 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            remove(self._request.folder, self._saved.uri, self._request.state_base)
+            hops = self._unit is not None and self._unit.state.startswith(f"{HOPS}/")
+            remove(self._request.folder, self._saved.uri, HOPS if hops else self._request.checkpoint_base)
         self._saved = None
         if self._watch is not None:
             self._watch.close()

@@ -23,6 +23,7 @@ from hpo_core.partitioning.holdings import Holdings
 from hpo_core.training.objective import load_objective
 from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
+from hpo_core.training.user_code import causes
 
 LOOK_SECONDS = 2.0
 """Seconds after which the files are looked at again."""
@@ -77,7 +78,7 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
     """
     top = Path(folder_here(request.partition_folder, os.environ))
     paths = {top / name for name in (*request.partitions, *request.validation)}
-    for one in _causes(error):
+    for one in causes(error):
         if isinstance(one, PartitionGoneError):
             return True
         if isinstance(one, OSError) and one.errno in _AWAY:
@@ -85,18 +86,6 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
             if one.errno in _OF_STORAGE if of is None else Path(str(of)) in paths:
                 return True
     return False
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, its causes and contexts."""
-    seen: list[BaseException] = []
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and all(one is not other for other in seen):
-            seen.append(one)
-            yield one
-            waiting += [one.__cause__, one.__context__]
 
 
 def partition_data(request: JobRequest, name: str) -> Any:

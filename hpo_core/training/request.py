@@ -147,18 +147,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         whole = paths.checkpoint_path(self.job, self.checkpoint_base)
         return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
 
-    @property
-    def start_base(self) -> str:
-        """Folder or URL that the state to start from must lie below."""
-        hopped = self.job.unit is not None and self.job.unit.hopped
-        return paths.HOPS if hopped else self.checkpoint_base
-
-    @property
-    def state_base(self) -> str:
-        """Folder or URL that the state it writes lies below."""
-        hops = self.job.unit is not None and self.job.unit.state.startswith(f"{paths.HOPS}/")
-        return paths.HOPS if hops else self.checkpoint_base
-
 
 # MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)
 # crashes where two threads are the first to decode a type

@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,18 @@ def own_frames(error: BaseException) -> str:
         lines.append(f"  caused by {one_line_message(error.__cause__)}\n")
     text = _printable("".join(lines))
     return text if len(text) <= MAX_TRACEBACK_LENGTH else "..." + text[-MAX_TRACEBACK_LENGTH:]
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, its causes and contexts."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in seen):
+            seen.append(one)
+            yield one
+            waiting += [one.__cause__, one.__context__]
 
 
 def is_library_file(file: str) -> bool:

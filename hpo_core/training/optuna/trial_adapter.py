@@ -33,6 +33,7 @@ from hpo_core.model.space import (
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
+from hpo_core.training.user_code import causes
 
 _space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
 _OTHER_TRIALS = frozenset(
@@ -515,14 +516,10 @@ class OptunaTrial(ObjectiveTrial):
 
     def was_pruned(self, error: Exception) -> bool:
         """Whether the objective raised ``TrialPruned``, perhaps within an error of a library that called it back."""
-        if _is_pruned(error):
-            return True
-        found: BaseException | None = error
-        while self._stop_requested and found is not None:
-            if isinstance(found, Exception) and (_is_pruned(found) or "TrialPruned" in str(found)):
-                return True
-            found = found.__cause__ or found.__context__
-        return False
+        optuna = sys.modules.get("optuna")  # without it nobody can have raised it
+        pruned = () if optuna is None else optuna.TrialPruned
+        within = causes(error) if self._stop_requested else ()
+        return isinstance(error, pruned) or any(isinstance(one, pruned) or "TrialPruned" in str(one) for one in within)
 
     def _advance(self, resource: int) -> None:
         """Enter the step that ends with ``resource`` units done."""
@@ -549,8 +546,3 @@ class OptunaTrial(ObjectiveTrial):
                 f"The objective returned {value!r} where {what} belongs. Return the value it is tuned by."
             )
         return values
-
-
-def _is_pruned(error: BaseException) -> bool:
-    optuna = sys.modules.get("optuna")  # without it nobody can have raised it
-    return optuna is not None and isinstance(error, optuna.TrialPruned)
