@@ -21,8 +21,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.sql import current_owner, open_journal
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Job, Report, Rung
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.request import JobRequest, decode_report, encode_request

@@ -12,8 +12,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
-from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
-from hpo_core.cli.output import err, out
+from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect, err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean

@@ -74,13 +74,13 @@ def _track(facts: dict[str, Any], page: Path, studies: list[Tracked]) -> dict[st
     """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
     prepare_environment()
     try:
-        logged = log_comparison(facts, page, studies)
+        links, missing = log_comparison(facts, page, studies)
     except Exception as error:
         get_run_logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
         return {}
-    for study, reason in logged.missing.items():
+    for study, reason in missing.items():
         get_run_logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
-    return logged.links
+    return links
 
 
 def _show(facts: dict[str, Any], links: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
-All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining``, and each of them can be
+All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining_run``, and each of them can be
 repeated. So the flow can be started any number of times for the same data, also after a crash.
 """
 
@@ -20,8 +20,7 @@ from hpo_flows.deployed.flow_run import failing_in_words
 from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.retraining.actions import Retraining, RetrainingBusyError, only_retraining
-from hpo_flows.retraining.challengers import Rules, check_function
+from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
 
 __all__ = ["Rules", "retrain"]
 

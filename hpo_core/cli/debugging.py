@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption
-from hpo_core.cli.output import err, out, print_json
+from hpo_core.cli.output import AsJson, HomeOption, err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
@@ -217,8 +216,7 @@ def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest
 def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
     from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import Job
+    from hpo_core.model.trial import Job, Rung
     from hpo_core.training.request import JobRequest
 
     if style not in ("handle", "optuna"):

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import out, print_json, print_rows
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements, measurements_of
 from hpo_core.model.devices.inventory import memory_words

@@ -1,16 +1,21 @@
-"""Commands before a study: simulate, space."""
+"""Commands before a study: simulate, space, partition."""
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import err
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, err, out, print_json
 from hpo_core.home import Home
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.partitioning import partition_data
+from hpo_core.partitioning.manifest import MANIFEST
+from hpo_core.partitioning.splitting import TRAINING, VALIDATION
+from hpo_core.views.formatting import plural
 
 
 def simulate_study(
@@ -132,3 +137,73 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
         err.say(line)
+
+
+class WrittenFormat(StrEnum):
+    """Format of the files that are written."""
+
+    npz = "npz"
+    parquet = "parquet"
+    csv = "csv"
+
+
+def partition(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .npz, .npy, .parquet or .csv file, a folder of .npy or .parquet files, or MODULE:FUNCTION that "
+            "returns arrays, a DataFrame or a torch Dataset."
+        ),
+    ],
+    parts: Annotated[int, typer.Option("--parts", help="Number of partitions that are trained on.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder for the partitions; it must be empty, or not exist yet.")],
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same files.")] = 0,
+    stratify: Annotated[
+        str | None, typer.Option("--stratify", help="Array or column: each partition gets its share of each value.")
+    ] = None,
+    validation: Annotated[
+        float, typer.Option("--validation", help="Share of the examples for validation, in files of their own.")
+    ] = 0.0,
+    validation_parts: Annotated[
+        int | None, typer.Option("--validation-parts", help="Number of files for validation; default: as --parts.")
+    ] = None,
+    file_format: Annotated[
+        WrittenFormat | None, typer.Option("--format", help="What is written; default: as the source is; arrays: npz.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shuffle data once and split them into partitions that models hop over, with a manifest."""
+    manifest = partition_data(
+        source,
+        to,
+        parts=parts,
+        seed=seed,
+        stratify=stratify,
+        validation=validation,
+        validation_parts=validation_parts,
+        file_format=None if file_format is None else file_format.value,
+        overwrite=overwrite,
+        import_folders=[str(Path.cwd())],
+    )
+    if as_json:
+        print_json(manifest.model_dump(mode="json"))
+        return
+    _say(manifest.partitions, "to train on")
+    _say(manifest.validation, "for validation")
+    out.say(f"manifest: {to / MANIFEST}")
+    lines = [f"partitions: {to.name}/{TRAINING}-*.{manifest.kind}"]
+    if manifest.validation:
+        lines.append(f"validation: {to.name}/{VALIDATION}-*.{manifest.kind}")
+    out.say(f"in a study file beside {to.name}: data: {{{', '.join(lines)}}}")
+
+
+def _say(files: list[PartitionFile], purpose: str) -> None:
+    if files:
+        counts = [file.count or 0 for file in files]
+        each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} or {max(counts):,}"
+        size = sum(file.bytes or 0 for file in files) / 1e6
+        words = f"{plural(len(files), 'partition')} {purpose}: {sum(counts):,} examples, {each} in each, {size:,.3g} MB"
+        out.say(words)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
-from hpo_core.cli.output import out
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import damage_named
@@ -31,19 +30,14 @@ def serve_report(home: Home, name: str, port: int) -> None:
     """
     from hpo_core.report.live import LiveReport, LocalServer
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.tracker_links import optuna_links, read_place
+    from hpo_core.tracking.tracker_links import study_links
 
     source = home.read_journal()
     folder = home.study_folder(name)
     with damage_named(source, name):
         first = next(iter(source.entries(name, 0, 1)))
-    copies = optuna_links(home, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
-
-    def links() -> dict[str, str]:
-        place = read_place(folder)
-        return {"Study folder": str(folder)} | ({} if place is None else {"MLflow": place.url}) | copies
-
-    report = LiveReport(source, name, folder, links)
+    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+    report = LiveReport(source, name, folder, lambda: {"Study folder": str(folder)} | study_links(home, spec))
     with damage_named(source, name):
         report.answer("version")
     try:
@@ -125,7 +119,7 @@ def report(
         raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.tracker_links import optuna_links, read_place
+    from hpo_core.tracking.tracker_links import study_links
 
     place = Home(home, journal)
     source = place.read_journal()
@@ -133,10 +127,8 @@ def report(
         entries = iter(source.entries(name))
         first = next(entries)  # not read twice
     folder = place.study_folder(name, create=out_file is None)
-    links = {"Study folder": str(folder)}
-    if (run := read_place(folder)) is not None:
-        links["MLflow"] = run.url
-    links |= optuna_links(place, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
+    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+    links = {"Study folder": str(folder)} | study_links(place, spec)
     with damage_named(source, name):
         page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
     out.say(page)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from hpo_core.cli.output import err, out, print_json
+from hpo_core.cli.output import err, out, print_json, print_rows
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.partitioning import with_partitions
@@ -37,13 +35,8 @@ from hpo_core.simulation.repeats import (
     taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import (
-    StopSpec,
-    StudySpec,
-    limits,
-    load_spec,
-    notices,
-)
+from hpo_core.spec import StopSpec, StudySpec, load_spec
+from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread
@@ -199,7 +192,6 @@ def _short(change: str) -> str:
     return value if key == "search.method" else f"{key.rpartition('.')[2]} {value}"
 
 
-GAP = 3
 OF_POLICIES = (
     "time to the end",
     "times sooner",
@@ -402,47 +394,19 @@ def print_simulated(simulated: Simulated) -> None:
     out.say(simulated.heading(), style="bold")
     out.say(simulated.source)
     rows = table(simulated, quartiles=not simulated.shared)
-    if simulated.shared:
-        _print_below_each_other(simulated, rows)
+    names = [one.scenario.name for one in simulated.answers]
+    out.print()
+    if simulated.shared:  # policies are many: a line for each
+        figures = [(label, cells) for label, cells in rows if label in OF_POLICIES]
+        print_rows(
+            out, [{"policy": name} | {label: cells[k] for label, cells in figures} for k, name in enumerate(names)]
+        )
     else:
-        _print_side_by_side(simulated, rows)
+        print_rows(out, [{"": label} | dict(zip(names, cells, strict=True)) for label, cells in rows])
     out.print()
     out.say(MEDIANS if simulated.shared else SPREADS, style="dim")
     for line in [*endings(simulated), *simulated.limits]:
         out.say(f"- {line}", style="dim")
-
-
-def _print_below_each_other(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
-    """Policies are many: a line for each."""
-    shown_rows = [row for row in rows if row[0] in OF_POLICIES]
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    found.add_column(no_wrap=True)
-    for label, _ in shown_rows:
-        found.add_column(Text(label), justify="right")
-    for place, one in enumerate(simulated.answers):
-        found.add_row(Text(one.scenario.name), *(cells[place] for _, cells in shown_rows))
-    out.print()
-    out.print(found)
-
-
-def _print_side_by_side(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
-    labels = ["", *(label for label, _ in rows)]
-    columns = [[one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)]
-    while columns:
-        here = [labels, columns.pop(0)]
-        while columns and _width([*here, columns[0]]) <= out.width:
-            here.append(columns.pop(0))
-        shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-        for column in here:
-            shown.add_column(Text(column[0]), no_wrap=True)
-        for cells in zip(*(column[1:] for column in here), strict=True):
-            shown.add_row(*cells)
-        out.print()
-        out.print(shown)
-
-
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(GAP + max(map(len, column)) for column in columns) - GAP
 
 
 def facts(simulated: Simulated) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class Inbox:
     def __len__(self) -> int:
         return len(self.reports)
 
-    def put(self, report: Report) -> None:
-        """Add a report."""
+    def put(self, _: Job, report: Report) -> None:
+        """Add the report of a job."""
         self.reports.append(report)
         if self._awaited:
             self._arrived.set()

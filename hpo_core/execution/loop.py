@@ -24,9 +24,8 @@ from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import StudyHalted
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement import Placement, Placer, Slots
+from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
+from hpo_core.placement.placer import Placer
 from hpo_core.study import Study
 
 
@@ -45,17 +44,17 @@ class AttemptState(StrEnum):
     """Reported; the study has not been told yet."""
 
 
-_PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
+PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
 
 TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | None]] = {
     "granted": ((None,), AttemptState.WAITING),
     "dropped": ((AttemptState.WAITING,), None),
     "withdrawn": ((AttemptState.WAITING,), AttemptState.ENDED),
     "placed": ((AttemptState.WAITING,), AttemptState.PLACED),
-    "returned": (_PLACED, None),
-    "cancelled": (_PLACED, AttemptState.CANCELLING),
-    "doubted": (_PLACED, AttemptState.DOUBTED),
-    "told": ((*_PLACED, AttemptState.DOUBTED, AttemptState.ENDED, None), None),
+    "returned": (PLACED, None),
+    "cancelled": (PLACED, AttemptState.CANCELLING),
+    "doubted": (PLACED, AttemptState.DOUBTED),
+    "told": ((*PLACED, AttemptState.DOUBTED, AttemptState.ENDED, None), None),
 }
 """By transition: the states that it starts from, and the one that it leads to; None: the attempt is not known.
 
@@ -64,8 +63,6 @@ placed. placed: it was submitted. returned: submitting it failed, so nobody will
 for. doubted: its report is held back. told: the study took its report; one that an earlier loop submitted is unknown.
 """
 
-_NEXT = {(name, state): to for name, (froms, to) in TRANSITIONS.items() for state in froms}
-
 
 class Attempts:
     """The attempts of one loop, by (trial, attempt)."""
@@ -73,92 +70,42 @@ class Attempts:
     def __init__(self) -> None:
         self.waiting: list[Job] = []
         """Jobs without a slot, the oldest first."""
-        self._states: dict[JobKey, AttemptState] = {}
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def state(self, key: JobKey) -> AttemptState | None:
-        """None: it is not known here."""
-        return self._states.get(key)
+        self.states: dict[JobKey, AttemptState] = {}
 
     def under_way(self) -> list[JobKey]:
         """Attempts that were submitted and that nobody told the study of, in order."""
         skipped = (AttemptState.WAITING, AttemptState.ENDED)
-        return sorted(key for key, state in self._states.items() if state not in skipped)
+        return sorted(key for key, state in self.states.items() if state not in skipped)
+
+    def move(self, transition: str, keys: Iterable[JobKey]) -> None:
+        """Make a transition of :data:`TRANSITIONS`; this is done for every job of every study."""
+        states, (befores, after) = self.states, TRANSITIONS[transition]
+        for key in keys:
+            if states.get(key) not in befores:
+                raise AssertionError(f"attempt {key} is {states.get(key) or 'unknown'} and cannot be {transition}")
+            if after is None:
+                states.pop(key, None)
+            else:
+                states[key] = after
 
     def synchronize(self, wanted: Iterable[Job]) -> None:
         """Wait with those of the wanted jobs that nobody works on yet, and with no others."""
-        for job in self.waiting:
-            self._move(job.key, "dropped")
+        self.move("dropped", [job.key for job in self.waiting])
         self.waiting = []
-        self.granted([job for job in wanted if job.key not in self._states])
+        self.granted([job for job in wanted if job.key not in self.states])
 
     def granted(self, jobs: Sequence[Job]) -> None:
         """Wait with these jobs, too."""
         self.waiting += jobs
-        self._move_jobs(jobs, "granted")
+        self.move("granted", [(job.trial, job.attempt) for job in jobs])
 
-    def placed(self, jobs: Sequence[Job]) -> None:
-        """Note that these waiting jobs have their slots."""
-        self._move_jobs(jobs, "placed")
-        self._forget_waiting(len(jobs))
-
-    def withdrawn(self, keys: Iterable[JobKey]) -> list[JobKey]:
-        """Stop waiting with those of these jobs that wait; returns them."""
-        found = [key for key in keys if self._states.get(key) is AttemptState.WAITING]
-        for key in found:
-            self._move(key, "withdrawn")
-        self._forget_waiting(len(found))
-        return found
-
-    def cancelled(self, keys: Iterable[JobKey]) -> list[JobKey]:
-        """Note that the end of these was asked for; returns those of them that were submitted, in order."""
-        found = sorted(key for key in keys if self._states.get(key) in _PLACED)
-        for key in found:
-            self._move(key, "cancelled")
-        return found
-
-    def returned(self, key: JobKey) -> None:
-        """Forget a job that could not be submitted."""
-        self._move(key, "returned")
-
-    def doubted(self, key: JobKey) -> None:
-        """Hold its report back."""
-        self._move(key, "doubted")
-
-    def told(self, key: JobKey) -> None:
-        """Forget an attempt that the study was told of."""
-        if self._states.pop(key, None) not in TRANSITIONS["told"][0]:
-            raise AssertionError(f"attempt {key} waits and cannot be told")
-
-    def _move_jobs(self, jobs: Sequence[Job], transition: str) -> None:
-        """Make the transition of many jobs at once: this is done for every job of every study."""
-        states, ((before,), after) = self._states, TRANSITIONS[transition]
-        assert after is not None
-        for job in jobs:
-            key = job.trial, job.attempt
-            if states.get(key) is not before:
-                raise AssertionError(f"attempt {key} is {states.get(key) or 'unknown'} and cannot be {transition}")
-            states[key] = after
-
-    def _move(self, key: JobKey, transition: str) -> None:
-        state = self._states.get(key)
-        try:
-            to = _NEXT[transition, state]
-        except KeyError:
-            raise AssertionError(f"attempt {key} is {state or 'unknown'} and cannot be {transition}") from None
-        if to is None:
-            self._states.pop(key, None)
-        else:
-            self._states[key] = to
-
-    def _forget_waiting(self, count: int) -> None:
-        """Keep of the waiting jobs those that still wait, of which ``count`` do no longer."""
-        if count == len(self.waiting):
+    def left(self, transition: str, keys: Sequence[JobKey]) -> None:
+        """Make a transition of jobs that wait no longer then."""
+        self.move(transition, keys)
+        if len(keys) == len(self.waiting):
             self.waiting = []
-        elif count:
-            states = self._states
+        elif keys:
+            states = self.states
             self.waiting = [job for job in self.waiting if states.get((job.trial, job.attempt)) is AttemptState.WAITING]
 
 
@@ -173,19 +120,19 @@ log = logging.getLogger("hpo.loop")
 
 
 class Observer(Protocol):
-    """Watches a study: a terminal, artifacts, logs."""
+    """Watches a study: a terminal, artifacts, logs. A subclass has the methods that it needs."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         """The study took ``report`` and granted these jobs in turn."""
-        ...
+        return
 
     def on_tick(self) -> None:
         """Time passed."""
-        ...
+        return
 
     def close(self) -> None:
         """For whoever made the observer, once the loop has ended; the loop itself may run again."""
-        ...
+        return
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +169,7 @@ class Loop:
     ) -> None:
         self.study = study
         self._executor = executor
-        self._placer: Placer = Slots() if placer is None else placer
+        self._placer: Placer = Placer() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover
@@ -260,13 +207,15 @@ class Loop:
             if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
                 self._is_taken_over = True
-            self._synchronize()
+            self._notice_capacity()  # whatever happened to the executor since this loop last ran
+            self._attempts.synchronize(study.state.wanted())
+            self._act()
             reports = 0
             most = math.inf if max_reports is None else max_reports
             timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
                 goes_on = self._wait(self._wake_at(until) if timed else until)
-                count = self._tell_all(most - reports)
+                count = self._tell(most - reports)
                 reports += count
                 if count and not (self._polls and self._executor.now() >= self._next_poll):
                     continue
@@ -292,12 +241,6 @@ class Loop:
             self.study.train_further(*takeover.train)
         self._next_renewal = time.monotonic() + RENEW_SECONDS
 
-    def _synchronize(self) -> None:
-        """Make the executor do what the study wants, whatever happened to it since this loop last ran."""
-        self._notice_capacity()
-        self._attempts.synchronize(self.study.state.wanted())
-        self._act()
-
     # While it runs.
 
     def _wake_at(self, until: float) -> float:
@@ -321,38 +264,37 @@ class Loop:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
             self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
-    def _tell_all(self, most: float) -> int:
-        """Tell the reports that are here, but not past the time of the next poll; returns how many."""
-        count = 0
-        inbox = self._inbox
-        while inbox.reports and count < most:
-            if self._tell(inbox.reports.popleft()):
-                count += 1
-                if self._polls and self._executor.now() >= self._next_poll:
-                    break
-        return count
+    def _tell(self, most: float) -> int:
+        """Tell the study of the reports that are here, but not past the time of the next poll; returns how many.
 
-    def _tell(self, report: Report) -> bool:
-        """Tell the study of a report; returns whether it was told, and not held back."""
-        if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
-            self._notice_capacity()
-        key = report.trial, report.attempt
-        judged = self._placer.judge(report, waited=self._attempts.state(key) is AttemptState.DOUBTED)
-        if judged is None:
-            self._attempts.doubted(key)
-            self._doubts.append((self._executor.now(), report))
-            return False
-        granted = self.study.tell_report(judged)
-        self._attempts.told(key)
-        self._placer.release(key)
-        if self._checkpoints is not None:
-            self._checkpoints.remove_rest_of(judged)
-        if granted:
-            self._attempts.granted(granted)
-        self._act()
-        for observer in self._observers:
-            observer.on_report(judged, granted)
-        return True
+        A report that the placer doubts is held back, and does not count.
+        """
+        count = 0
+        reports, attempts = self._inbox.reports, self._attempts
+        while reports and count < most:
+            report = reports.popleft()
+            if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
+                self._notice_capacity()
+            key = report.trial, report.attempt
+            judged = self._placer.judge(report, waited=attempts.states.get(key) is AttemptState.DOUBTED)
+            if judged is None:
+                attempts.move("doubted", [key])
+                self._doubts.append((self._executor.now(), report))
+                continue
+            granted = self.study.tell_report(judged)
+            attempts.move("told", [key])
+            self._placer.release(key)
+            if self._checkpoints is not None:
+                self._checkpoints.remove_rest_of(judged)
+            if granted:
+                attempts.granted(granted)
+            self._act()
+            for observer in self._observers:
+                observer.on_report(judged, granted)
+            count += 1
+            if self._polls and self._executor.now() >= self._next_poll:
+                break
+        return count
 
     def _poll(self, *, look_for_work: bool) -> bool:
         """Check clock, capacity and lease.
@@ -366,7 +308,7 @@ class Loop:
         now = self._executor.now()
         self._next_poll = now + self._executor.poll_seconds
         while self._doubts and now >= self._doubts[0][0] + DOUBT_SECONDS:
-            self._inbox.put(self._doubts.pop(0)[1])
+            self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
         self._cancelled_for = None
         self._attempts.granted(self.study.tick())
@@ -397,7 +339,9 @@ class Loop:
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
         state, attempts = self.study.state, self._attempts
-        if len(attempts) != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
+        if len(attempts.states) != len(
+            state.running
+        ):  # trials were stopped while they train, or an observer had jobs granted
             attempts.synchronize(state.wanted())
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
             self._cancel(set(attempts.under_way()) - wanted)
@@ -414,44 +358,41 @@ class Loop:
 
     def _cancel(self, keys: Iterable[JobKey]) -> None:
         """Said again at every poll while an attempt is under way: it may have been on its way to its worker."""
-        keys = list(keys)
-        halted = self.study.state.halted
-        for trial, attempt in self._attempts.withdrawn(keys):
+        keys, states = list(keys), self._attempts.states
+        if waiting := [key for key in keys if states.get(key) is AttemptState.WAITING]:
+            self._attempts.left("withdrawn", waiting)
+            halted = self.study.state.halted
             why = "" if halted is None else halted.reason
-            self._inbox.put(Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why))
-        if begun := self._attempts.cancelled(keys):
+            self._inbox.reports += [
+                Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why)
+                for trial, attempt in waiting
+            ]
+        if begun := sorted(key for key in keys if states.get(key) in PLACED):
+            self._attempts.move("cancelled", begun)
             self._executor.cancel(begun)
 
     def _place(self) -> None:
-        """Place what can be placed; where jobs share devices, that decides for how many more the study may grant."""
+        """Place and submit what can be placed; where jobs share devices, the study may grant more for it."""
         attempts = self._attempts
         while attempts.waiting:
-            placed = self._placer.place(attempts.waiting, now=self.study.now())
-            for report in placed.refused:
-                attempts.withdrawn([(report.trial, report.attempt)])
-                self._inbox.put(report)
-            self._submit(placed.begun)
+            begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
+            attempts.left("withdrawn", [(report.trial, report.attempt) for report in refused])
+            self._inbox.reports += refused
+            attempts.left("placed", [(job.trial, job.attempt) for job, _ in begun])
+            for number, (job, slot) in enumerate(begun):
+                self._submitted += 1
+                try:
+                    self._executor.submit(job, slot, self._inbox.put)
+                except Exception:  # nobody will report it, and another run may start it
+                    for left, _ in begun[number:]:
+                        attempts.move("returned", [left.key])
+                        self._placer.release(left.key)
+                    raise
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
             attempts.granted(granted)
-
-    def _submit(self, placements: Sequence[Placement]) -> None:
-        self._attempts.placed([job for job, _ in placements])
-        on_report = self._on_report
-        for number, (job, slot) in enumerate(placements):
-            self._submitted += 1
-            try:
-                self._executor.submit(job, slot, on_report)
-            except Exception:  # nobody will report it, and another run may start it
-                for left, _ in placements[number:]:
-                    self._attempts.returned(left.key)
-                    self._placer.release(left.key)
-                raise
-
-    def _on_report(self, _: Job, report: Report) -> None:
-        self._inbox.put(report)
 
     # An end before the end.
 

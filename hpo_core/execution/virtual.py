@@ -12,12 +12,12 @@ import msgspec
 
 from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
-from hpo_core.spec import limits
 
 
 class Worker(msgspec.Struct, frozen=True):

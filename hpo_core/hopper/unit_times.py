@@ -186,7 +186,7 @@ class GangLimit:
     Args:
         times: estimates of unit times, which measure gangs.
         efficiency: a gang of g ranks is at least ``efficiency * g`` times as fast as one worker.
-        most: ranks that a unit may have at most; None: as many as there are workers.
+        most: ranks that a unit may have; None: as many as there are workers.
         gains: how many times as fast as one worker a gang is, by ranks.
 
     >>> limit = GangLimit(UnitTimes(), gains={2: 1.9, 4: 3.4, 8: 5.0})
@@ -204,15 +204,16 @@ class GangLimit:
     ) -> None:
         self._times = times
         self._wanted = efficiency * (1 - 1e-12)  # 0.7 * 3 is below 2.1 in floats
-        self._most = most
+        self.most = most
+        """Ranks that a unit may have at most; None: as many as there are workers."""
         self._sizes = None
         if gains:
             self._sizes = [1, *sorted(ranks for ranks, gain in gains.items() if gain >= self._wanted * ranks)]
 
     @property
     def measures(self) -> bool:
-        """Whether sizes are those that were measured to be worth it; else they were given."""
-        return self._sizes is None
+        """Whether sizes are those that were measured to be worth it; else they were given, or there are no gangs."""
+        return self._sizes is None and self.most != 1
 
     def ranks(self, configurations: int, workers: int) -> int:
         """Largest number of ranks for the next unit: an equal part of the workers where models are few, else 1."""
@@ -226,7 +227,7 @@ class GangLimit:
 
     def fitting(self, ranks: int) -> int:
         """The largest size that is worth its while and not above this."""
-        ranks = max(1, min(ranks, self._most or ranks))
+        ranks = max(1, min(ranks, self.most or ranks))
         if self._sizes is not None:
             return max(size for size in self._sizes if size <= ranks)
         return min(ranks, self._measured())

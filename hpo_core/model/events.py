@@ -14,8 +14,7 @@ import msgspec
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import TogetherField, VisitsField
-from hpo_core.model.stage import Further, Stage
-from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
+from hpo_core.model.trial import Checkpoint, Further, Metrics, Outcome, Params, Report, Stage
 
 FORMAT = 1
 
@@ -243,7 +242,7 @@ class JobCompleted(_JobFact, frozen=True):
 
     @property
     def infeasible(self) -> bool:
-        """Whether it violates a constraint (:mod:`hpo_core.model.feasibility`)."""
+        """Whether it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
         return self.total_violation > 0
 
     @property
@@ -339,7 +338,7 @@ class StudyExtended(_Fact, frozen=True):
 class TrialExtended(_Fact, frozen=True):
     """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
 
-    The stage of its jobs is :class:`~hpo_core.model.stage.Further`.
+    The stage of its jobs is :class:`~hpo_core.model.trial.Further`.
     """
 
     trial: int

@@ -24,45 +24,6 @@ class Placed(NamedTuple):
     """Reports of jobs that no device could hold, even if nothing else ran."""
 
 
-class Placer(Protocol):
-    """Knows what is free. It never waits or draws; it is told the time."""
-
-    def update(self, inventory: Inventory) -> Sequence[JobKey]:
-        """Take these devices as those that are there now. Jobs keep what they hold until they are released.
-
-        Returns:
-            Jobs to be cancelled: they run on a device that is gone, and nobody else would notice.
-        """
-        ...
-
-    def capacity(self) -> Inventory:
-        """What the study may grant jobs for now, as the journal records it."""
-        ...
-
-    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
-        """Give slots to some or all of ``jobs``, the oldest of which comes first.
-
-        Args:
-            now: seconds of the study's clock; None: not known.
-        """
-        ...
-
-    def release(self, job: JobKey) -> None:
-        """Free what a job held that ended; nothing happens where it holds nothing."""
-        ...
-
-    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
-        """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.
-
-        Args:
-            waited: whether it was held back already, or must not be.
-
-        Returns:
-            None: it is to be held back for a moment, for another attempt on its device may be to blame.
-        """
-        ...
-
-
 class UsageMeter(Protocol):
     """Measures attempts while they run, and limits them: the workers of a cluster whose devices jobs share."""
 
@@ -142,40 +103,37 @@ class Reservation:
             self.spare -= slots
 
 
-class Slots:
-    """One job on each slot: the oldest job gets the first free slot in the inventory's order.
+class Placer:
+    """Gives waiting jobs slots, and knows which are free. It never waits or draws; it is told the time.
 
-    A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them,
-    see :mod:`hpo_core.placement.placer`; one that needs more than there are makes nobody wait.
+    This one gives each job a slot, the oldest job the first free slot in the inventory's order.
+    :class:`~hpo_core.placement.shared_devices.SharedDevices` gives jobs parts of devices.
+
+    A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them
+    (:class:`Reservation`); one that needs more than there are makes nobody wait.
 
     A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
 
     Args:
-        seconds: how long a job is expected to take, or None where nobody knows; without it no younger job begins
+        seconds: expected duration of a job, or None where nobody knows; without it no younger job begins
             before one that waits for its slots.
 
-    >>> slots = Slots()
-    >>> _ = slots.update(Inventory.of(2, "gpu-0"))
-    >>> [slot.number for slot in slots.free(3)]
-    [0, 1]
-    >>> slots.take((7, 0), slots.free(1)[0])
-    >>> [slot.number for slot in slots.free(3)]
-    [1]
-    >>> slots.release((7, 0))
-    >>> len(slots.free(3))
-    2
-    >>> from hpo_core.model.stage import Rung
+    >>> placer = Placer()
+    >>> _ = placer.update(Inventory.of(2, "gpu-0"))
+    >>> from hpo_core.model.trial import Rung
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
-    >>> [(job.trial, slot.number) for job, slot in slots.place(jobs).begun]
+    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs).begun]
     [(4, 0), (5, 1)]
+    >>> placer.release((4, 0))
+    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs[2:]).begun]
+    [(6, 0)]
     """
 
     def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:
         self.inventory = EMPTY
         self._seconds = seconds
-        self._ends: dict[JobKey, float] = {}
-        """When the jobs that hold slots are expected to end, where that is known."""
-        self._held: dict[JobKey, Slot] = {}
+        self._held: dict[JobKey, tuple[Slot, Job, float]] = {}
+        """By job: the slot that it holds, the job, and when it began."""
         self._free: list[Slot] = []
         """A heap of slots that are there."""
         self._places: dict[str, int] = {}
@@ -185,34 +143,43 @@ class Slots:
 
     def __len__(self) -> int:
         """Slots that jobs hold."""
-        return sum(len(slot.others) + 1 for slot in self._held.values())
+        return sum(len(slot.ranks) for slot, _, _ in self._held.values())
 
     def update(self, inventory: Inventory) -> Sequence[JobKey]:
-        """Names tell devices apart; jobs on a device that is gone are reported by the executor."""
-        if inventory == self.inventory:
-            return ()
-        self.inventory = inventory
-        self._places = {device.name: place for place, device in enumerate(inventory.devices)}
-        self._sizes = {device.name: device.slots for device in inventory.devices}
-        held = {(slot.name, slot.number) for held in self._held.values() for slot in held.ranks}
-        self._free = [
-            Slot(place, number, device.name)
-            for place, device in enumerate(inventory.devices)
-            for number in range(device.slots)
-            if (device.name, number) not in held
-        ]  # in order, so it is a heap
+        """Take these devices as those that are there now; names tell devices apart.
+
+        Returns:
+            Jobs to be cancelled: they run on a device that is gone, and the executor does not report them.
+        """
+        if inventory != self.inventory:
+            self.inventory = inventory
+            self._places = {device.name: place for place, device in enumerate(inventory.devices)}
+            self._sizes = {device.name: device.slots for device in inventory.devices}
+            held = {(rank.name, rank.number) for slot, _, _ in self._held.values() for rank in slot.ranks}
+            self._free = [
+                Slot(place, number, device.name)
+                for place, device in enumerate(inventory.devices)
+                for number in range(device.slots)
+                if (device.name, number) not in held
+            ]  # in order, so it is a heap
         return ()
 
     def capacity(self) -> Inventory:
+        """What the study may grant jobs for now, as the journal records it."""
         return self.inventory
 
     def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
+        """Give slots to some or all of ``jobs``, the oldest of which comes first.
+
+        Args:
+            now: seconds of the study's clock; None: not known.
+        """
+        now = 0.0 if now is None else now
         if any(job.demand.slots > 1 for job in jobs):
-            return Placed(self._place_gangs(jobs, 0.0 if now is None else now))
-        placements = list(zip(jobs, self.free(len(jobs)), strict=False))
+            return Placed(self._place_gangs(jobs, now))
+        placements = [(job, heapq.heappop(self._free)) for job in jobs[: len(self._free)]]
         for job, slot in placements:
-            self.take((job.trial, job.attempt), slot)
-            self._expect(job, now)
+            self._held[job.trial, job.attempt] = slot, job, now
         return Placed(placements)
 
     def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
@@ -220,61 +187,50 @@ class Slots:
         present = self.inventory.slots
         reserved: Reservation | None = None
         for job in jobs:
-            slots, end = job.demand.slots, now + self._duration(job)
+            slots, end = job.demand.slots, self._end(job, now)
             if slots > present:
                 continue  # it waits for devices to join, whatever the others do
             if slots > len(self._free):
-                reserved = reserved or self._reservation(slots, now)
+                if reserved is None:
+                    ends = [
+                        (
+                            self._end(held, began),
+                            sum(rank.number < self._sizes.get(rank.name, 0) for rank in slot.ranks),
+                        )
+                        for slot, held, began in self._held.values()
+                    ]
+                    reserved = Reservation(slots, free=len(self._free), ends=ends, now=now)
             elif reserved is None or reserved.admits(slots, end=end):
-                slot = self._free[0] if slots == 1 else gang_slots(sorted(self._free), slots)
-                self.take(job.key, slot)
-                self._expect(job, now)
+                if slots == 1:
+                    slot = heapq.heappop(self._free)
+                else:
+                    slot = gang_slots(sorted(self._free), slots)
+                    self._free = sorted({*self._free}.difference(slot.ranks))
+                self._held[job.key] = slot, job, now
                 placements.append((job, slot))
                 if reserved is not None:
                     reserved.admit(slots, end=end)
         return placements
 
-    def _reservation(self, slots: int, now: float) -> Reservation:
-        ends = []
-        for key, held in self._held.items():
-            returning = sum(slot.number < self._sizes.get(slot.name, 0) for slot in held.ranks)
-            ends.append((self._ends.get(key, math.inf), returning))
-        return Reservation(slots, free=len(self._free), ends=ends, now=now)
-
-    def _expect(self, job: Job, now: float | None) -> None:
-        if self._seconds is not None and now is not None:
-            self._ends[job.key] = now + self._duration(job)
-
-    def _duration(self, job: Job) -> float:
+    def _end(self, job: Job, began: float) -> float:
+        """Expected end of a job; infinite where nobody knows."""
         seconds = None if self._seconds is None else self._seconds(job)
-        return math.inf if seconds is None else seconds
+        return math.inf if seconds is None else began + seconds
 
-    def judge(self, report: Report, *, waited: bool = True) -> Report:
+    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
+        """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.
+
+        Args:
+            waited: whether it was held back already, or must not be.
+
+        Returns:
+            None: it is to be held back for a moment, for another attempt on its device may be to blame.
+        """
         return report
 
-    def free(self, most: int) -> list[Slot]:
-        """At most ``most`` free slots, the first ones in order. They stay free until taken."""
-        if most == 1:
-            return self._free[:1]
-        found = [heapq.heappop(self._free) for _ in range(min(most, len(self._free)))]
-        for slot in found:
-            heapq.heappush(self._free, slot)
-        return found
-
-    def take(self, job: JobKey, slot: Slot) -> None:
-        """``job`` holds ``slot``, which :meth:`free` gave first, and those of its other ranks."""
-        if self._free and self._free[0] == slot:
-            heapq.heappop(self._free)
-        else:
-            taken = set(slot.ranks)
-            self._free = [one for one in self._free if one not in taken]
-            heapq.heapify(self._free)
-        self._held[job] = slot
-
     def release(self, job: JobKey) -> None:
-        """The job ended; nothing happens where it holds no slot."""
-        held = self._held.pop(job, None)
-        self._ends.pop(job, None)
-        for slot in held.ranks if held is not None else ():
-            if slot.number < self._sizes.get(slot.name, 0):
-                heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))
+        """Free what a job held that ended; nothing happens where it holds nothing."""
+        if (held := self._held.pop(job, None)) is not None:
+            for slot in held[0].ranks:
+                if slot.number < self._sizes.get(slot.name, 0):
+                    heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))

@@ -26,7 +26,7 @@ from hpo_core.pool.arbiter import Pool, Position
 from hpo_core.pool.division import JUST_BEGUN
 from hpo_core.pool.store import PoolRow, Pools, RowChange
 from hpo_core.spec import StudySpec
-from hpo_core.spec.clusters import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 
 EXCHANGE_SECONDS = 1.0
 """Seconds between two looks at the pool while other studies are in it."""

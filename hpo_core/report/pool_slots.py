@@ -13,7 +13,6 @@ import numpy as np
 from hpo_core.report.hop_lanes import units_of
 from hpo_core.report.series import Series
 from hpo_core.report.style import BEST, BLUE, RUNNING, Figure, Point, axis, layout, text, time_axis, trace
-from hpo_core.report.timelines import device_of
 
 BINS = 1_500
 """Times of which means are drawn where there are more changes."""
@@ -34,15 +33,14 @@ class Busy(NamedTuple):
 
 def pool_slots(series: Series) -> Figure | None:
     """Slots held and used over time; None where the study shared nothing, or had no job."""
-    spec = series.study.spec
-    if not spec.shares or not series.spans or series.wall <= 0:
+    spec, unit = series.study.spec, series.study.spec.room_word
+    if not spec.pool_name or not series.spans or series.wall <= 0:
         return None
-    if spec.hops:
-        unit, busy = "worker", [Busy(one.started, one.ended, one.worker) for one in units_of(series)]
-    elif spec.packs:
-        unit, busy = "device", [Busy(one.start, one.end, name) for one in series.spans if (name := device_of(one))]
-    else:
-        unit, busy = "slot", [Busy(span.start, span.end, "", span.slots) for span in series.spans]
+    busy = {
+        "worker": lambda: [Busy(one.started, one.ended, one.worker) for one in units_of(series)],
+        "device": lambda: [Busy(one.start, one.end, one.device) for one in series.spans if one.device],
+        "slot": lambda: [Busy(one.start, one.end, "", one.slots) for one in series.spans],
+    }[unit]()
     used = in_use(busy)
     held: Steps | None = None
     if unit == "slot":

@@ -17,11 +17,12 @@ from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.report.curves import thinned_curve
-from hpo_core.report.series import Series, Span
+from hpo_core.report.series import Series
 from hpo_core.report.style import rounded, scale, text
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
+from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed, number
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
@@ -108,7 +109,7 @@ def _cells(series: Series, trial: TrialRecord, spans: Sequence[Span], *, measure
         found["repeats"] = None if repeats is None else ", ".join(number(value, 5) for value in repeats.values)
     last = trial.all_results[-1].metrics if trial.all_results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(span.end - span.start for span in spans), 1)
+    seconds = round(math.fsum(span.seconds for span in spans), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
     if measured:  # the largest memory, the others of the latest attempt
         usages = [span.usage for span in spans if span.usage is not None]
@@ -165,9 +166,9 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     return [
         [
             epoch.epoch,
-            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
+            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([f"{name} on {worker}" for [(name, worker, _)] in epoch.evaluated], VISITS_NAMED),
             duration(epoch.seconds),
         ]
         for epoch in epochs[-EPOCHS:]
@@ -177,8 +178,7 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
 def _attempt(series: Series, span: Span) -> list[Any]:
     outcome = "running" if span.outcome is None else span.outcome.value
     used = usage_words(span.usage, hops=series.study.spec.hops)
-    took = duration(span.end - span.start)
-    return [span.attempt, series.levels[span.level], outcome, duration(span.start), took, span.worker, used]
+    return [span.attempt, span.target, outcome, duration(span.start), duration(span.seconds), span.worker, used]
 
 
 def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from hpo_core.model.events import Event, JobCompleted
-from hpo_core.model.feasibility import Infeasible, Rankable
+from hpo_core.model.judged_results import Infeasible, Rankable
 from hpo_core.model.trial import Params
 
 Loss = float | tuple[float, ...] | Infeasible | None

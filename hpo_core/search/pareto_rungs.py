@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.feasibility import Infeasible
+from hpo_core.model.judged_results import Infeasible
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -24,7 +25,7 @@ class ParetoRung:
     """Results at one resource level, ranked by several objectives.
 
     Ranking: the non-dominated results (front 0) before those that only front 0 dominates (front 1), and so on;
-    infeasible results after them, by :mod:`~hpo_core.model.feasibility`, each as a front of its own; trials without
+    infeasible results after them, by :mod:`~hpo_core.model.judged_results`, each as a front of its own; trials without
     finite losses last, by number. Within a front the losses are mapped to [0, 1] per objective,
     over that front, and the order is greedy: first the smallest loss in the first objective, then always the
     trial farthest (Euclidean) from those before it; the lower number between equals. Trials promoted already
@@ -66,7 +67,7 @@ class ParetoRung:
         self._known = True  # whether _candidate still holds
         self._candidate: int | None = None
 
-    def add(self, trial: int, losses: tuple[float, ...] | Infeasible | None) -> None:
+    def add(self, trial: int, losses: Any) -> None:
         """Register a result; None (not finite, or abandoned) ranks last and is never promoted."""
         self.size += 1
         self._known = False
@@ -137,21 +138,6 @@ class ParetoRung:
             left -= len(front.trials)
         return found
 
-    def margin(self) -> float:
-        """How far the :meth:`candidate` is from being dominated by a result outside the top ``floor(n / eta)``.
-
-        The additive epsilon indicator (Zitzler et al. 2003): the smallest amount such that some result, better by
-        it in every objective, would be nowhere worse. Infinite where there is no candidate or no such result.
-        """
-        candidate = self.candidate()
-        ranked = self.ranking()
-        outside = ranked[int(self.size // self.reduction_factor) : self.size - len(self._last)]
-        if candidate is None or not outside:
-            return math.inf
-        with np.errstate(over="ignore"):
-            worse = np.array([self.losses_of(trial) for trial in outside]) - np.array(self.losses_of(candidate))
-        return float(worse.max(axis=1).min())
-
     def promote(self, trial: int) -> None:
         """Note that a trial left for the next rung."""
         self._promoted.add(trial)
@@ -181,14 +167,6 @@ class ParetoRung:
                 return before + len(front.order(until=trial))
             before += len(front.trials)
         return before + self._last.index(trial) + 1
-
-    def losses_of(self, trial: int) -> tuple[float, ...]:
-        """The losses of a trial that has them."""
-        for front in self._fronts:
-            i = front.index(trial)
-            if i is not None:
-                return tuple(front.losses[i].tolist())
-        raise KeyError(trial)
 
     def check(self) -> None:
         """Assert that fronts and candidate agree with their definition; O(n**2)."""

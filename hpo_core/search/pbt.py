@@ -37,8 +37,7 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.limit_checks import at_most
-from hpo_core.model.short_text import meant_or_known
+from hpo_core.model.short_text import at_most, meant_or_known
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod

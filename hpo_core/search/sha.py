@@ -24,7 +24,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.model.limit_checks import at_most
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, make_rung

@@ -12,7 +12,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import is_cpu
-from hpo_core.model.devices.stated_demand import UNITS, deciding_parameters
+from hpo_core.model.devices.stated_demand import UNITS
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.placement.estimates import Estimates
@@ -20,7 +20,7 @@ from hpo_core.placement.policies import POLICIES
 from hpo_core.replay.audit import damage_named
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster
-from hpo_core.spec import PackingSpec, StudySpec
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 
 PER_NODE = 8
@@ -173,7 +173,7 @@ class SharedDevicesQuestion:
         Raises:
             SpecError: the device list is wrong.
         """
-        packing = spec.packing or PackingSpec()
+        packing = spec.packing_settings
         devices = parse_devices(self.devices, most=packing.most)
         names = [ONE_PER_DEVICE if name == ONE else name for name in dict.fromkeys(self.policies or DEFAULT)]
         return [SharedCluster(devices, name, packing, known, measured_durations) for name in names]
@@ -202,7 +202,7 @@ class SharedDevicesQuestion:
     def _of_study(self, spec: StudySpec, journal: Journal, name: str) -> KnownJobs:
         with damage_named(journal, name):
             study = Study.open(name, journal, reading=True)
-        kept = Estimates(objective="", code="", study=name, by=_deciding(spec))
+        kept = Estimates(objective="", code="", study=name, by=spec.deciding)
         learn_from_journal(study, kept, gpu=self._first_gpu())
         found = tuple(kept.new_measurements())
         return KnownJobs(found, f"{len(found):,} attempts of {name!r} that were measured")
@@ -219,10 +219,6 @@ class SharedDevicesQuestion:
         capacities = [device.capacity for device in parse_devices(self.devices)]
         names = [one.architecture for one in capacities if isinstance(one, Capacity)]
         return next((name for name in names if not is_cpu(name)), "")
-
-
-def _deciding(spec: StudySpec) -> tuple[str, ...]:
-    return deciding_parameters(spec.search_space(), spec.constants, spec.packing.by if spec.packing else None)
 
 
 def source_of(cluster: SharedCluster) -> str:

@@ -9,12 +9,11 @@ from typing import Any
 
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
-from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, Worker
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import limits
 from hpo_core.study import Study
 
 RULES = (
@@ -91,10 +90,8 @@ class HoppingSimulation(Simulation):
     ) -> None:
         data = study.spec.data
         assert data is not None
-        self.study = study
-        self.clock = clock
         files = [*data.files, *data.validation_files]
-        self.executor = VirtualUnits(
+        units = VirtualUnits(
             clock,
             workers=workers,
             objectives=[metric.name for metric in study.spec.objectives],
@@ -103,4 +100,4 @@ class HoppingSimulation(Simulation):
             holdings=placed.holdings([file.name for file in files], len(workers)),
             **more,
         )
-        self._loop = Loop(study, HoppingExecutor(self.executor, study.spec, None))
+        self._drive(study, units, HoppingExecutor(units, study.spec, None))

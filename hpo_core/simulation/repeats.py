@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import msgspec
+
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker, mean_claims
 from hpo_core.journal.memory import UnkeptJournal
+from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
-from hpo_core.spec import StudySpec, limits
+from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread, quantile
@@ -266,26 +269,20 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     place = world(spec, repeat)
     faults = scenario.faults
     if faults.drops or faults.stragglers:
-        faults = Faults(
-            stragglers=faults.stragglers,
-            drops=faults.drops,
-            drop=faults.drop,
-            seed=spec.seed,
-            time_unit=place.workload.time_unit,
-        )
+        faults = msgspec.structs.replace(faults, seed=spec.seed, time_unit=place.workload.time_unit)
     clock = VirtualClock()
     figures = RunFigures(scenario.max_resource, highest_rung=spec.best_of == "highest_rung")
     study = Study.create(spec, UnkeptJournal(figures.take), sampler=place.sampler, clock=clock)
-    executor = _simulation(scenario, study, clock, place, faults)
+    simulation = _simulation(scenario, study, clock, place, faults)
     most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
-    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
-    run = _summary(scenario, study, executor, figures, guessed=place.workload.guessed)
+    simulation.run(max_reports=min(most, limits.SIMULATED_JOBS))
+    run = _summary(scenario, simulation, figures, guessed=place.workload.guessed)
     if scenario.placed is not None:
         alone = spec.training.model_copy(update={"gang": 1})
         changes = {"data": None, "seed": scenario.spec.seed, "training": alone}
         whole = replace(scenario, placed=None, spec=spec.model_copy(update=changes))
         return replace(run, replicated=play(whole, world, repeat).seconds)
-    return _with_claims(run, executor, keep=repeat == 0) if isinstance(executor, SharedSimulation) else run
+    return _with_claims(run, simulation, keep=repeat == 0) if isinstance(simulation, SharedSimulation) else run
 
 
 def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
@@ -308,9 +305,9 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 
 
-def _with_claims(run: PlayedRun, executor: SharedSimulation, *, keep: bool) -> PlayedRun:
+def _with_claims(run: PlayedRun, simulation: SharedSimulation, *, keep: bool) -> PlayedRun:
     """What its devices were used for; by device only of the run whose picture is drawn."""
-    devices = executor.devices
+    devices = simulation.devices
     claims = [mean_claims(history, run.seconds, LOAD_BINS) for history in devices.history]
     occupancy = devices.occupancy  # it counts until now
     return replace(
@@ -322,13 +319,13 @@ def _with_claims(run: PlayedRun, executor: SharedSimulation, *, keep: bool) -> P
     )
 
 
-def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: RunFigures, *, guessed: int) -> PlayedRun:
+def _summary(scenario: Scenario, simulation: Simulation, figures: RunFigures, *, guessed: int) -> PlayedRun:
+    study, executor, end = simulation.study, simulation.executor, simulation.clock.now
     state = study.state
-    end = executor.clock.now
     best = state.incumbent
     return PlayedRun(
         seed=study.spec.seed,
-        ended=_ending(study, executor),
+        ended=_ending(study),
         seconds=end,
         steps=tuple(figures.steps),
         first_full=figures.first_full,
@@ -348,7 +345,7 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: Ru
     )
 
 
-def _ending(study: Study, executor: Simulation) -> str:
+def _ending(study: Study) -> str:
     state = study.state
     if state.halted is not None:
         return state.halted.reason

@@ -7,17 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_core.execution.loop import Loop
+import msgspec
+
+from hpo_core.execution.executor import Executor
+from hpo_core.execution.loop import Loop, Observer
 from hpo_core.execution.packed_placing import PlacementWriter
-from hpo_core.execution.virtual import NO_FAULTS, Faults, Load, VirtualClock, VirtualDevices, VirtualExecutor, Worker
-from hpo_core.model.devices.inventory import Capacity, Device, Slot
-from hpo_core.model.trial import Job, Metrics, Outcome, Point
-from hpo_core.placement import Slots
+from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices, VirtualExecutor, Worker
+from hpo_core.model.devices.inventory import Device, Slot
+from hpo_core.model.trial import Job, Metrics, Outcome
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.room import SharedDevice
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import PackingSpec, StudySpec, is_pure
+from hpo_core.spec import PackingSpec, StudySpec
+from hpo_core.spec.assembly import is_pure
 from hpo_core.study import Study
 
 
@@ -31,9 +35,8 @@ class Simulation:
         train: what training a job gives: metrics at its target, or an outcome other than completed.
         seconds: virtual duration of a job on a worker of speed 1.
         speedup: how many times as fast a gang trains as one worker; default: as many times as it has ranks.
-        curve: metrics on the way to the target, for methods that read curves (``study.method.reads_curves``).
-        checkpoints: whether results carry a (made up) checkpoint, so that later jobs resume.
-        faults: stragglers and drops.
+        more: as of the virtual executor: ``curve`` (for methods that read curves, ``study.method.reads_curves``),
+            ``checkpoints`` (whether results carry a made up one, so that later jobs resume), ``faults``.
     """
 
     def __init__(
@@ -45,29 +48,30 @@ class Simulation:
         train: Callable[[Job], Metrics | Outcome],
         seconds: Callable[[Job], float],
         speedup: Callable[[Job], float] | None = None,
-        curve: Callable[[Job], Sequence[Point]] | None = None,
-        checkpoints: bool = True,
-        faults: Faults = NO_FAULTS,
+        **more: Any,
     ) -> None:
-        self.study = study
-        self.clock = clock
-        self.executor = VirtualExecutor(
-            clock,
-            workers=workers,
-            train=train,
-            seconds=seconds,
-            speedup=speedup,
-            objectives=[metric.name for metric in study.spec.objectives],
-            curve=curve,
-            checkpoints=checkpoints,
-            faults=faults,
+        executor = VirtualExecutor(
+            clock, workers=workers, train=train, seconds=seconds, speedup=speedup, **_metrics(study), **more
         )
 
         def expected(job: Job) -> float:
             return seconds(job) / (job.demand.slots if speedup is None else speedup(job))
 
-        gangs = study.spec.gangs
-        self._loop = Loop(study, self.executor, placer=Slots(expected) if gangs else None)
+        self._drive(study, executor, executor, Placer(expected))
+
+    def _drive(
+        self,
+        study: Study,
+        virtual: VirtualExecutor,
+        executor: Executor,
+        placer: Placer | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.study = study
+        self.clock = virtual.clock
+        self.executor = virtual
+        """Counts the seconds of its workers: offered, busy, lost."""
+        self._loop = Loop(study, executor, placer=placer, observers=observers)
 
     def run(self, until: float = math.inf, max_reports: int | None = None) -> None:
         """Go on until the study has nothing to run, the clock says ``until``, or so many reports came.
@@ -76,25 +80,9 @@ class Simulation:
         """
         self._loop.run(until=until, max_reports=max_reports)
 
-    @property
-    def offered_seconds(self) -> float:
-        """Time in which workers were there, until now."""
-        return self.executor.offered_seconds
 
-    @property
-    def busy_seconds(self) -> float:
-        """Time in which workers ran attempts, good or bad."""
-        return self.executor.busy_seconds
-
-    @property
-    def lost_seconds(self) -> float:
-        """Part of it that ended without a result."""
-        return self.executor.lost_seconds
-
-    @property
-    def utilization(self) -> float:
-        """Share of the workers' time so far in which they ran something."""
-        return self.executor.utilization
+def _metrics(study: Study) -> dict[str, Any]:
+    return {"objectives": [metric.name for metric in study.spec.objectives]}
 
 
 ONE_PER_DEVICE = "one job per device"
@@ -149,7 +137,7 @@ class SharedSimulation(Simulation):
         train: what training a job gives.
         seconds: virtual duration of a job by the workload: alone, on the architecture where most was measured.
         time_unit: seconds of a unit of training, roughly.
-        more: ``curve``, ``checkpoints``, ``faults``, as of :class:`~hpo_core.simulation.simulation.Simulation`.
+        more: as of :class:`~hpo_core.simulation.simulation.Simulation`.
     """
 
     def __init__(
@@ -162,79 +150,46 @@ class SharedSimulation(Simulation):
         train: Callable[[Job], Metrics | Outcome],
         seconds: Callable[[Job], float],
         time_unit: float,
-        curve: Callable[[Job], Sequence[Point]] | None = None,
-        checkpoints: bool = True,
-        faults: Faults = NO_FAULTS,
+        **more: Any,
     ) -> None:
-        self.study = study
-        self.clock = clock
-        self.devices = VirtualDevices(
-            clock,
-            devices=cluster.devices,
-            load=_Loads(study.spec, cluster, needs, seconds),
-            train=train,
-            poll_seconds=max(LEAST_POLL, time_unit, cluster.known.unit_seconds),
-            objectives=[metric.name for metric in study.spec.objectives],
-            curve=curve,
-            checkpoints=checkpoints,
-            faults=faults,
-        )
-        self.executor = self.devices
-        settings = cluster.settings()
-        spec = study.spec
-        placer = SharedDevices(
+        spec, settings = study.spec, cluster.settings()
+        self._needs = needs
+        self._cluster = cluster
+        self._seconds = seconds
+        self._placer = SharedDevices(
             settings,
             POLICIES[settings.policy](),
             needs,
             constants=spec.constants,
             free_choice=spec.search.outline().independent and is_pure(spec),
         )
-        self._loop = Loop(study, self.devices, placer=placer, observers=[PlacementWriter(study, placer)])
-
-
-class _Loads:
-    """What a job is to the device that it is placed on."""
-
-    def __init__(
-        self, spec: StudySpec, cluster: SharedCluster, needs: SimulatedNeeds, seconds: Callable[[Job], float]
-    ) -> None:
-        self._constants = dict(spec.constants)
-        self._needs = needs
-        self._seconds = seconds
-        self._measured = cluster.measured_durations
-        self._capacities = {
-            device.name: device.capacity for device in cluster.devices if isinstance(device.capacity, Capacity)
-        }
-        nodes = [capacity.node for capacity in self._capacities.values()]
-        self._beside = {name: nodes.count(capacity.node) for name, capacity in self._capacities.items()}
-        self._reference = cluster.known.architecture or next(iter(self._capacities.values())).architecture
-
-    def __call__(self, job: Job, slot: Slot) -> Load:
-        capacity = self._capacities[slot.name]
-        begun = job.checkpoint.resource if job.checkpoint is not None else 0
-        device = SharedDevice(
-            name=slot.name, node=capacity.node, architecture=capacity.architecture, memory=capacity.memory
+        self.devices = VirtualDevices(
+            clock,
+            devices=cluster.devices,
+            load=self._load,
+            train=train,
+            poll_seconds=max(LEAST_POLL, time_unit, cluster.known.unit_seconds),
+            **_metrics(study),
+            **more,
         )
-        params = {**self._constants, **job.params}
-        need = self._needs.of(
-            params,
-            units=job.target - begun,
-            device=device,
-            node_cores=capacity.cores,
-            devices_on_node=self._beside[slot.name],
-        ).need
-        return Load(self._alone(job, params, device), need.compute)
+        self._drive(study, self.devices, self.devices, self._placer, [PlacementWriter(study, self._placer)])
 
-    def _alone(self, job: Job, params: dict[str, Any], device: SharedDevice) -> float:
+    def _load(self, job: Job, slot: Slot) -> Load:
+        """What a job is to the device that it is placed on."""
+        room = self._placer.room
+        device = room.whole[slot.name]
+        return Load(self._alone(job, device), room.estimate(job, device).need.compute)
+
+    def _alone(self, job: Job, device: SharedDevice) -> float:
         """Seconds on this device, nothing beside it."""
-        seconds = self._seconds(job)
+        seconds, params = self._seconds(job), self._placer.room.parameters(job)
         here = self._needs.duration(params, device)
         if here is None:
             return seconds
-        if self._measured:
+        if self._cluster.measured_durations:
             return here[0] + here[1] * seconds  # the workload counts a unit as one second
-        if device.architecture == self._reference:
+        reference = self._cluster.known.architecture or self._placer.room.everything.devices[0].architecture
+        if device.architecture == reference:
             return seconds
-        there = SharedDevice(name="", node="", architecture=self._reference, memory=device.memory)
-        reference = self._needs.duration(params, there)
-        return seconds if reference is None else seconds * here[1] / reference[1]
+        there = self._needs.duration(params, msgspec.structs.replace(device, architecture=reference))
+        return seconds if there is None else seconds * here[1] / there[1]

@@ -43,8 +43,7 @@ def split_change(text: str) -> tuple[tuple[str, ...], Any]:
 def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """A study's plain data with changes; the given data stays as it is.
 
-    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others. Brackets that
-    followed from a preset follow from the changed one, or from the changed rungs.
+    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others.
 
     Raises:
         SpecError: a change is not of the form KEY=VALUE, or leads into something that is no mapping.
@@ -58,17 +57,7 @@ def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
             data = data | {"search": kept | {"method": value}}
         else:
             data = _replaced(data, keys, value)
-    return _without_derived(data, {keys for keys, _ in split})
-
-
-def _without_derived(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -> dict[str, Any]:
-    """Without settings of the search that followed from settings that changed."""
-    search = data.get("search")
-    known = settings_class(search.get("method")) if isinstance(search, dict) else None
-    if search is None or known is None:
-        return data
-    names = {keys[1] for keys in changed_keys if len(keys) == 2 and keys[0] == "search"}
-    return data | {"search": known.without_derived(search, names)}
+    return data
 
 
 def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:

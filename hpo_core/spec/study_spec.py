@@ -6,24 +6,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
+from hpo_core.model.judged_results import seed_of_repeat
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
-from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
-from hpo_core.samplers.registry import check_listed, check_objectives, check_population
+from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.search.registry import Search
-from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
+    Cluster,
     JournalSpec,
+    LocalClusterSpec,
     PrefectSpec,
     SamplerSpec,
     ScalingSpec,
@@ -33,8 +35,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_constraints, check_plain, check_sizes
-from hpo_core.spec.validation_errors import explain
+from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
 class StudySpec(Part):
@@ -166,8 +167,8 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
-        if new and not outline.own_configurations:
-            check_listed(self.sampler.name, self.sampler.arguments, space)
+        if new and not outline.own_configurations and self.sampler.name in EXHAUSTIVE:
+            listed(self.sampler.name, self.sampler.arguments, space)
         if new:
             check_given(self, space)
         return self
@@ -203,6 +204,18 @@ class StudySpec(Part):
         return self.training.gang == "auto"
 
     @property
+    def job_slots(self) -> int | None:
+        """Slots of a job; None: the study decides for each. Where models hop it is 1: units have ranks, not jobs."""
+        if self.hops:
+            return 1
+        return None if self.training.gang == "auto" else self.training.gang
+
+    @property
+    def most_ranks(self) -> int | None:
+        """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
+        return self.scaling.most if self.grows else 1
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1
@@ -211,6 +224,11 @@ class StudySpec(Part):
     def slot_word(self) -> str:
         """What studies of a pool share: slots or whole devices."""
         return "device" if self.packs else "slot"
+
+    @property
+    def room_word(self) -> str:
+        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        return "worker" if self.hops else self.slot_word
 
     @property
     def unit_word(self) -> str:
@@ -259,6 +277,16 @@ class StudySpec(Part):
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space, self.forbidden)
+
+    @property
+    def packing_settings(self) -> PackingSpec:
+        """Settings for jobs that share devices; the defaults where each job has a slot of its own."""
+        return self.packing or PackingSpec()
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of the parameters and constants that tell jobs with different needs apart."""
+        return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
     @property
     def first_configurations(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
 from hpo_core.model.space import NumberParameter
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord

@@ -189,3 +189,9 @@ def optuna_links(home: Home, spec: StudySpec) -> dict[str, str]:
     except SpecError:
         return {}
     return {} if url is None else {"Optuna": dashboard_command(url)}
+
+
+def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
+    """Links to the study's copies in MLflow and Optuna, as far as it has them."""
+    run = read_place(home.study_folder(spec.study))
+    return ({} if run is None else {"MLflow": run.url}) | optuna_links(home, spec)

@@ -24,7 +24,7 @@ from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
-from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, seed_of_repeat
+from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle

@@ -15,8 +15,7 @@ import numpy as np
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Params, Rung
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest

@@ -44,7 +44,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
     repeats: int = 1
-    """Seed repeats that the job trains (:mod:`hpo_core.model.seed_repeats`)."""
+    """Seed repeats that the job trains (:mod:`hpo_core.model.judged_results`)."""
     repeat: int | None = None
     """Number of the repeat that this request is for, with its own ``seed``; None: all, or a study without repeats."""
     parts: tuple[Checkpoint, ...] = ()

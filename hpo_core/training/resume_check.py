@@ -20,8 +20,7 @@ import numpy as np
 
 from hpo_core.checkpoints import files
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.model.trial import Metrics, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import is_torch

@@ -1,39 +1,64 @@
-"""Devices that jobs share: jobs at once, memory and compute over time, also in words."""
+"""Attempts of a study, and the devices that they share: jobs at once, memory and compute over time, also in words."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Usage, is_cpu
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
+from hpo_core.model.trial import RESULTS, Outcome
+from hpo_core.spec import PackingSpec
 from hpo_core.state import StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import listed, plural
-from hpo_core.views.trial_story import usage_of
-
-_WHOLE = 1000
-"""Permille of a device's compute."""
 
 
-class DeviceJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt on a shared device."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One attempt on one worker."""
 
-    device: str
-    architecture: str
-    begin: float
+    trial: int
+    attempt: int
+    target: int
+    """Resource it aims at."""
+    start: float
+    """Seconds, as is ``end``; of one that runs, ``end`` is now."""
     end: float
-    compute: int
-    """Permille of the device that it was given."""
-    claimed: int
-    """Bytes that it was given."""
-    used: int
-    """Peak of what it used of the same memory, in bytes; 0: not measured."""
-    failed: bool = False
-    running: bool = False
+    worker: str = ""
+    outcome: Outcome | None = None
+    """Way it ended; None while it runs."""
+    origin: int = 0
+    """Resource it started from (0: from nothing)."""
+    value: float | None = None
+    """The metric it reached, None where there is none or it is not finite."""
+    further: bool = False
+    """Whether it trained beyond the search."""
+    usage: Usage | None = None
+    """What it used of its machine, where that was measured."""
+    placed: JobPlaced | None = None
+    """Place on a device that jobs share, while the attempt runs."""
+    slots: int = 1
+    """Slots that it held: the ranks of a gang, or one."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def shared(self) -> Usage | JobPlaced | None:
+        """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
+        on = self.placed or self.usage
+        return None if on is None or not on.device or on.share is None else on
+
+    @property
+    def device(self) -> str:
+        """Name of the shared device; empty: there was none, or it was never told."""
+        return "" if self.shared is None else self.shared.device
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
@@ -71,77 +96,66 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     """Attempts that run on it."""
 
+    @property
+    def words(self) -> str:
+        """One line.
 
-def device_job(on: Usage | JobPlaced | None, *, begin: float, end: float, failed: bool = False) -> DeviceJob | None:
-    """One attempt on a shared device; None where it had a whole one, or where that was never told (it was lost).
-
-    Args:
-        on: what the attempt used, or for one that runs where it was placed.
-        begin: seconds.
-        end: seconds; of one that runs, now.
-        failed: whether it brought no result.
-    """
-    if on is None or not on.device or on.share is None:
-        return None
-    compute, claimed, _ = on.share
-    used = 0
-    if isinstance(on, Usage):
-        used = on.memory if is_cpu(on.architecture) else on.device_memory or 0
-    return DeviceJob(
-        device=on.device,
-        architecture=on.architecture,
-        begin=begin,
-        end=max(begin, end),
-        compute=compute,
-        claimed=claimed,
-        used=used,
-        failed=failed,
-        running=isinstance(on, JobPlaced),
-    )
+        >>> DeviceUse(name="GPU-5d", architecture="A100", jobs=9, failed=0, most_at_once=4, claimed=6 * 10**9,
+        ...     used=5 * 10**9, busy=0.9, occupancy=0.75, load=()).words
+        'GPU-5d (A100): 9 jobs, at most 4 at once, 6 GB claimed, 5 GB used, 75% of compute claimed in the mean'
+        """
+        parts = [
+            plural(self.jobs, "job"),
+            f"{self.failed:,} failed" if self.failed else "",
+            f"at most {self.most_at_once} at once",
+            f"{memory_words(self.claimed)} claimed",
+            f"{memory_words(self.used)} used" if self.used else "",
+            f"{self.occupancy:.0%} of compute claimed in the mean",
+        ]
+        return f"{self.name} ({self.architecture}): {', '.join(filter(None, parts))}"
 
 
-def device_jobs(state: StudyState) -> list[DeviceJob]:
-    """All that ended on shared devices; of a target that was reached, the attempts that failed before are forgotten."""
-    ended: Iterable[JobCompleted | AttemptFailed] = itertools.chain.from_iterable(
-        (*trial.all_results, *trial.failures) for trial in state.trials
-    )
-    found = (
-        device_job(usage_of(event), begin=event.started, end=event.ended, failed=isinstance(event, AttemptFailed))
-        for event in ended
-    )
-    return [job for job in found if job is not None]
+def ended_attempts(state: StudyState) -> list[Span]:
+    """Attempts as the state knows them: of a target that was reached, those that failed before are forgotten."""
+    found = []
+    for trial in state.trials:
+        ended: list[tuple[JobCompleted | AttemptFailed, int, Outcome]] = [
+            (result, result.resource, Outcome.COMPLETED) for result in trial.all_results
+        ]
+        ended += [(failure, failure.target, failure.outcome) for failure in trial.failures]
+        for event, target, outcome in ended:
+            start, end = event.started, max(event.started, event.ended)  # a clock may run backwards
+            usage = event.usage or None
+            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, usage=usage))
+    return found
 
 
-def device_uses(jobs: Iterable[DeviceJob], ratio: Callable[[str], float] = lambda architecture: 1.0) -> list[DeviceUse]:
-    """Use of each device, by name; the time of all is that from the first job's begin to the last one's end.
-
-    Args:
-        ratio: how many times an architecture's compute may be given away.
-    """
-    by_device: dict[tuple[str, str], list[DeviceJob]] = {}
-    for job in jobs:
-        by_device.setdefault((job.device, job.architecture), []).append(job)
-    first = min((job.begin for own in by_device.values() for job in own), default=0.0)
-    last = max((job.end for own in by_device.values() for job in own), default=0.0)
+def device_uses(spans: Iterable[Span], packing: PackingSpec | None = None) -> list[DeviceUse]:
+    """Use of each shared device, by name; the time of all is that from the first job's begin to the last one's end."""
+    by_device: dict[tuple[str, str], list[tuple[Span, Usage | JobPlaced]]] = {}
+    for span in spans:
+        if (on := span.shared) is not None:
+            by_device.setdefault((on.device, on.architecture), []).append((span, on))
+    every = [span for own in by_device.values() for span, _ in own]
+    whole = max((span.end for span in every), default=0.0) - min((span.start for span in every), default=0.0)
     found = []
     for (name, architecture), own in sorted(by_device.items()):
         load = _load(own)
-        spans = [(now, then.time - now.time) for now, then in itertools.pairwise(load)]
-        whole = max(last - first, 1e-9)
-        claimed = sum(now.compute * seconds for now, seconds in spans) / _WHOLE / ratio(architecture)
+        times = [(now, then.time - now.time) for now, then in itertools.pairwise(load)]
+        permille = sum(now.compute * seconds for now, seconds in times) / (packing or PackingSpec()).ratio(architecture)
         found.append(
             DeviceUse(
                 name=name,
                 architecture=architecture,
                 jobs=len(own),
-                failed=sum(job.failed for job in own),
+                failed=sum(span.outcome not in (None, *RESULTS) for span, _ in own),
                 most_at_once=max(now.jobs for now in load),
                 claimed=max(now.claimed for now in load),
                 used=max(now.used for now in load),
-                busy=sum(seconds for now, seconds in spans if now.jobs) / whole,
-                occupancy=claimed / whole,
+                busy=sum(seconds for now, seconds in times if now.jobs) / max(whole, 1e-9),
+                occupancy=permille / 1000 / max(whole, 1e-9),
                 load=load,
-                running=sum(job.running for job in own),
+                running=sum(span.outcome is None for span, _ in own),
             )
         )
     return found
@@ -153,13 +167,17 @@ def mean_occupancy(uses: Iterable[DeviceUse]) -> float | None:
     return sum(each) / len(each) if each else None
 
 
-def _load(jobs: Iterable[DeviceJob]) -> tuple[DeviceLoad, ...]:
+def _load(spans: Iterable[tuple[Span, Usage | JobPlaced]]) -> tuple[DeviceLoad, ...]:
     """One for each moment at which something changed; it holds until the next."""
     changes: dict[float, list[int]] = {}
-    for job in jobs:
-        for time, sign in ((job.begin, 1), (job.end, -1)):
+    for span, on in spans:
+        compute, claimed, _ = on.share or (0, 0, 0)
+        used = 0
+        if isinstance(on, Usage):
+            used = on.memory if is_cpu(on.architecture) else on.device_memory or 0
+        for time, sign in ((span.start, 1), (span.end, -1)):
             change = changes.setdefault(time, [0, 0, 0, 0])
-            for place, amount in enumerate((1, job.claimed, job.used, job.compute)):
+            for place, amount in enumerate((1, claimed, used, compute)):
                 change[place] += sign * amount
     now, found = [0, 0, 0, 0], []
     for time, change in sorted(changes.items()):
@@ -186,15 +204,24 @@ def granted_words(study: Study, placed: int | None = None) -> str:
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
-def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str]:
+def running_lines(
+    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8
+) -> list[str]:
     """The jobs that run, a line for each of the devices that they share, and one for those that wait.
 
     Args:
+        progress: by trial, how far its job has come.
         devices: lines; another one says how many more there are.
         jobs: of a line, likewise.
     """
-    state = study.state
-    goals = {trial: f"trial {trial} to {grant.target:,}" for trial, grant in state.running.items()}
+    state, done = study.state, progress or {}
+    goals: dict[int, str] = {}
+    others: dict[str, list[str]] = {"running": [], "waiting for a device": []}
+    for trial, grant in state.running.items():
+        ranks = f" by {grant.demand.slots:,} ranks" if grant.demand.slots > 1 else ""
+        goals[trial] = f"trial {trial} to {grant.target:,}{done.get(trial, '')}{ranks}"
+        if trial not in state.placed:
+            others["running" if state.trains(trial) else "waiting for a device"].append(goals[trial])
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)
@@ -205,26 +232,14 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
         each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
-    return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
+    return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
 
 
-def use_words(use: DeviceUse) -> str:
-    """One device in a line.
-
-    >>> use_words(DeviceUse(name="GPU-5d", architecture="A100", jobs=9, failed=1, most_at_once=4, claimed=6 * 10**9,
-    ...     used=5 * 10**9, busy=0.9, occupancy=0.75, load=()))
-    'GPU-5d (A100): 9 jobs, 1 failed, at most 4 at once, 6 GB claimed, 5 GB used, 75% of compute claimed in the mean'
-    """
-    parts = [
-        plural(use.jobs, "job"),
-        f"{use.failed:,} failed" if use.failed else "",
-        f"at most {use.most_at_once} at once",
-        f"{memory_words(use.claimed)} claimed",
-        f"{memory_words(use.used)} used" if use.used else "",
-        f"{use.occupancy:.0%} of compute claimed in the mean",
-    ]
-    return f"{use.name} ({use.architecture}): {', '.join(filter(None, parts))}"
+def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
+    """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
+    spans = [span for span in ended_attempts(study.state) if span.shared is not None]
+    since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
+    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing)
 
 
 def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
@@ -234,11 +249,6 @@ def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[
         latest: only jobs that ended in the last minute before the latest one.
         most: devices; a line says how many more there are.
     """
-    jobs = device_jobs(study.state)
-    if latest and jobs:
-        since = max(job.end for job in jobs) - LATEST_SECONDS
-        jobs = [job for job in jobs if job.end >= since]
-    packing = study.spec.packing
-    uses: Sequence[DeviceUse] = device_uses(jobs) if packing is None else device_uses(jobs, packing.ratio)
+    uses = device_uses_of(study, latest=latest)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
-    return [*map(use_words, uses[:most]), *more]
+    return [*(use.words for use in uses[:most]), *more]

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.measurement import Measurement, is_cpu
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.study import Study
-from hpo_core.views.trial_story import usage_of
 
 
 class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +85,12 @@ def _merged(group: list[Measurement]) -> MeasuredNeed:
 def learned_of(study: Study) -> Estimates:
     """What the attempts of a packed study say; that of earlier studies is in the history."""
     spec, state = study.spec, study.state
-    by = deciding_parameters(spec.search_space(), spec.constants, None if spec.packing is None else spec.packing.by)
-    estimates = Estimates(objective="", code="", study=spec.study, by=by)
+    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
     params = [{**spec.constants, **trial.params} for trial in state.trials]
     for trial in state.trials:
         for result in trial.all_results:
-            usage = usage_of(result)
-            if usage is not None and usage.load is not None:
-                estimates.learn(params[trial.number], usage, at=result.ended)
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params[trial.number], result.usage, at=result.ended)
     return estimates
 
 

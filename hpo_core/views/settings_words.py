@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.spec import DataSpec, PackingSpec, StudySpec, all_at_once
+from hpo_core.pool.words import share_words
+from hpo_core.spec import DataSpec, PackingSpec, StudySpec
+from hpo_core.spec.assembly import all_at_once
 from hpo_core.study import Study
 from hpo_core.study.gang_sizes import largest_size
 from hpo_core.views.formatting import plural
+from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 
 
 def packing_words(packing: PackingSpec | None) -> str:
@@ -48,7 +51,7 @@ def gang_words(study: Study) -> str:
     gang, scaling = study.spec.training.gang, study.spec.scaling
     if gang != "auto":
         return "" if gang == 1 else f"{gang} ranks a job"
-    if study.spec.hops:
+    if study.spec.room_word == "worker":
         known = "given" if scaling.speedups else "measured"
         most = f", at most {scaling.most}" if scaling.most else ""
         return (
@@ -70,7 +73,8 @@ def gang_words(study: Study) -> str:
 
 def data_words(spec: StudySpec) -> str:
     """Number of partitions and examples, and where they are; empty where models do not hop."""
-    return "" if spec.data is None else words_of_data(spec.data, all_at_once=all_at_once(spec))
+    data = spec.data
+    return "" if data is None else words_of_data(data, all_at_once=all_at_once(spec))
 
 
 def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
@@ -99,3 +103,16 @@ def _files(files: str | Sequence[PartitionFile]) -> str:
     counts = [file.count for file in files if file.count is not None]
     examples = f" ({sum(counts):,} examples)" if len(counts) == len(files) else ""
     return f"{plural(len(files), 'partition')}{examples}"
+
+
+def placement_lines(study: Study) -> list[str]:
+    """How its jobs are placed, a line for each section of the study file that says so; none where each takes a slot."""
+    spec = study.spec
+    titled = {
+        "packing": packing_words(spec.packing),
+        "gangs": gang_words(study),
+        "share": share_words(spec.share, spec.slot_word),
+        "data:": data_words(spec),
+    }
+    lines = [f"{title} {words}" for title, words in titled.items() if words]
+    return [*lines, *measured_ratio_lines(measured_ratios(study))]

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.events import JobCompleted, JobGranted, JobPlaced
-from hpo_core.model.seed_repeats import spread
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Params
-from hpo_core.spec import StudySpec, notices
+from hpo_core.model.judged_results import spread
+from hpo_core.model.trial import FURTHER, Params
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import notices
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import number

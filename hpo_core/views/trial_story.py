@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpo_core.model.devices.inventory import memory_words
-from hpo_core.model.devices.measurement import Usage, UsageField
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
@@ -33,17 +33,13 @@ def trial_state(study: Study, trial: TrialRecord) -> str:
     return status
 
 
-def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
-    """What an attempt used; None where nothing was measured."""
-    return event.usage if isinstance(event.usage, Usage) else None
-
-
 def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     """All that is known; empty where nothing is.
 
     Args:
         hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
 
+    >>> from hpo_core.model.devices.measurement import Usage
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
     >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), hops=True)
@@ -53,7 +49,7 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
     '100 MB; given 25 %, 200 MB, 0.5 cores of cpu:node-1 (CPU)'
     """
-    if not isinstance(usage, Usage):
+    if not usage:
         return ""
     parts = [
         memory_words(usage.memory) if usage.memory else "",

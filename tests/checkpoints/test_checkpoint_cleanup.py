@@ -17,8 +17,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job
+from hpo_core.model.trial import Checkpoint, Job, Rung
 from tests.conftest import completed, failed, make_spec
 from tests.methods import SEARCHES
 

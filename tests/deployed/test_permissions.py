@@ -52,7 +52,7 @@ from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
-from hpo_flows.retraining.challengers import check_function
+from hpo_flows.retraining_run import check_function
 from tests.conftest import World, fresh, make_spec
 
 STUDY = """
@@ -496,7 +496,7 @@ def test_what_a_form_sends_means_what_a_study_file_says() -> None:
     """A form sends defaults and nulls; given in a file they would count as chosen."""
     read = TypeAdapter(Method).validate_python
     sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 4,
-            "variant": "promotion", "brackets": None, "noise": None}  # fmt: skip
+            "variant": "promotion", "brackets": None}  # fmt: skip
     assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
     assert read({"population": 8, "generations": 3}).method == "pbt"
     assert read({"hyperband": "hyperband", "max_resource": 9}) == read({"method": "hyperband", "max_resource": 9})

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 

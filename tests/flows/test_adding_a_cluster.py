@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import get_args
 
-from hpo_core.spec.clusters import Cluster
+from hpo_core.spec.sections import Cluster
 from hpo_flows.dask.clusters import KINDS, kind_class
 from hpo_flows.dask.clusters.kind import ClusterKind
 
@@ -41,8 +41,8 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
     blocks = additions()
     settings = code / "hpo_core" / "spec" / "clusters.py"
     registry = code / "hpo_flows" / "dask" / "clusters" / "__init__.py"
-    insert(settings, "\nCluster = Annotated[\n", before=blocks.pop("hpo_core/spec/clusters.py") + "\n")
-    insert(settings, "    Field(discriminator=", before=blocks.pop("hpo_core/spec/clusters.py, Cluster"), last=True)
+    insert(settings, "\nCluster = Annotated[\n", before=blocks.pop("hpo_core/spec/sections.py") + "\n")
+    insert(settings, "    Field(discriminator=", before=blocks.pop("hpo_core/spec/sections.py, Cluster"), last=True)
     insert(registry, '    "local": ', before=blocks.pop("flows/hpo_flows/dask/clusters/__init__.py, KINDS"))
     ((path, text),) = blocks.items()
     (code / path.removeprefix("flows/")).write_text(text)

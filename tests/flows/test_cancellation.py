@@ -22,7 +22,7 @@ def test_a_request_while_a_call_ends_is_sent_too(steps: int) -> None:
         async def later(left: int) -> None:
             for _ in range(left):
                 await asyncio.sleep(0)
-            cancellation._send({(1, 0)})
+            await cancellation._send({(1, 0)})
 
         async def run(_function: Any, _folder: str, attempts: list[tuple[int, int]], **_options: Any) -> None:
             if not sent:
@@ -33,7 +33,7 @@ def test_a_request_while_a_call_ends_is_sent_too(steps: int) -> None:
         connection = SimpleNamespace(client=SimpleNamespace(run=run), is_open=True)
         watch = SimpleNamespace(well=lambda: [WORKER])
         cancellation = Cancellation(cast(Any, connection), cast(Any, watch), folder="study", timeout=5.0)
-        cancellation._send({(0, 0)})
+        tasks.append(asyncio.ensure_future(cancellation._send({(0, 0)})))
         for _ in range(50):
             await asyncio.sleep(0)
 

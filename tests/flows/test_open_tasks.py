@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import trainers
 from hpo_flows.dask import on_worker as open_tasks

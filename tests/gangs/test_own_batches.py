@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from hpo_core.checkpoints import files
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.process_group import gang_report
 from hpo_core.training.ranks import parts_of_batches
 from hpo_core.training.request import JobRequest, RankPlace

@@ -21,7 +21,7 @@ from hpo_core.model.events import (
     Stimulus,
     StudyRequested,
 )
-from hpo_core.model.stage import Stage
+from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
 

@@ -17,8 +17,7 @@ from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.partitioning import with_partitions
 from hpo_core.training import partition_data as here
 from hpo_core.training import partition_data as loaded_partitions

@@ -21,8 +21,7 @@ from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Further, Generation, Rung, Stage
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Further, Generation, Job, Outcome, Report, Rung, Stage
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest

@@ -137,9 +137,10 @@ def test_what_a_study_states_wins_and_nothing_is_tried() -> None:
     placer = packed(1)
     _, ratios = play(placer, jobs_of(90), waits, kinds=KINDS)
     assert ratios[-1] > 1, "it is measured all the same"
-    assert placer.learned_ratios == {} and {share.compute for share in placer.shares().values()} == set()
-    placer.place(jobs_of(90))
-    assert sum(share.compute for share in placer.shares().values()) <= 2000, "two devices, each once"
+    assert placer.learned_ratios == {} and len(placer) == 0
+    placed = placer.place(jobs_of(90)).begun
+    assert placed, "jobs begin"
+    assert sum(slot.portion.compute for _, slot in placed if slot.portion) <= 2000, "two devices, each once"
 
 
 def test_without_a_kind_that_repeats_nothing_is_tried() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hpo_core.model.rng import Stream
-from hpo_core.pool.store import MemoryPools
 from hpo_core.report.hop_lanes import units_of
 from hpo_core.report.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.series import Series, read_series
@@ -17,6 +16,7 @@ from hpo_core.report.style import Figure
 from hpo_core.report.timelines import jobs_over_time, short_names
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 from tests.sharing.played_pool import PlayedPool, Player
 from tests.sharing.played_workers import Hopper, PlayedCluster

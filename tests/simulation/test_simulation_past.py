@@ -11,8 +11,7 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Point
+from hpo_core.model.trial import Checkpoint, Point, Rung
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, make_workers
 from hpo_core.simulation.past import PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import PlayedRun, Scenario, World, play

@@ -16,8 +16,7 @@ from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Outcome, Report, Rung
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.room import SharedDevice
 from hpo_core.replay.audit import audit
@@ -161,7 +160,7 @@ class Driven:
 
     def submit(self, trial: int) -> None:
         job = Job(trial, 0, Rung(0, 0), 1, {})
-        self.executor.submit(job, slot(trial), lambda job, report: self.inbox.put(report))
+        self.executor.submit(job, slot(trial), self.inbox.put)
 
     def next(self) -> Report:
         while not self.inbox.reports:

@@ -20,9 +20,8 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.nested_names import NestedParams, flattened, nested
 from hpo_core.model.space.number import NumberParameter
-from hpo_core.model.space.optuna_view import distributions, seen
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.space.search_space import distributions, seen
+from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec

@@ -15,7 +15,7 @@ from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
 from hpo_core.report.comparison import read_contender
@@ -246,7 +246,7 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
     page = write_report(entries, tmp_path / "page.html", links={}).read_text()
     assert "Training beyond the search is not drawn here" in page and "trained up to 60" in page
     series = read_series(entries)
-    assert sorted({series.levels[span.level] for span in series.spans if span.further}) == [40, 60, 90]
+    assert sorted({span.target for span in series.spans if span.further}) == [40, 60, 90]
     turns = course(series)
     assert turns is not None and "trial 0 not extended" in turns.body and "no such layer" in turns.body
     assert read_contender(entries).series.study.best is not None

@@ -20,7 +20,7 @@ from tests.nvml_stub.cards import GIB, Cards, build
 RUN = """
 import json, sys, threading, time, msgspec
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.model.trial import Job
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest

@@ -9,8 +9,11 @@ transformers = pytest.importorskip("transformers", reason="extra 'huggingface' i
 pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
 
 from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
-from hpo_core.model.stage import Rung  # noqa: E402
-from hpo_core.model.trial import Job, Outcome  # noqa: E402
+from hpo_core.model.trial import (  # noqa: E402
+    Job,
+    Outcome,
+    Rung,
+)
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest

@@ -14,8 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hpo_core.model.errors import ObjectiveError, SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers

@@ -15,8 +15,7 @@ import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import usage_of_repeats
 from hpo_core.training.child.meter import FIRST_SECONDS, AttemptMeter
 from hpo_core.training.child.shared_progress import SharedProgress

@@ -15,8 +15,8 @@ from hpo_core.cli.output import best_line
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, spread
 from hpo_core.model.rng import Stream
-from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, spread
 from hpo_core.model.trial import Job, Point
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec

@@ -29,7 +29,7 @@ PARTITIONS = "hpo_partitions"
 """Dask metric with :func:`hpo_core.training.partition_data.held_partitions`, by folder of the study."""
 
 
-class HeldPartitions(NamedTuple):
+class ToldPartitions(NamedTuple):
     """Which of a study's partitions lie on a worker."""
 
     places: frozenset[int]
@@ -56,7 +56,7 @@ class WorkerFacts(NamedTuple):
     """Devices that jobs can share there, by name; None before it was asked."""
     usages: dict[str, Usage]
     """What running attempts were seen to use there, by attempt."""
-    partitions: HeldPartitions | None = None
+    partitions: ToldPartitions | None = None
     """Partitions that lie there; None before it was asked."""
 
 
@@ -128,7 +128,7 @@ def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
     if seen is not None and asked.devices == "gpu":
         seen = {name: device for name, device in seen.items() if device.gpu}
     try:
-        held = HeldPartitions(
+        held = ToldPartitions(
             *msgspec.convert(partitions[asked.folder], tuple[frozenset[int], dict[str, str], int, bool])
         )
     except (KeyError, TypeError, ValueError, msgspec.ValidationError):

@@ -19,22 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
-from hpo_core.spec import (
-    DataSpec,
-    JournalSpec,
-    LocalClusterSpec,
-    PackingSpec,
-    StopSpec,
-    StudySpec,
-    TrainingSpec,
-    limits,
-)
+from hpo_core.spec import DataSpec, JournalSpec, LocalClusterSpec, PackingSpec, StopSpec, StudySpec, TrainingSpec
 from hpo_core.spec.packing import DemandSpec
-from hpo_core.spec.sizes import check_plain
 from hpo_core.spec.study_file import read_yaml
-from hpo_core.spec.validation_errors import explain
+from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.form_schema import (
     AS_USUAL,
     BASIC_OF_METHOD,

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
-from hpo_core.spec.sizes import check_plain
+from hpo_core.spec.validation_errors import check_plain
 from hpo_flows.deployed.form import (
     FilledIn,
     Further,

@@ -23,8 +23,7 @@ from prefect.states import Completed, Crashed, Failed, Running
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptReported, Entry, JobGranted, JobPlaced, StudyExtended
 from hpo_core.model.hops import units_of
-from hpo_core.model.stage import Further, Generation, Rung
-from hpo_core.model.trial import RESULTS, Job, Outcome, Report
+from hpo_core.model.trial import RESULTS, Further, Generation, Job, Outcome, Report, Rung
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method

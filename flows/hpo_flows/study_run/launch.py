@@ -23,8 +23,8 @@ from hpo_core.model.errors import HpoError
 from hpo_core.placement.cores import available_cores
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec, notices
-from hpo_core.spec.assembly import oversubscription
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,9 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
-from hpo_core.placement import Placer
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.pool.executor import PooledUnits, join_pool, join_workers
+from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import live_rows, pools_of
 from hpo_core.pool.words import unknown_beside
@@ -67,29 +68,30 @@ def wire(
     spec = study.spec
     placer = placer_of(study, cluster)
     found = Wiring(cluster, placer, [ClusterNews(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
-    units: PooledUnits | None = None
+    shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
         if spec.hops:
-            units = join_workers(cluster, study, pools=pools, terms=terms, threads=cluster.threads)
-            found.seat = units.seat
+            shared = pooled, _ = join_workers(cluster, study, pools=pools, terms=terms)
         else:
-            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.threads)
-            found.executor, found.seat = pooled, pooled.seat
+            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
+        found.executor, found.seat = pooled, pooled.seat
         with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
             tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
         times = epoch_times_of(study)
         hopping = HoppingExecutor(
-            units or cluster,
+            found.executor,
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting, *study.state.extended],
             times=times,
-            pool=units,
+            workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
             entries=study.journal.entries(spec.study),
         )
+        if shared is not None:
+            shared[1].useful = hopping.useful_workers
         found.executor = hopping
         found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))

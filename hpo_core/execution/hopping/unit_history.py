@@ -9,10 +9,9 @@ import msgspec
 
 from hpo_core.execution.hopping.hopped_job import JobProgress
 from hpo_core.execution.packed_placing import objective_digest
-from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, TrialCreated
 from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
@@ -42,7 +41,7 @@ class EpochTimes:
             objective=spec.objective or "",
             code=code,
             study=spec.study,
-            by=deciding_parameters(spec.search_space(), spec.constants),
+            by=spec.deciding,
             past=(one for one in past if one.architecture == self._data),
         )
 
@@ -133,14 +132,3 @@ def observe_recorded(
             times.observe_gang(trial, [(visit.partition, visit.worker) for visit in unit], seconds)
         else:
             times.observe(trial, first.worker, first.partition, seconds)
-
-
-def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
-    """How many ranks a unit may have, by the speed-ups that ``scaling`` gives, else by measured ones.
-
-    None: one rank, unless ``training.gang`` is ``auto``.
-    """
-    if not spec.grows:
-        return None
-    scaling = spec.scaling
-    return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=dict(scaling.speedups))

@@ -9,7 +9,7 @@ import msgspec
 
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
-from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
 
@@ -44,23 +44,14 @@ class VirtualUnits(VirtualExecutor):
         super().__init__(clock, **more)
         self._sizes = list(sizes)
         self._epoch = sum(self._sizes[:trained_on])
-        self._held = {worker: tuple(names) for worker, names in holdings.items()}
+        self._devices = [
+            Device(device.name, partitions=HeldPartitions(frozenset(holdings.get(device.name, ()))))
+            for device in self._devices
+        ]
         self._state = state
         self._lost = False
         self.evaluate: Callable[[Job], Metrics] = lambda job: {}
         """What an evaluation on a partition gives."""
-
-    def holdings(self) -> Mapping[str, Iterable[str]]:
-        """Partitions of each worker as given; a worker that left is not in the inventory."""
-        return self._held
-
-    def announcing(self) -> bool:
-        """Never: what virtual workers hold is known."""
-        return False
-
-    def problems(self) -> Mapping[str, str]:
-        """None."""
-        return {}
 
     def wait(self, inbox: Inbox, until: float) -> bool:
         """The end of a unit alone is no news for the loop: it starts others by itself."""

@@ -102,6 +102,19 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu: bool = False
 
 
+class HeldPartitions(msgspec.Struct, frozen=True):
+    """Partitions of a study's data that lie on a worker."""
+
+    names: frozenset[str] = frozenset()
+    problems: dict[str, str] = {}
+    """Why a partition that is there cannot be used, by its name."""
+    announcing: bool = False
+    """Whether the worker has not told yet which partitions it holds, or reads one now."""
+
+
+NO_PARTITIONS = HeldPartitions()
+
+
 class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A place where jobs run: a worker, a GPU, or a whole cluster that places jobs by itself.
 
@@ -114,6 +127,8 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Jobs that can run here at once."""
     capacity: Capacity | msgspec.UnsetType = msgspec.UNSET
     """For a device that jobs share by what they need; not set where each job takes a slot."""
+    partitions: HeldPartitions = NO_PARTITIONS
+    """Partitions that lie on a worker, where models hop over them."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
@@ -148,6 +163,11 @@ class Inventory(msgspec.Struct, frozen=True):
         """Devices on which jobs of a packed study may begin, as :meth:`of_shared` recorded it."""
         first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
         return int(first) if first.isdecimal() else 0
+
+    @property
+    def workers(self) -> int:
+        """Number of devices with slots."""
+        return sum(device.slots > 0 for device in self.devices)
 
     @property
     def slots(self) -> int:

@@ -18,7 +18,7 @@ from distributed.deploy import spec
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
-from hpo_core.spec import ClusterSettings
+from hpo_core.spec.sections import ClusterSettings
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
 
