@@ -329,7 +329,6 @@ class TrialHandle:
         self._check_loop_ended()
         if self._phase is _Phase.BUILDING:
             self._passes.check(tracked=bool(self._tracked))
-        if self._phase is _Phase.BUILDING:
             self._curve.add(self.target, self._metrics)
         metrics = self._curve.at(self.target)
         if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:

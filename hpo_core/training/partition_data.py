@@ -274,10 +274,10 @@ class _Watched:
         self.known.set()
 
     def doubt(self, name: str) -> int:
-        """Say no more that this one lies here, until it was read again; a look that goes on begins anew.
+        """Take a partition out of what lies here until it was read again; a look that is going on begins anew.
 
         Returns:
-            The number of what is said from now on.
+            The number of the new answer.
         """
         with self._lock:
             self._doubts += 1
@@ -298,7 +298,7 @@ _watched: dict[str, _Watched] = {}
 
 
 def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
-    """Say from now on which of these files lie here.
+    """Watch which of these files lie here.
 
     The first look computes digests, which may take long: it goes on in the background, and nothing is said before it
     has ended. Who asks again meanwhile, or later, does not make it begin anew.
@@ -315,7 +315,7 @@ def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFi
 
 
 def held_partitions() -> dict[str, Held]:
-    """What lay here at the last look, by folder of the study. Returns at once."""
+    """The partitions that lay here at the last look, by folder of the study; returns at once."""
     studies = dict(_watched)
     for watched in studies.values():
         watched.look_soon()
@@ -327,7 +327,7 @@ def held_partitions() -> dict[str, Held]:
 
 
 def seen_signature(study_folder: str, name: str) -> Signature | None:
-    """The file that was looked at when a partition was said to lie here; None: nothing is known that it must be."""
+    """Signature of the file that a partition was at the last look; None: any file will do."""
     watched = _watched.get(study_folder)
     return None if watched is None else watched.holdings.signatures.get(name)
 
@@ -336,12 +336,12 @@ def doubt_partition(study_folder: str, name: str) -> int:
     """Note that a partition was gone, or another file: it counts again once it was read again.
 
     Returns:
-        The number of what is said of the study's partitions from now on.
+        The number of the new answer for the study.
     """
     watched = _watched.get(study_folder)
     return 0 if watched is None else watched.doubt(name)
 
 
 def forget_partitions(study_folder: str) -> None:
-    """Look no more for the partitions of a study."""
+    """Stop watching the partitions of a study."""
     _watched.pop(study_folder, None)

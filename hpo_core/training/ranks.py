@@ -27,7 +27,7 @@ from hpo_core.training.saved_state import capture_all, is_module, is_torch, rest
 
 
 def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """How many examples of each batch of all ranks together come from each rank. The last batch may be smaller.
+    """Numbers of examples that each rank contributes to each batch of all ranks; the last batch may be smaller.
 
     The examples of all ranks are merged evenly: example i of a rank with n examples stands at (2 i + 1) / (2 n) of the
     unit; of equals the lower rank's is first. That is Webster's method of apportioning seats.
@@ -267,7 +267,7 @@ class Ranks:
         self._within = False
 
     def reports(self, resource: int) -> None:
-        """Note that metrics of this resource are of this rank's part of the latest batch.
+        """Note that metrics of this resource belong to this rank's part of the latest batch.
 
         Where each rank has its own data: of its part of all of them.
         """
@@ -352,7 +352,7 @@ def unwrapped(item: Any) -> Any:
 
 
 def own_state(tracked: Mapping[str, Any]) -> bytes:
-    """What this rank may have of its own, encoded.
+    """State that may differ between ranks, encoded.
 
     Raises:
         CheckpointError: a state holds a value that cannot be stored.

@@ -26,11 +26,6 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
 
-    @property
-    def one_node(self) -> bool:
-        """Whether all ranks are on one computer, so that nothing need listen outside of it."""
-        return self.local_size == self.size
-
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run ``objective`` for ``job`` in the study's folder, under these limits."""
@@ -123,11 +118,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     def metrics(self) -> tuple[str, ...]:
         """All objectives."""
         return (self.metric, *self.more_metrics)
-
-    @property
-    def name(self) -> str:
-        """The attempt's name in log files: ``trial-00007-attempt-3``."""
-        return paths.attempt_name(self.job.trial, self.job.attempt)
 
     @property
     def log_path(self) -> str:

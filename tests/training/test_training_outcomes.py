@@ -218,9 +218,11 @@ def test_a_zygote_that_dies_loses_only_its_attempt(bench):
         ("", "mine", SpecError, "package.module:function"),
     ],
 )
-def test_objectives_that_cannot_be_imported(tmp_path, code, objective, error, told):
+def test_objectives_that_cannot_be_imported(tmp_path, monkeypatch, code, objective, error, told):
     (tmp_path / "mine.py").write_text(code)
-    trainer = Trainer(objective, (str(tmp_path),), import_timeout=0.5 if "sleep" in code else 600)
+    if "sleep" in code:
+        monkeypatch.setattr("hpo_core.training.child.trainer.IMPORT_SECONDS", 0.5)
+    trainer = Trainer(objective, (str(tmp_path),))
     with pytest.raises(error, match=told):
         trainer.prepare()
     trainer.close()

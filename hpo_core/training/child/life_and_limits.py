@@ -208,7 +208,7 @@ class RunningChild:
         self.log.close()
 
     def lower(self, memory: int) -> None:
-        """Limit it to so many bytes of its device, if that is less than its share."""
+        """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
         self._meter.lower(memory)
 
     def _end_within(self, grace: float) -> None:

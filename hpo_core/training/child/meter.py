@@ -79,7 +79,7 @@ class AttemptMeter:
         return None if self.share is None or self.share.gpu else int(TOLERANCE * self.share.allowed)
 
     def lower(self, memory: int) -> None:
-        """Limit the attempt to so many bytes from now on, if that is less than its share; what it took, it keeps."""
+        """Lower the attempt's limit to ``memory`` bytes, if that is less than its share; it keeps what it took."""
         if self.share is not None:
             self.share = self.share.lowered(max(memory, 0 if self.share.gpu else self.memory))
 
@@ -193,12 +193,12 @@ class GpuMeter:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._ended.set()
         self._thread.join(_JOIN_SECONDS)
 
     def lower(self, memory: int) -> int:
-        """Limit the attempt to so many bytes, if that is less than its share; what it held, it keeps.
+        """Lower the attempt's limit to ``memory`` bytes, if that is less than its share; it keeps what it held.
 
         Returns:
             How many it may hold.

@@ -58,6 +58,8 @@ PING_SECONDS = 5.0
 """Seconds between two pings to a zygote that sends nothing."""
 SEND_SECONDS = 60.0
 """How long a zygote may take to read a message; it reads between any two things it does."""
+IMPORT_SECONDS = 600.0
+"""Seconds that the import of the objective may take."""
 _EXIT_SECONDS = 5.0
 """Seconds a zygote may take to exit before it is killed."""
 
@@ -180,19 +182,10 @@ class Trainer:
         objective: training function as ``package.module:function``.
         pythonpath: folders put in front of ``sys.path`` before the import.
         threads: threads that its jobs compute with; None: as this process's environment says, or 1.
-        import_timeout: seconds that the import of the objective may take.
     """
 
-    def __init__(
-        self,
-        objective: str,
-        pythonpath: Sequence[str] = (),
-        *,
-        threads: int | None = None,
-        import_timeout: float = 600.0,
-    ) -> None:
+    def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None) -> None:
         self.key = objective, tuple(pythonpath), threads
-        self._import_timeout = import_timeout
         self._zygote: ZygoteProcess | None = None
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
@@ -222,7 +215,7 @@ class Trainer:
 
         Raises:
             SpecError: there is no such module or function.
-            ObjectiveError: the import raised, crashed, or took longer than ``import_timeout``.
+            ObjectiveError: the import raised, crashed, or took longer than ``IMPORT_SECONDS``.
         """
         if self._zygote is not None and self._zygote.is_running():
             return
@@ -238,7 +231,7 @@ class Trainer:
             self._end_zygote()
         zygote.send(Prepare(objective, pythonpath, load))
         timer, answer = Stopwatch(2 * PING_SECONDS, time.monotonic), None
-        while (left := self._import_timeout - timer.elapsed()) > 0:
+        while (left := IMPORT_SECONDS - timer.elapsed()) > 0:
             self.heartbeats += 1
             with contextlib.suppress(TimeoutError):
                 answer = zygote.read(min(1.0, left))  # it cannot answer before the import has ended
@@ -246,7 +239,7 @@ class Trainer:
         else:
             zygote.kill()
             answer = Ready(
-                f"objective = {objective!r}: its import took longer than {self._import_timeout:g} s. Move what takes "
+                f"objective = {objective!r}: its import took longer than {IMPORT_SECONDS:g} s. Move what takes "
                 "so long into the training function."
             )
         if isinstance(answer, Ready) and not answer.error:
@@ -327,7 +320,7 @@ class Trainer:
             try:
                 message = zygote.read(ping_seconds)
             except TimeoutError:
-                limit = max(request.zygote_timeout, self._import_timeout) if loading else request.zygote_timeout
+                limit = max(request.zygote_timeout, IMPORT_SECONDS) if loading else request.zygote_timeout
                 if since_answer.elapsed() >= limit:
                     zygote.kill()
                     return None, f"The zygote process did not answer for {limit:g} s and was killed"
@@ -365,10 +358,12 @@ class Trainer:
         self._send(Cancel(trial, attempt))
 
     def limit(self, trial: int, attempt: int, memory: int) -> None:
-        """Let an attempt that runs here take no more than so many bytes of its device, or what it has taken already.
+        """Lower the memory limit of an attempt that runs here; it keeps what it has taken already.
 
-        It never gets more than its share by that. What was set in the child at its start stays: the part of torch's
-        allocator, and MPS.
+        What was set in the child at its start stays: the part of torch's allocator, and MPS.
+
+        Args:
+            memory: bytes of its device, which count where they are less than its share.
         """
         meter = self._gpu_meter
         if meter is not None:
