@@ -25,6 +25,7 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.gpus import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress
+from hpo_core.training.out_of_memory import exceeded
 
 _Size = TypeVar("_Size")
 MOST_SECONDS = 1.0
@@ -177,10 +178,10 @@ class GpuMeter:
     Args:
         share: what the attempt was given of the GPU.
         root: the process below which its processes are.
-        on_exceeded: called once, with its share and the bytes that it holds, if they are more than that and 10 %.
+        on_exceeded: called once, with the reason, if it holds more than its share and 10 %.
     """
 
-    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[Portion, int], None]) -> None:
+    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[str], None]) -> None:
         self._share = share
         self._root = root
         self._on_exceeded = on_exceeded
@@ -236,5 +237,5 @@ class GpuMeter:
                     share = self._share
                     if found.memory > TOLERANCE * share.allowed and not told:
                         told = True
-                        self._on_exceeded(share, found.memory)
+                        self._on_exceeded(exceeded(share, found.memory))
                 interval = min(1.5 * interval, MOST_SECONDS)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
@@ -44,7 +43,6 @@ from hpo_core.training.child.messages import (
 )
 from hpo_core.training.child.meter import GpuMeter
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
-from hpo_core.training.out_of_memory import exceeded
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {
@@ -315,6 +313,10 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading = False
+
+        def on_exceeded(reason: str) -> None:
+            zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
+
         while True:
             self.heartbeats += 1
             try:
@@ -337,7 +339,7 @@ class Trainer:
                 case Started(pid):
                     zygote.child = pid
                     if request.portion is not None and request.portion.gpu:
-                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.portion)
+                        self._gpu_meter = GpuMeter(request.portion, zygote.pid, on_exceeded)
                 case Measured(usage):
                     self._measured = usage
                 case Pong(ending=False):
@@ -345,12 +347,6 @@ class Trainer:
                 case Pong() if since_stop.elapsed() >= request.grace + request.zygote_timeout:
                     zygote.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
-
-    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Portion) -> GpuMeter:
-        def on_exceeded(share: Portion, memory: int) -> None:
-            zygote.send(Cancel(request.job.trial, request.job.attempt, exceeded(share, memory)))
-
-        return GpuMeter(share, zygote.pid, on_exceeded)
 
     def cancel(self, trial: int, attempt: int) -> None:
         """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
