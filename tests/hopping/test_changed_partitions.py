@@ -76,8 +76,8 @@ def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypa
         assert held() == [], "it was looked at again at once"
         assert trained(2).outcome is Outcome.LOST, "a unit that was on its way"
         path.write_bytes(content)
-        watched = here._watched[str(tmp_path)]
-        until(lambda: watched.look() or held() == [0])  # the look for that unit may be going on, at the file before
+        monkeypatch.setattr(here, "LOOK_SECONDS", 0.0)
+        until(lambda: held() == [0])  # the look for that unit may be going on, at the file before
         assert trained(3).outcome is Outcome.COMPLETED
     finally:
         here.forget_partitions(str(tmp_path))
