@@ -189,8 +189,6 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
     Args:
         run: trains one request and reports, whatever happens.
     """
-    if request.repeats == 1:
-        return run(request)
     reports: list[Report] = []
 
     def run_next(**changes: object) -> Report:

@@ -24,7 +24,6 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.assembly import VARIABLES
-from hpo_core.training.attempt import run_repeats
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -257,7 +256,12 @@ class Trainer:
         """
         self._lowered = None
         try:
-            report = run_repeats(self._run, request)
+            if request.repeats == 1:
+                report = self._run(request)
+            else:
+                from hpo_core.training.attempt import run_repeats  # with all that a training function sees
+
+                report = run_repeats(self._run, request)
         finally:
             self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
