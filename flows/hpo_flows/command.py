@@ -218,10 +218,5 @@ app = new_app(
 )
 
 
-def main() -> None:
-    """Entry point of ``hpo``."""
-    run(app)
-
-
 if __name__ == "__main__":
-    main()
+    run(app)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -139,14 +138,6 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(line)
 
 
-class WrittenFormat(StrEnum):
-    """Format of the files that are written."""
-
-    npz = "npz"
-    parquet = "parquet"
-    csv = "csv"
-
-
 def partition(
     source: Annotated[
         str,
@@ -168,7 +159,8 @@ def partition(
         int | None, typer.Option("--validation-parts", help="Number of files for validation; default: as --parts.")
     ] = None,
     file_format: Annotated[
-        WrittenFormat | None, typer.Option("--format", help="What is written; default: as the source is; arrays: npz.")
+        Literal["npz", "parquet", "csv"] | None,
+        typer.Option("--format", help="What is written; default: as the source is; arrays: npz."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
@@ -184,7 +176,7 @@ def partition(
         stratify=stratify,
         validation=validation,
         validation_parts=validation_parts,
-        file_format=None if file_format is None else file_format.value,
+        file_format=file_format,
         overwrite=overwrite,
         import_folders=[str(Path.cwd())],
     )

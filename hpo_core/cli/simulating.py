@@ -132,9 +132,8 @@ def _shared_scenarios(
     found = []
     for changes, spec in specs:
         known = _known_jobs(shared, spec, question, home)
-        are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
-        measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
-        for cluster in shared.clusters(spec, known, measured_durations=measured):
+        own = past is None and question.seconds_per_unit is None and not question.overhead
+        for cluster in shared.clusters(spec, known, own_durations=own):
             words = [_short(change) for change in changes if any(change in several for several in varied)]
             name = ", ".join([cluster.policy, *words])
             workers = make_workers(len(cluster.devices))
