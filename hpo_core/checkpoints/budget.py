@@ -69,7 +69,7 @@ class Budget:
             rung = self._rungs.setdefault(place, _RungOrder(several=self._objectives > 1))
             losses = event.losses or (event.loss,) * self._objectives
             ranked = (math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
-            rung.add((event.total_violation, *ranked, event.trial))
+            rung.add((event.violation, *ranked, event.trial))
             self._at[event.trial] = rung
 
     def over(self, more: int) -> bool:

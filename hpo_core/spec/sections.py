@@ -271,19 +271,6 @@ class TrackingSpec(Part):
         return self
 
 
-class PrefectSpec(Part):
-    """How a study that the command line drives is shown in Prefect; it runs the same without."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
-    )
-    grain: Literal["auto", "job", "rung"] = Field(
-        default="auto",
-        description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
-    )
-
-
 MOST_RANKS = 1024
 
 
