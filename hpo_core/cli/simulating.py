@@ -7,10 +7,9 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo_core.cli.output import err, out, print_json, print_rows
-from hpo_core.cli.planning import Question
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
 from hpo_core.model import limits
@@ -40,6 +39,9 @@ from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread
+
+if TYPE_CHECKING:
+    from hpo_core.cli.planning import Question
 
 MOST_SCENARIOS = 24
 REPEATS, REPEATS_OF_POLICIES = 25, 5
