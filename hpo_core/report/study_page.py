@@ -27,7 +27,7 @@ from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import device_figures, device_table, jobs_over_time, pool_slots
+from hpo_core.report.timelines import device_loads, device_table, jobs_over_time, pool_slots
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
@@ -364,7 +364,7 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
     incumbent,
     grid_figures,
     lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
-    device_figures,
+    device_loads,
     hop_figure,
     pool_slots,
     jobs_over_time,

@@ -20,11 +20,11 @@ T = TypeVar("T")
 _ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
 
 METRIC = "hpo_beats"
-"""Dask metric with :func:`hpo_core.training.worker.heartbeats`."""
+"""Dask metric with :func:`hpo_core.training.worker.TrainerPool.heartbeats`."""
 DEVICES = "hpo_devices"
 """Dask metric with :func:`hpo_core.training.visible_devices.seen_devices`, by kind (``packing.devices``)."""
 USAGES = "hpo_usages"
-"""Dask metric with :func:`hpo_core.training.worker.usages`."""
+"""Dask metric with :func:`hpo_core.training.worker.TrainerPool.usages`."""
 PARTITIONS = "hpo_partitions"
 """Dask metric with :func:`hpo_core.training.partition_data.held_partitions`, by folder of the study."""
 
