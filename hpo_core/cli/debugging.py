@@ -22,7 +22,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.training.error_text import explained, leads_to_user_code
+from hpo_core.training.user_code import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 if TYPE_CHECKING:
@@ -240,7 +240,6 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         style=style,
         space=space,
         stall_timeout=3600.0,
-        log_limit=10_000_000,
     )
 
 

@@ -103,11 +103,11 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
-    from hpo_core.training.optuna.trial_adapter import in_one_line, to_yaml
+    from hpo_core.training.optuna.trial_adapter import in_one_line
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(
-        "space:\n" + "".join(f"  {in_one_line(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
+        "space:\n" + "".join(f"  {in_one_line(name)}: {in_one_line(item)}\n" for name, item in found.space.items())
     )
     if found.constraints:
         sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
@@ -115,7 +115,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+        err.say(f"Suggested under some choices only, which no single parameter explains: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
