@@ -85,7 +85,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report, "epoch" if spec.hops else "step")
+    _say_result(report, spec.unit_word)
 
 
 def _say(line: str) -> None:
