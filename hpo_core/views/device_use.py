@@ -185,17 +185,13 @@ LATEST_SECONDS = 60.0
 """Seconds before the latest end in which a job counts as a latest one."""
 
 
-def granted_words(study: Study, placed: int | None = None) -> str:
-    """``2 running``; ``2 running on 8 slots`` in gangs; ``8 running, 9 waiting for a device`` where jobs share devices.
-
-    Args:
-        placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
-    """
+def granted_words(study: Study) -> str:
+    """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``."""
     granted = len(study.state.running)
     if not study.spec.packs:
         slots = study.state.slots_in_use
         return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
-    runs = min(len(study.state.placed) if placed is None else placed, granted)
+    runs = len(study.state.placed)
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
