@@ -26,7 +26,6 @@ from hpo_core.spec.sections import (
     Cluster,
     JournalSpec,
     LocalClusterSpec,
-    PrefectSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -118,7 +117,11 @@ class StudySpec(Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
-    prefect: PrefectSpec = PrefectSpec()
+    prefect: Literal["auto", "jobs", "rungs", "off"] = Field(
+        default="auto",
+        description="Task runs in Prefect: one per job, or one per rung; auto: per job up to about 300 expected jobs. "
+        "off: a command does not show the study in Prefect, in whose UI a run is shown anyway.",
+    )
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
