@@ -526,17 +526,3 @@ class VirtualDevices(VirtualExecutor):
         for number in range(len(self._devices)):
             self._count_until_now(number)
         return seconds() / self.offered_seconds if self.offered_seconds else 0.0
-
-
-def mean_claims(history: Sequence[tuple[float, int]], end: float, parts: int) -> list[float]:
-    """Mean compute claimed (1: the whole device) in each of ``parts`` equal parts of ``end`` seconds."""
-    if end <= 0:
-        return [0.0] * parts
-    found = [0.0] * parts
-    width = end / parts
-    for (begin, compute), (after, _) in zip(history, [*history, (end, 0)][1:], strict=True):
-        until = min(after, end)
-        for part in range(int(begin / width), min(math.ceil(until / width), parts)):
-            low, high = max(begin, part * width), min(until, (part + 1) * width)
-            found[part] += max(0.0, high - low) * compute / WHOLE / width
-    return found

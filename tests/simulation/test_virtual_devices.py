@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.virtual import Load, VirtualDevices, Worker, mean_claims
+from hpo_core.execution.virtual import Load, VirtualDevices, Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement, Usage
@@ -23,6 +23,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.simulation import VirtualClock
 from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.past import read_past
+from hpo_core.simulation.repeats import mean_levels
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.spec import PackingSpec
@@ -217,12 +218,12 @@ def test_a_device_that_leaves_takes_all_its_jobs() -> None:
     assert [(one.trial, one.outcome, one.ended) for one in found] == [(0, Outcome.LOST, 5.0), (1, Outcome.LOST, 5.0)]
 
 
-def test_mean_claims_by_part() -> None:
-    history = [(0.0, 500), (4.0, 1000), (5.0, 0)]
-    assert mean_claims(history, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
-    whole = math.fsum(mean_claims(history, 8.0, 7)) * 8 / 7
+def test_mean_levels_by_part() -> None:
+    times, changes = [4.0, 0.0, 5.0], [0.5, 0.5, -1.0]
+    assert mean_levels(times, changes, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
+    whole = math.fsum(mean_levels(times, changes, 8.0, 7)) * 8 / 7
     assert whole == pytest.approx(4 * 0.5 + 1)
-    assert mean_claims([], 0.0, 2) == [0.0, 0.0]
+    assert mean_levels([], [], 0.0, 2) == mean_levels([], [], 1.0, 2) == [0.0, 0.0]
 
 
 def measured(architecture: str, width: int, **figures: Any) -> Measurement:
