@@ -446,7 +446,7 @@ class VirtualDevices(VirtualExecutor):
         self._numbers = {device.name: number for number, device in enumerate(devices)}
         self._load = load
         self._placed = Load(0.0, 0)
-        """Of the job that is being submitted."""
+        """What the job that is being submitted is to its device."""
         self.poll_seconds = poll_seconds
         self._running: list[list[VirtualAttempt]] = [[] for _ in devices]
         """By device: its attempts."""
