@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -284,8 +285,8 @@ class PooledExecutor:
         self._numbers = itertools.count()
         self._running: dict[int, _Submitted] = {}
         """By number of its submission: what the executor runs. The oldest first."""
-        self._waiting: list[_Submitted] = []
-        """Submitted when nothing was held for them any more."""
+        self._waiting: dict[int, _Submitted] = {}
+        """By number of its submission: what waits until something is held for it."""
         self._preempted: dict[int, str] = {}
         """By number of a submission that is ended for another study: why."""
         self._spared: set[int] = set()
@@ -331,26 +332,28 @@ class PooledExecutor:
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
         with self._lock:
-            names = self.places.of(slot)
-            self._waiting.append(_Submitted(job, slot, on_report, names or ()))
-            self._most = max(self._most, self._count([*self._running.values(), *self._waiting]))
+            self._waiting[next(self._numbers)] = _Submitted(job, slot, on_report, self.places.of(slot) or ())
+            self._most = max(self._most, self._count(self._submitted()))
         self._start_waiting()
+
+    def _submitted(self) -> list[_Submitted]:
+        return [*self._running.values(), *self._waiting.values()]
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
-        with self._lock:
-            dropped = [each for each in self._waiting if each.job.key in keys]
-        keys -= {each.job.key for each in dropped}
-        self._drop(dropped, "The attempt was ended while it waited for a slot of the pool.")
-        self._inner.cancel(sorted(keys))
+        dropped = self._drop(
+            lambda each: each.job.key in keys, "The attempt was ended while it waited for a slot of the pool."
+        )
+        self._inner.cancel(sorted(keys.difference(dropped)))
 
-    def _drop(self, dropped: Collection[_Submitted], message: str) -> None:
-        """Report those of them that have not begun."""
+    def _drop(self, goes: Callable[[_Submitted], bool], message: str) -> set[tuple[int, int]]:
+        """Report those that wait and are to go; returns their attempts."""
         with self._lock:
-            dropped = [each for each in dropped if any(each is one for one in self._waiting)]
-            self._waiting = [each for each in self._waiting if not any(each is one for one in dropped)]
-        for job, _, on_report, *_ in dropped:
+            dropped = [number for number, each in self._waiting.items() if goes(each)]
+            gone = [self._waiting.pop(number) for number in dropped]
+        for job, _, on_report, *_ in gone:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
+        return {each.job.key for each in gone}
 
     def now(self) -> float:
         return self._inner.now()
@@ -375,11 +378,12 @@ class PooledExecutor:
         usable = places.usable(seat.grant.held, wanted)  # outside of the lock: the caller's is taken first
         with self._lock:
             running = list(self._running.values())
-            busy = _names_of(running if not places.kind.several_jobs else [*running, *self._waiting])
+            busy = _names_of(self._submitted() if places.kind.several_jobs else running)
             used = self._count(running)
             # what models that hop could use is known: an idle worker is no sign that the study claims too much
-            most = max(used, len(seat.open(now))) if places.kind.whole else max(self._most, self._count(
-                [*running, *self._waiting]))  # fmt: skip
+            most = (
+                max(used, len(seat.open(now))) if places.kind.whole else max(self._most, self._count(self._submitted()))
+            )
             soon = now + HANDOVER_SECONDS
             ending = [name for each in running if each.began + self._lasts <= soon for name in each.names]
             self._kept = frozenset(busy)
@@ -391,7 +395,7 @@ class PooledExecutor:
                 self._kept = None
         if has_row:
             with self._lock:
-                self._most = self._count([*self._running.values(), *self._waiting])
+                self._most = self._count(self._submitted())
             self._start_waiting()
             self._give_up_oversized()
             self._preempt()
@@ -409,39 +413,42 @@ class PooledExecutor:
         now = self.now()
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
-        ready: dict[int, _Submitted] = {}
-        gone: list[_Submitted] = []
+        ready: list[int] = []
+        gone: set[tuple[int, int]] = set()
         with self._lock:
             busy, held = self._busy(), set(self.seat.grant.held)
             free = self.seat.startable(now) - busy if self._kept is None else set()
-            left: list[_Submitted] = []
-            for each in self._waiting:
-                begins: _Submitted | None = None
-                if each.names:
-                    if held.issuperset(each.names):
-                        begins = each if self._kept is None or self._kept.issuperset(each.names) else None
-                    else:
-                        gone.append(each)
-                elif not left and (count := each.job.demand.slots) <= len(free):
-                    slot, names = self.places.chosen(each.slot, free, busy, count)
+            is_first = True
+            for number, each in self._waiting.items():
+                if each.names and not held.issuperset(each.names):
+                    gone.add(each.job.key)
+                    begins = False
+                elif each.names:
+                    begins = self._kept is None or self._kept.issuperset(each.names)
+                elif begins := is_first and each.job.demand.slots <= len(free):
+                    slot, names = self.places.chosen(each.slot, free, busy, each.job.demand.slots)
                     free.difference_update(names)
-                    begins = each._replace(slot=slot, names=names if self.places.kind.word else ())
-                if begins is None:
-                    left.append(each)
+                    each = each._replace(slot=slot, names=names if self.places.kind.word else ())
                 else:
-                    ready[next(self._numbers)] = begins._replace(began=now)
-            self._waiting = left
-            self._running |= ready
-        for number in list(ready):
-            try:
-                self._start(number, ready.pop(number))
-            except BaseException:  # nobody would report the others
-                with self._lock:
-                    for other in ready:
-                        self._running.pop(other, None)
-                raise
-        self._drop(gone, f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it "
-                         "began; it gets another one.")  # fmt: skip
+                    is_first = False  # those behind it wait, too
+                if begins:
+                    self._running[number] = each._replace(began=now)
+                    ready.append(number)
+            for number in ready:
+                del self._waiting[number]
+        try:
+            while ready:
+                self._start(ready.pop(0))
+        except BaseException:  # nobody would report the others
+            with self._lock:
+                for number in ready:
+                    self._running.pop(number, None)
+            raise
+        self._drop(
+            lambda each: each.job.key in gone,
+            f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
+            "gets another one.",
+        )
 
     def _give_up_oversized(self) -> None:
         """Report those that wait for more slots than the study may use: their study sizes them anew.
@@ -449,15 +456,16 @@ class PooledExecutor:
         A trial that grew when it was granted would wait for ever, and those behind it, where the share is small from
         then on. Studies whose jobs are all as large get that many slots in turn.
         """
-        allowed = len(self.seat.open(self.now()))
-        if not allowed:
-            return
-        most = max(allowed, self.seat.mine.job_slots)
-        with self._lock:
-            dropped = [each for each in self._waiting if not each.names and each.job.demand.slots > most]
-        self._drop(dropped, "Other studies of the pool took its slots before it began; its size is decided again.")
+        if allowed := len(self.seat.open(self.now())):
+            most = max(allowed, self.seat.mine.job_slots)
+            self._drop(
+                lambda each: not each.names and each.job.demand.slots > most,
+                "Other studies of the pool took its slots before it began; its size is decided again.",
+            )
 
-    def _start(self, number: int, each: _Submitted) -> None:
+    def _start(self, number: int) -> None:
+        each = self._running[number]
+
         def reported(job: Job, report: Report) -> None:
             with self._lock:
                 self._running.pop(number, None)
@@ -509,16 +517,14 @@ class PooledExecutor:
 
     def _youngest_closing(self) -> list[int]:
         """Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended."""
+        closing, running = set(self.seat.grant.closing), self._running
         if not self.places.kind.word:
-            busy_closing = self._busy().intersection(self.seat.grant.closing)
-            found = [number for number, each in self._running.items() if each.job.trial not in self._spared]
-            return found[-1:] if busy_closing else []
-        closing = set(self.seat.grant.closing)
-        for name in reversed(_names_of(self._running.values())):
-            if name in closing:
-                found = [number for number, each in self._running.items() if name in each.names]
-                if self._spared.isdisjoint(self._running[number].job.trial for number in found):
-                    return found
+            found = [number for number, each in running.items() if each.job.trial not in self._spared]
+            return found[-1:] if self._busy() & closing else []
+        for name in reversed(_names_of(running.values())):
+            found = [number for number, each in running.items() if name in each.names]
+            if name in closing and self._spared.isdisjoint(running[number].job.trial for number in found):
+                return found
         return []
 
 
@@ -568,10 +574,8 @@ def pool_name(device: Device) -> str:
 
 def nearest_first(free: Iterable[str], held: Iterable[str]) -> list[str]:
     """Slots in the order in which a study takes them: those of workers where it holds most already come first."""
-    count: dict[str, int] = {}
-    for name in held:
-        count[worker_of(name)] = count.get(worker_of(name), 0) + 1
-    return sorted(free, key=lambda name: (-count.get(worker_of(name), 0), name))
+    count = Counter(map(worker_of, held))
+    return sorted(free, key=lambda name: (-count[worker_of(name)], name))
 
 
 def _names_of(submitted: Iterable[_Submitted]) -> list[str]:
@@ -584,13 +588,11 @@ def _first_slots(inventory: Inventory, most: int) -> Inventory:
     """The same devices with so many slots in all, the first ones in order."""
     if most >= inventory.slots:
         return inventory
-    devices: list[Device] = []
+    devices = []
     for device in inventory.devices:
-        slots = min(device.slots, most)
-        if slots:
-            devices.append(device if slots == device.slots else msgspec.structs.replace(device, slots=slots))
-        most -= slots
-    return Inventory(tuple(devices))
+        devices.append(msgspec.structs.replace(device, slots=min(device.slots, most)))
+        most -= devices[-1].slots
+    return Inventory(tuple(device for device in devices if device.slots))
 
 
 def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:

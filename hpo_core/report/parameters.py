@@ -212,6 +212,16 @@ def _evaluator_of_best(share: float) -> optuna.importance.PedAnovaImportanceEval
     return evaluator(**{name: share})  # type: ignore[arg-type]
 
 
+def parameter_figures(series: Series) -> list[Figure | None]:
+    """All figures of parameters; of a population that has changed since, nothing compares."""
+    found = importances(series)
+    if series.lineage is not None:
+        return [importance_bars(found) if found and found.resource == series.levels[0] else None]
+    order = list(found.shares) if found else []
+    bars = [importance_bars(found), parameter_panels(series, found), contour(series, found)] if found else []
+    return [*bars, parallel_coordinates(series, order)]
+
+
 def importance_bars(found: Importances) -> Figure | None:
     """A bar per parameter."""
     if not found.enough:

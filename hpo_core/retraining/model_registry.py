@@ -20,13 +20,14 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_copy, local_path
-from hpo_core.model.errors import CheckpointError, HpoError, ObjectiveError
+from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
-from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_mlflow_model, write_plain
+from hpo_core.tracking.model_build import Trained
+from hpo_core.tracking.run_artifacts import WEIGHTS, loading_words, write_model
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 
@@ -66,7 +67,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     @property
     def serving(self) -> int:
         """Index of the repeat to be used: the one with the smallest loss."""
-        return index_of_smallest([repeat.loss for repeat in self.repeats])
+        return self.losses.index(min(self.losses))
 
     @property
     def losses(self) -> list[float]:
@@ -159,16 +160,6 @@ class Decision(msgspec.Struct, frozen=True):
         )
         lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
         return "\n".join(lines)
-
-    def plain(self) -> dict[str, Any]:
-        """The decision as JSON-compatible values."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
-
-
-def index_of_smallest(losses: Sequence[float]) -> int:
-    """Index of the smallest loss."""
-    return min(range(len(losses)), key=losses.__getitem__)
 
 
 CHAMPION = "champion"
@@ -283,7 +274,7 @@ class ModelRegistry:
         """Upload a decision: from now on it stands."""
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, svg, "decision.svg")
-        self._store.write_text(run, json.dumps(decision.plain(), indent=1), "decision.json")
+        self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
         now, sign = time.time(), decision.sign
         points = [
             MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
@@ -308,9 +299,16 @@ class ModelRegistry:
             spec: of the study that trained it.
             code: folders that ``build`` is imported from.
         """
+        serving = card.repeats[card.serving]
+        served = Trained(spec.constants | serving.params, serving.checkpoint, str(folder), spec.checkpoint_base)
         with tempfile.TemporaryDirectory() as side:
-            model = Path(side) / _FOLDER
-            self._write_serving(card, folder, spec, code, model)
+            with _on_this_machine(folder, serving.checkpoint.uri, spec.checkpoint_base) as file:
+                what = f"model {self.name!r}"
+                plain, built = write_model(what, served, file, build=spec.build, code=code, side=Path(side))
+            model = built or Path(side) / _FOLDER
+            model.mkdir(exist_ok=True)
+            if plain is not None:
+                shutil.copytree(plain, model, dirs_exist_ok=True)
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
@@ -320,33 +318,9 @@ class ModelRegistry:
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
             kept = msgspec.structs.replace(card, repeats=tuple(moved))
             (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-            self._store.files(run).log_artifacts(str(model), _FOLDER)
-        params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
+            self._store.upload(run, model, _FOLDER)
+        params = {legal_key(name): param_value(value) for name, value in serving.params.items()}
         self._store.log(run, params=params)
-
-    def _write_serving(self, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str], target: Path) -> None:
-        """Make the model's folder, with what loads the repeat that serves."""
-        repeat = card.repeats[card.serving]
-        served = Trained(spec.constants | repeat.params, repeat.checkpoint, str(folder), spec.checkpoint_base)
-        with (
-            tempfile.TemporaryDirectory() as side,
-            _on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file,
-        ):
-            plain = Path(side)
-            try:
-                tracked = write_plain(served, file, plain)
-            except CheckpointError as error:
-                log.warning("model %r: its weights are not there as a file of their own: %s", self.name, error)
-                tracked = ""
-            if spec.build is not None and tracked:
-                try:
-                    write_mlflow_model(served, spec.build, code, tracked=tracked, target=target)
-                except ObjectiveError as error:  # a night's training is worth more than its wrapping
-                    shutil.rmtree(target, ignore_errors=True)
-                    log.warning("model %r: MLflow cannot load it by itself: %s", self.name, error)
-            target.mkdir(exist_ok=True)
-            for found in plain.iterdir():
-                shutil.copyfile(found, target / found.name)
 
     def register(self, run: KnownRun, tags: Mapping[str, Any], description: str) -> int:
         """The version made from a run's model; the same one when called again."""

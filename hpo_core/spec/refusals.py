@@ -181,6 +181,25 @@ def check_combinations(spec: StudySpec) -> None:
             raise ValueError(f"{row.settings}: {row.why}; {row.cure}".format_map(_figures(spec)))
 
 
+def check_retraining(spec: StudySpec) -> None:
+    """Refuse a study whose best trial cannot be a model that is trained again on new data.
+
+    Raises:
+        SpecError: reason and cure.
+    """
+    if spec.style == "optuna":
+        raise SpecError(
+            f"Study {spec.study!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no "
+            "model to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
+        )
+    if spec.data is not None:
+        raise SpecError(
+            f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
+            "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
+            f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
+        )
+
+
 def _figures(spec: StudySpec) -> dict[str, object]:
     """What the texts of the table may name."""
     grows = spec.training.gang == "auto"

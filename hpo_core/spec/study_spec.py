@@ -26,7 +26,6 @@ from hpo_core.spec.sections import (
     Cluster,
     JournalSpec,
     LocalClusterSpec,
-    PrefectSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -118,7 +117,11 @@ class StudySpec(Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
-    prefect: PrefectSpec = PrefectSpec()
+    prefect: Literal["auto", "jobs", "rungs", "off"] = Field(
+        default="auto",
+        description="Task runs in Prefect: one per job, or one per rung; auto: per job up to about 300 expected jobs. "
+        "off: a command does not show the study in Prefect, in whose UI a run is shown anyway.",
+    )
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
@@ -204,6 +207,13 @@ class StudySpec(Part):
         return self.training.gang == "auto"
 
     @property
+    def job_slots(self) -> int | None:
+        """Slots of a job; None: the study decides for each. Where models hop it is 1: units have ranks, not jobs."""
+        if self.hops:
+            return 1
+        return None if self.training.gang == "auto" else self.training.gang
+
+    @property
     def most_ranks(self) -> int | None:
         """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
         return self.scaling.most if self.grows else 1
@@ -217,6 +227,11 @@ class StudySpec(Part):
     def slot_word(self) -> str:
         """What studies of a pool share: slots or whole devices."""
         return "device" if self.packs else "slot"
+
+    @property
+    def room_word(self) -> str:
+        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        return "worker" if self.hops else self.slot_word
 
     @property
     def unit_word(self) -> str:

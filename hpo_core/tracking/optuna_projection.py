@@ -126,7 +126,8 @@ class OptunaProjection(Projection):
         if storage is not None and storage is not self._given:
             close_storage(storage)
         self._copy: int | None = None
-        self._copy_name = ""
+        self.copy_name = ""
+        """Name of the Optuna study."""
         self._held: dict[int, FrozenTrial] = {}
         self._attributes: dict[str, Any] = {}
         self._system: dict[str, Any] = {}
@@ -135,11 +136,6 @@ class OptunaProjection(Projection):
     def url(self) -> str | None:
         """The command that shows the copy, once there is one."""
         return dashboard_command(self.tracking_uri) if self._copy is not None else None
-
-    @property
-    def copy_name(self) -> str:
-        """Name of the Optuna study."""
-        return self._copy_name
 
     def _fold_in(self, entry: Entry) -> None:
         if self._study is None:
@@ -159,17 +155,17 @@ class OptunaProjection(Projection):
         assert self._study is not None and storage is not None
         found = {study.study_name: study for study in storage.get_all_studies()}
         directions = directions_of(self._study.spec)
-        at = datetime.fromtimestamp(self._created or 0.0, UTC)
+        at = datetime.fromtimestamp(self.created or 0.0, UTC)
         names = [self.study_name, f"{self.study_name} ({at:%Y-%m-%d %H:%M:%S} UTC)"]
         for name in names:
             study = found.get(name)
             if study is None:
-                self._copy_name = name
+                self.copy_name = name
                 break
             empty = not study.system_attrs and not storage.get_all_trials(study._study_id, deepcopy=False)
-            ours = study.system_attrs.get(CREATED) == repr(self._created)
+            ours = study.system_attrs.get(CREATED) == repr(self.created)
             if (ours or empty) and list(study.directions) == directions:
-                self._copy_name, self._copy = name, study._study_id
+                self.copy_name, self._copy = name, study._study_id
                 break
         else:
             raise HpoError(
@@ -203,8 +199,8 @@ class OptunaProjection(Projection):
         storage = self._storage
         assert self._study is not None and self._trials is not None and storage is not None
         if self._copy is None:
-            self._copy = storage.create_new_study(directions_of(self._study.spec), self._copy_name)
-        self._set_system(storage, CREATED, repr(self._created))
+            self._copy = storage.create_new_study(directions_of(self._study.spec), self.copy_name)
+        self._set_system(storage, CREATED, repr(self.created))
         ended = not self.has_controller and self._study.status != "open"
         for number in self._touched:
             with warnings.catch_warnings():
@@ -217,7 +213,7 @@ class OptunaProjection(Projection):
                 storage.set_study_user_attr(self._copy, key, value)
                 self._attributes[key] = value
         self._set_system(storage, DIGEST, self._digest.hex())
-        self._set_system(storage, CURSOR, self._next_seq - 1)
+        self._set_system(storage, CURSOR, self.next_seq - 1)
 
     def _set_system(self, storage: BaseStorage, key: str, value: Any) -> None:
         assert self._copy is not None

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
 from hpo_core.execution.hopping.unit_history import EpochTimes
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
@@ -23,8 +22,10 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.retraining.repeated_studies import check_data_is_a_parameter, repeats_spec
+from hpo_core.retraining.repeated_studies import repeats_spec
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
+from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
 
 
@@ -38,7 +39,7 @@ def test_every_method_visits_every_partition_once_an_epoch(method: str, validati
     assert not world.executor._trainings
 
 
-@pytest.mark.parametrize("scheduler", ["remaining", "randomized", "exact"])
+@pytest.mark.parametrize("scheduler", ["remaining", "randomized"])
 def test_partitions_stay_where_they_lie(scheduler: str) -> None:
     held = {"worker-0": ["part-0", "val-0"], "worker-1": ["part-1"], "worker-2": ["part-2", "val-1"]}
     workers = [Worker(), Worker(speed=0.5), Worker(speed=2.0)]
@@ -229,7 +230,7 @@ def test_repeats_of_a_trial_follow_its_visits_each() -> None:
         done = {epoch: order for (one, epoch), order in again.orders().items() if one == place}
         assert done and done == {epoch: followed[epoch] for epoch in done}
     with pytest.raises(SpecError, match=r"'hopping' trains on partitions .* warm_start: {studies: \[hopping\]}"):
-        check_data_is_a_parameter(first.study.spec)
+        check_retraining(first.study.spec)
 
 
 @pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])

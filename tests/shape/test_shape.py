@@ -47,7 +47,7 @@ FLOW_LAYERS = [
     {"serve_home"},
     {"study_run"},
     {"deployed"},
-    {"retraining"},
+    {"retraining_run"},
     {"compare", "retrain"},
     {"command"},
     {"__main__", ""},

@@ -110,7 +110,7 @@ class PlayedPool:
             held = sum(len(player.seat.grant.held) for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
-            waiting = [each.job.demand.slots for each in player.executor._waiting[:1]]
+            waiting = [each.job.demand.slots for each in [*player.executor._waiting.values()][:1]]
             room = len(player.seat.open(player.clock.now)) - player.used
             assert player.stopped or not waiting or waiting[0] > room, (
                 f"{player.name} has a slot at {self.now} that it is due, and a job waits"

@@ -15,8 +15,9 @@ from hpo_core.model.devices.pool_member import Member
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, SlotPlaces, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, RowChange
+from hpo_core.pool.store import RowChange
 from tests.sharing import test_pooled_units
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 WORKERS = ("a", "b", "c", "d")

@@ -10,7 +10,8 @@ import pytest
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.pool.seat import LEASE_SECONDS
-from hpo_core.pool.store import MemoryPools, Pools
+from hpo_core.pool.store import Pools
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}

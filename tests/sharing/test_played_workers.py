@@ -12,8 +12,9 @@ from hpo_core.execution.hopping.hopping_executor import MISSING_SECONDS, Partiti
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import AttemptFailed, CapacityChanged
 from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS
-from hpo_core.pool.store import MemoryPools, Pools
+from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_workers import Hopper, Plain, PlayedCluster, one_slot_each
 
 FOUR = [f"worker-{number}" for number in range(4)]

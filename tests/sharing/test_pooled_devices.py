@@ -12,10 +12,11 @@ from hpo_core.model.errors import JournalError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
 from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
-from hpo_core.pool.store import MemoryPools, PoolRow
+from hpo_core.pool.store import Decide, PoolRow
 from hpo_core.pool.words import standing_of, standings, unknown_beside
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 NAMES = ("gpu-0", "gpu-1")
@@ -243,6 +244,11 @@ class Failing(MemoryPools):
         if self.fails:
             raise JournalError("gone")
         return super().look(pool, study)
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        if self.fails:
+            raise JournalError("gone")
+        super().change(pool, study, decide)
 
 
 def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> None:

@@ -11,7 +11,7 @@ from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import Places, PooledExecutor
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools
+from tests.sharing.in_memory import MemoryPools
 
 
 class ByHand:

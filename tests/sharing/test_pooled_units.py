@@ -13,7 +13,8 @@ from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, PoolRow, RowChange
+from hpo_core.pool.store import PoolRow, RowChange
+from tests.sharing.in_memory import MemoryPools
 
 WORKERS = ("a", "b")
 

@@ -20,7 +20,7 @@ import msgspec
 
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.views.settings_words import data_words
+from hpo_core.views.summary import data_words
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
@@ -49,8 +49,6 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the home's own server; empty: the API that the settings name."""
     runs_folder: str
     """Where flow runs that are shown are noted, see ``hpo_flows.prefect_pages.shown_runs``."""
-    start_timeout: float = 300.0
-    """See ``SharedServer``."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
