@@ -15,7 +15,7 @@ from hpo_core.model.devices.pool_member import (
     MOST_DEVICES,
     MOST_NAME,
     NOTHING,
-    WHOLE_DEVICES,
+    POOL_ENDS,
     Grant,
     Member,
     Wish,
@@ -116,7 +116,7 @@ def pool_of(spec: StudySpec, host: str) -> str:
         name = f"{share.pool} on {host}"
     else:
         name = share.pool
-    return f"{name}{WHOLE_DEVICES}" if spec.packs else name
+    return name + POOL_ENDS[spec.slot_word]
 
 
 def _address(place: str, host: str) -> str:

@@ -90,42 +90,27 @@ def unknown_beside(pool: str, rows: Iterable[PoolRow], *, cluster: str = "") -> 
         rows: of all pools, of members that have a controller now.
         cluster: where the pool's is, where that is known before it has members.
     """
-    rows = list(rows)
-    return " ".join(filter(None, (_other_kind_beside(pool, rows), _same_cluster_beside(pool, rows, cluster))))
-
-
-def _same_cluster_beside(pool: str, rows: Sequence[PoolRow], cluster: str) -> str:
-    """A pool with a name, and one by the address or with another name, at one scheduler."""
-    here = {cluster, *(row.member.cluster for row in rows if row.pool == pool and row.member is not None)} - {""}
-    there = [
-        row
-        for row in rows
-        if row.member is not None and row.member.cluster in here
-        and row.pool.removesuffix(WHOLE_DEVICES) != pool.removesuffix(WHOLE_DEVICES)
-    ]  # fmt: skip
-    if not there:
-        return ""
-    members = [row.member for row in there if row.member is not None]
-    pools = sorted({row.pool for row in there})
-    return (
-        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in {'pool' if len(pools) == 1 else 'pools'} "
-        f"{', '.join(pools)} at the same Dask scheduler: no pool there leaves anything to another one. Give all "
-        "studies of a scheduler the same share.pool, or none."
+    members = [(row.pool, row.member) for row in rows if row.member is not None]
+    bare = pool.removesuffix(WHOLE_DEVICES)
+    here, there, other = (
+        ("slots", "whole devices", f"{pool}{WHOLE_DEVICES}") if bare == pool else ("whole devices", "slots", bare)
     )
-
-
-def _other_kind_beside(pool: str, rows: Sequence[PoolRow]) -> str:
-    """Packed studies and others, under one name."""
-    is_whole = pool.endswith(WHOLE_DEVICES)
-    other = pool.removesuffix(WHOLE_DEVICES) if is_whole else f"{pool}{WHOLE_DEVICES}"
-    members = [row.member for row in rows if row.pool == other and row.member is not None]
-    if not members:
-        return ""
-    here, there = ("whole devices", "slots") if is_whole else ("slots", "whole devices")
-    return (
-        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in pool {other}: {here} are shared here and {there} "
-        "there, so neither leaves anything to the other. Give all of them packing, or none."
-    )
+    words = []
+    if found := [member for place, member in members if place == other]:  # packed studies and others, under one name
+        words.append(
+            f"{_are(found)} in pool {other}: {here} are shared here and {there} there, so neither leaves anything to "
+            "the other. Give all of them packing, or none."
+        )
+    clusters = {cluster, *(member.cluster for place, member in members if place == pool)} - {""}
+    beside = [(place, one) for place, one in members if place not in (pool, other) and one.cluster in clusters]
+    if beside:  # a pool with a name, and one by the address or with another name, at one scheduler
+        pools = sorted({place for place, _ in beside})
+        words.append(
+            f"{_are([one for _, one in beside])} in {'pool' if len(pools) == 1 else 'pools'} {', '.join(pools)} at the "
+            "same Dask scheduler: no pool there leaves anything to another one. Give all studies of a scheduler the "
+            "same share.pool, or none."
+        )
+    return " ".join(words)
 
 
 def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
@@ -196,6 +181,10 @@ def _different_sizes(members: Sequence[Member]) -> str:
     if len(stated) < 2:
         return ""
     return f"The studies state share.slots from {min(stated):,} to {max(stated):,}: the smallest holds."
+
+
+def _are(members: Sequence[Member]) -> str:
+    return f"{_names(members)} {'is' if len(members) == 1 else 'are'}"
 
 
 def _names(members: Sequence[Member]) -> str:
