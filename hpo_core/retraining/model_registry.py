@@ -239,7 +239,11 @@ class ModelRegistry:
     def run_of(self, key: str) -> KnownRun | None:
         """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
         found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
-        return min(found, key=_first_choice) if found else None
+        return min(
+            found,
+            key=lambda run: (run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id),
+            default=None,
+        )
 
     def begin(self, key: str, title: str, data: str) -> KnownRun:
         """The run of a retraining on ``data``, made where it is absent."""
@@ -331,30 +335,18 @@ class ModelRegistry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        version = self._version_of(run)
-        if version is None:
-            made = self._client.create_model_version(
-                self.name,
-                f"runs:/{run.run_id}/{_FOLDER}",
-                run.run_id,
-                tags={key: str(value) for key, value in tags.items()},
-            )
-            version = int(made.version)
-        words = "\n\n".join(filter(None, [description, self._loading(run, version)]))
-        self._client.update_model_version(self.name, str(version), words)
-        return version
-
-    def _version_of(self, run: KnownRun) -> int | None:
-        for known in self._client.search_model_versions(f"name = '{self.name}'"):
-            if known.run_id == run.run_id:
-                return int(known.version)
-        return None
-
-    def _loading(self, run: KnownRun, version: int) -> str:
-        """How a version is loaded, as far as its files allow."""
+        known = self._client.search_model_versions(f"name = '{self.name}'")
+        made = next((one for one in known if one.run_id == run.run_id), None)
+        if made is None:
+            source, facts = f"runs:/{run.run_id}/{_FOLDER}", {key: str(value) for key, value in tags.items()}
+            made = self._client.create_model_version(self.name, source, run.run_id, tags=facts)
         names = {str(item.path).rpartition("/")[2] for item in self._listed(run.run_id)}
-        uri = f"models:/{self.name}/{version}"
-        return loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        uri = f"models:/{self.name}/{made.version}"  # it is loaded as far as its files allow
+        loading = loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        self._client.update_model_version(
+            self.name, str(made.version), "\n\n".join(filter(None, [description, loading]))
+        )
+        return int(made.version)
 
     def finish(self, run: KnownRun, version: int) -> None:
         """All is done."""
@@ -367,10 +359,6 @@ class ModelRegistry:
 
     def _listed(self, run_id: str) -> list[Any]:
         return list(self._client.list_artifacts(run_id, _FOLDER))
-
-
-def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
-    return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
 
 
 def _inside(folder: Path, uri: str) -> Path:
