@@ -25,7 +25,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import TRIAL, OptunaTrials, directions_of
 from hpo_core.tracking.projection import DivergedError, Projection
-from hpo_core.tracking.tracker_links import dashboard_command, shown_uri
+from hpo_core.tracking.tracker_links import dashboard_command
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -169,7 +169,7 @@ class OptunaProjection(Projection):
                 break
         else:
             raise HpoError(
-                f"{shown_uri(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
+                f"{without_credentials(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
                 "Name another storage in tracking.optuna."
             )
         if self._anew and self._copy is not None:
