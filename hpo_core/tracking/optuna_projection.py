@@ -48,7 +48,7 @@ def open_storage(url: str) -> RDBStorage:
 
     for name in ("alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    arguments = _arguments(url)
+    arguments = {"timeout" if url.startswith("sqlite") else "connect_timeout": _SECONDS}
     engine = create_engine(url, connect_args=arguments)
     try:
         tables = set(inspect(engine).get_table_names())
@@ -62,18 +62,6 @@ def open_storage(url: str) -> RDBStorage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
-
-
-def close_storage(storage: Any) -> None:
-    """Let go of its connections."""
-    storage.remove_session()
-    storage.engine.dispose()
-
-
-def _arguments(url: str) -> dict[str, Any]:
-    if url.startswith("sqlite"):
-        return {"timeout": _SECONDS}
-    return {"connect_timeout": _SECONDS}
 
 
 CREATED = "hpo.created"
@@ -124,7 +112,8 @@ class OptunaProjection(Projection):
         super()._disconnect()
         storage, self._storage = self._storage, None
         if storage is not None and storage is not self._given:
-            close_storage(storage)
+            storage.remove_session()
+            storage.engine.dispose()  # type: ignore[attr-defined]
         self._copy: int | None = None
         self.copy_name = ""
         """Name of the Optuna study."""
