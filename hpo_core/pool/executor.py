@@ -301,20 +301,10 @@ class PooledExecutor:
         """While the pool is looked at: names on which jobs run. On others none begins, for they may be given back."""
         self._inbox: Inbox | None = None
 
-    @property
-    def used(self) -> int:
-        """Number of names that jobs use now."""
-        with self._lock:
-            return self._count(self._running.values())
-
     def _count(self, submitted: Iterable[_Submitted]) -> int:
         if self.places.kind.several_jobs:
             return len(_names_of(submitted))
         return sum(len(each.names) or each.job.demand.slots for each in submitted)
-
-    def held(self) -> set[str]:
-        """Names that nobody else uses now; jobs may run on more after a time unseen."""
-        return set(self.seat.grant.held) if self.seat.is_fresh(self.now()) else set()
 
     # What the loop asks.
 
@@ -325,9 +315,8 @@ class PooledExecutor:
         self._exchange()
         now = self.now()
         with self._lock:
-            busy = self._busy()
-        fresh = self.seat.is_fresh(now)
-        return self.places.offered(inventory, self.seat.startable(now) if fresh else (), busy if fresh else ())
+            busy = self._busy() if self.seat.is_fresh(now) else ()
+        return self.places.offered(inventory, self.seat.startable(now), busy)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
@@ -388,8 +377,7 @@ class PooledExecutor:
             ending = [name for each in running if each.began + self._lasts <= soon for name in each.names]
             self._kept = frozenset(busy)
         try:
-            use = Use(self._seen, used, most, usable, busy, ending, places.there())
-            has_row = seat.exchange(now, use)
+            has_row = seat.exchange(now, Use(self._seen, used, most, usable, busy, ending, places.there()))
         finally:
             with self._lock:
                 self._kept = None
@@ -397,7 +385,14 @@ class PooledExecutor:
             with self._lock:
                 self._most = self._count(self._submitted())
             self._start_waiting()
-            self._give_up_oversized()
+            if allowed := len(seat.open(now)):
+                # who waits for more slots than the study may use from now on would wait for ever, and those behind it;
+                # studies whose jobs are all as large get that many slots in turn
+                most = max(allowed, seat.mine.job_slots)
+                self._drop(
+                    lambda each: not each.names and each.job.demand.slots > most,
+                    "Other studies of the pool took its slots before it began; its size is decided again.",
+                )
             self._preempt()
 
     def _busy(self) -> set[str]:
@@ -449,19 +444,6 @@ class PooledExecutor:
             f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
             "gets another one.",
         )
-
-    def _give_up_oversized(self) -> None:
-        """Report those that wait for more slots than the study may use: their study sizes them anew.
-
-        A trial that grew when it was granted would wait for ever, and those behind it, where the share is small from
-        then on. Studies whose jobs are all as large get that many slots in turn.
-        """
-        if allowed := len(self.seat.open(self.now())):
-            most = max(allowed, self.seat.mine.job_slots)
-            self._drop(
-                lambda each: not each.names and each.job.demand.slots > most,
-                "Other studies of the pool took its slots before it began; its size is decided again.",
-            )
 
     def _start(self, number: int) -> None:
         each = self._running[number]
