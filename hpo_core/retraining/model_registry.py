@@ -93,10 +93,6 @@ class Decision(msgspec.Struct, frozen=True):
 
     model: str
     key: str
-    data: str
-    fingerprint: str
-    metric: str
-    mode: str
     champion_version: int
     promoted: bool
     drift: Drift
@@ -106,11 +102,7 @@ class Decision(msgspec.Struct, frozen=True):
     rows: tuple[tuple[str, tuple[float, ...]], ...]
     """What was compared: label and one loss per seed."""
     challenger: ModelCard
-
-    @property
-    def sign(self) -> float:
-        """Factor between metric and loss: 1 for ``min``, -1 for ``max``."""
-        return 1.0 if self.mode == "min" else -1.0
+    """Holds metric and data, which are the champion's as well."""
 
     def headline(self) -> str:
         """The decision in one line."""
@@ -125,34 +117,34 @@ class Decision(msgspec.Struct, frozen=True):
             version: that the challenger was registered as.
         """
         challenger, champion = (
-            f"{fmean(values) * self.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
+            f"{fmean(values) * self.challenger.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
         )
         if self.promoted:
             change = f"version {version} became champion in place of version {self.champion_version}"
-            return f"{change}: {self.metric} {challenger} instead of {champion} on the new data"
+            return f"{change}: {self.challenger.metric} {challenger} instead of {champion} on the new data"
         return (
-            f"version {self.champion_version} stays champion: {self.metric} {champion} on the new data, and "
+            f"version {self.champion_version} stays champion: {self.challenger.metric} {champion} on the new data, and "
             f"{challenger} of version {version} is {self.verdict.finding} (p = {self.verdict.p_value:.2g})"
         )
 
     def markdown(self) -> str:
         """The decision as Markdown: what was compared, and why the champion changed or stayed."""
-        test = markdown_text(self.verdict.words(self.metric, self.sign))
+        test = markdown_text(self.verdict.words(self.challenger.metric, self.challenger.sign))
         lines = [
             f"## {self.headline()}",
             "",
-            f"Data {markdown_code(self.data)} (fingerprint `{self.fingerprint[:12]}`).",
+            f"Data {markdown_code(self.challenger.data)} (fingerprint `{self.challenger.fingerprint[:12]}`).",
             "",
             "1. **Drift check.** " + self.drift.words() + ".",
             *(f"{n}. **Branch.** {markdown_text(step)}." for n, step in enumerate(self.steps, 2)),
             f"{len(self.steps) + 2}. **Test.** {test}.",
             "",
-            f"| {markdown_text(self.metric)} | mean | by seed |",
+            f"| {markdown_text(self.challenger.metric)} | mean | by seed |",
             "| --- | --- | --- |",
         ]
         for label, losses in self.rows:
-            values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
-            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
+            values = ", ".join(f"{loss * self.challenger.sign:.5g}" for loss in losses)
+            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.challenger.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
         params = ", ".join(
             markdown_text(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
@@ -279,9 +271,9 @@ class ModelRegistry:
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, svg, "decision.svg")
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
-        now, sign = time.time(), decision.sign
+        now, sign = time.time(), decision.challenger.sign
         points = [
-            MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
+            MetricPoint(legal_key(f"{label} {decision.challenger.metric}"), loss * sign, now, step)
             for label, losses in decision.rows
             for step, loss in enumerate(losses)
         ]
