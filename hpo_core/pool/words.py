@@ -15,32 +15,26 @@ NAMED = 3
 """Most studies that a sentence names."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True):
     """One study in its pool, as it was published last."""
 
     pool: str
-    study: str
+    member: Member
     slots: int
     """Slots of the pool, or whole devices where its studies hold these."""
-    unit: str = "slot"
-    """What is counted: ``slot``, or the kind of the devices."""
     share: int
     held: int
-    demand: int
-    weight: float
-    priority: int
-    waited: float
-    """Seconds for which it has held less than its share."""
     why: str
     """Whom it waits for, and why; empty: it has all that it could use."""
 
     @property
     def words(self) -> str:
         """All of it, in two sentences."""
-        terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
+        member = self.member
+        terms = f"weight {member.weight:g}" + (f", priority {member.priority}" if member.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, self.unit)} ({terms}); holds {self.held:,}, "
-            f"could use {self.demand:,}"
+            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, _unit(member))} ({terms}); holds {self.held:,}, "
+            f"could use {member.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
 
@@ -52,19 +46,8 @@ def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
     rows = [mine, *(row for row in others if row.member is not None and row.member.kind == member.kind)]
     pool = Pool([row.member for row in rows if row.member is not None], {row.study: row.grant for row in rows})
     reasons = _waits(member, pool), _less_than_wanted(member, pool), _different_sizes(pool.members)
-    return Standing(
-        pool=mine.pool,
-        study=mine.study,
-        slots=pool.capacity,
-        unit=_unit(member),
-        share=pool.shares[mine.study],
-        held=len(pool.held[mine.study]),
-        demand=member.demand,
-        weight=member.weight,
-        priority=member.priority,
-        waited=member.waited,
-        why=" ".join(filter(None, reasons)),
-    )
+    share, held = pool.shares[mine.study], len(pool.held[mine.study])
+    return Standing(mine.pool, member, slots=pool.capacity, share=share, held=held, why=" ".join(filter(None, reasons)))
 
 
 def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
