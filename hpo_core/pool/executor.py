@@ -44,29 +44,9 @@ MOST_JOBS = 10_000
 
 
 class Places:
-    """Slots of workers that the study has for itself: each counts, and has no name.
-
-    Args:
-        study: says how many slots it could use.
-    """
+    """Slots of workers that the study has for itself: each counts, and has no name."""
 
     kind: Kind = COUNTED
-
-    def __init__(self, study: Claimant) -> None:
-        self.study = study
-
-    @property
-    def job_slots(self) -> int:
-        """Slots of the study's next job."""
-        return self.study.job_slots
-
-    def demand(self, most: int) -> int:
-        """Slots, or devices, that the study could use now, counted up to ``most``."""
-        return self.study.demand(most)
-
-    def spare(self, most: int) -> int:
-        """Slots beyond its demand that it could use once a job ends, counted up to ``most``."""
-        return self.study.spare(most)
 
     def see(self, inventory: Inventory) -> int:
         """Note what is there; returns how many slots, or devices, that is."""
@@ -107,14 +87,12 @@ class SlotPlaces(Places):
     """Slots of workers that all studies of the pool use. Which one a job gets is chosen when it begins.
 
     Args:
-        study: says how many slots it could use.
         threads: by name of a worker that is there: its slots.
     """
 
     kind = WORKER_SLOTS
 
-    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]]) -> None:
-        super().__init__(study)
+    def __init__(self, threads: Callable[[], Mapping[str, int]]) -> None:
         self._threads = threads
 
     def see(self, inventory: Inventory) -> int:
@@ -137,7 +115,7 @@ class SlotPlaces(Places):
 
 
 class DevicePlaces(Places):
-    """Devices that the study holds whole, and on which it packs its jobs as it likes.
+    """Devices that the study holds whole, and on which it packs its jobs as it likes; says how many it claims.
 
     Args:
         study: says how many jobs it could run.
@@ -149,7 +127,7 @@ class DevicePlaces(Places):
     job_slots = 1
 
     def __init__(self, study: Claimant, devices_for: Callable[[int], int], jobs_each: int) -> None:
-        super().__init__(study)
+        self.study = study
         self._devices_for = devices_for
         self._jobs_each = jobs_each
         self._names: dict[str, str] = {}
@@ -195,7 +173,7 @@ class WorkerPlaces(Places):
     kind = WHOLE_WORKERS
 
     def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
-        super().__init__(study)
+        self.study = study
         self._concurrent = concurrent
         self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
         """Says which workers have work for the study now."""
@@ -525,15 +503,14 @@ def join_pool(
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
     """
-    places: Places
+    places = Places()
+    claimant: Claimant = study
     if isinstance(placer, SharedDevices):
         packing = study.spec.packing
-        places = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
+        places = claimant = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
     elif terms.shared_cluster:
-        places = SlotPlaces(study, threads)
-    else:
-        places = Places(study)
-    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places)
+        places = SlotPlaces(threads)
+    return PooledExecutor(executor, PoolSeat(pools, terms, claimant, places.kind), places)
 
 
 def join_workers(

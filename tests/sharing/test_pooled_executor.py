@@ -58,8 +58,7 @@ class Endless:
 
 
 def pooled_on(inner: ByHand, pools: MemoryPools) -> PooledExecutor:
-    places = Places(Endless())
-    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), places), places)
+    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()), Places())
 
 
 @pytest.fixture
