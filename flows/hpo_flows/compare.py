@@ -49,7 +49,7 @@ def compare(
     comparison = Comparison.of(source.entries(name) for name in studies)
     page = write_comparison(comparison, place.comparison_path(studies))
     facts = comparison.facts()
-    specs = {member.name: member.series.study.spec for member in comparison.contenders}
+    specs = {series.study.name: series.study.spec for series in comparison.studies}
     tracked = [_tracked(place, source, specs[name]) for name in studies]
     links = {"Page": page.as_uri()} | _track(facts, page, tracked)
     with tags("hpo", *studies):

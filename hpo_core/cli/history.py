@@ -20,11 +20,11 @@ from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text
-from hpo_core.views.formatting import duration
-from hpo_core.views.measured_needs import (
+from hpo_core.views.device_use import (
     MeasuredNeed,
     measured_needs,
 )
+from hpo_core.views.formatting import duration
 
 _DAY = 86_400.0
 

@@ -20,19 +20,6 @@ def is_recorded(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("recorded"))
 
 
-def check_numbers(model: type[BaseModel], data: Any, info: ValidationInfo) -> Any:
-    """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0.
-
-    Raises:
-        ValueError: there is one; a journal's description is left as it is.
-    """
-    if isinstance(data, Mapping) and not is_recorded(info):
-        for name, value in data.items():
-            if isinstance(value, bool) and _is_number(model, name):
-                raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
-    return data
-
-
 @functools.cache
 def _is_number(model: type[BaseModel], name: str) -> bool:
     """Whether numbers are taken for a field, and truth values are not among what is."""
@@ -56,7 +43,12 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
-        return check_numbers(cls, data, info)
+        """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0."""
+        if isinstance(data, Mapping) and not is_recorded(info):
+            for name, value in data.items():
+                if isinstance(value, bool) and _is_number(cls, name):
+                    raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
+        return data
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -204,6 +204,13 @@ class StudySpec(Part):
         return self.training.gang == "auto"
 
     @property
+    def job_slots(self) -> int | None:
+        """Slots of a job; None: the study decides for each. Where models hop it is 1: units have ranks, not jobs."""
+        if self.hops:
+            return 1
+        return None if self.training.gang == "auto" else self.training.gang
+
+    @property
     def most_ranks(self) -> int | None:
         """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
         return self.scaling.most if self.grows else 1

@@ -209,7 +209,8 @@ class Grants:
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
         """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
         if self._state.has_members:
-            return Generation(self._state.member_of(trial), rung)
+            born = self._state.reproduced.get(trial)
+            return Generation(trial if born is None else born.member, rung)
         found = self._rungs.get((bracket, rung))
         if found is None:
             found = self._rungs[bracket, rung] = Rung(bracket, rung)

@@ -437,8 +437,7 @@ class Study:
         The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
         limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
         """
-        grows = self.spec.grows
-        size = largest_size(self.spec, self.state, most) if grows else self.job_slots
+        size = largest_size(self.spec, self.state, most) if self.spec.job_slots is None else self.job_slots
         state, slots = self.state, self.state.slots_in_use
         if state.halted is not None or self._grants.trains_further or not self._grants.searching:
             waiting = sum(not state.trials[number].running for number in state.extended)
@@ -456,7 +455,7 @@ class Study:
 
         A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
         """
-        if not self.spec.grows or self.state.halted is not None:
+        if self.spec.job_slots is not None or self.state.halted is not None:
             return 0
         grown = largest_size(self.spec, self.state, most) * len(self.state.running)
         return max(0, min(most, grown) - self.state.slots_in_use)
@@ -464,7 +463,7 @@ class Study:
     @property
     def job_slots(self) -> int:
         """Slots that the next job needs; one that grows needs one and takes more."""
-        return 1 if self.spec.grows else gang_size(self.spec, self.state, self.method)
+        return 1 if self.spec.job_slots is None else gang_size(self.spec, self.state, self.method)
 
     @property
     def finished(self) -> bool:

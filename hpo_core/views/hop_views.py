@@ -19,7 +19,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import byte_count, duration, listed, plural
-from hpo_core.views.settings_words import data_words
+from hpo_core.views.summary import data_words
 
 
 class HopUnit(msgspec.Struct, frozen=True, gc=False):

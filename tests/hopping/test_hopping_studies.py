@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
 from hpo_core.execution.hopping.unit_history import EpochTimes
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
@@ -24,6 +23,7 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.retraining.repeated_studies import repeats_spec
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping

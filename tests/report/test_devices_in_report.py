@@ -63,7 +63,7 @@ def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None
     begun = read_series(packed_study(search, reports=2, failures=0, waiting=3))
     running = [span for span in begun.spans if span.outcome is None]
     assert len(running) == len(begun.study.state.placed) == len(begun.study.state.running) - 3 == 11
-    assert all(span.placed is not None and span.start <= span.end == begun.wall for span in running)
+    assert all(span.shared is not None and span.start <= span.end == begun.wall for span in running)
     uses = uses_of(begun)
     assert [use.jobs for use in uses] == [5, 4, 4] and sum(use.running for use in uses) == 11
     assert all(use.most_at_once == 4 and use.failed == 0 for use in uses)

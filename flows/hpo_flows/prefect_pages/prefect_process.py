@@ -20,7 +20,7 @@ import msgspec
 
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.views.settings_words import data_words
+from hpo_core.views.summary import data_words
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""

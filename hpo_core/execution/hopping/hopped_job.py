@@ -17,7 +17,7 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
-from hpo_core.security.private_files import check_folder, open_private, private_folder
+from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.training.reported_metrics import ReportedCurve, check_required
 from hpo_core.training.request import JobRequest
 
@@ -66,12 +66,9 @@ class ProgressFiles:
             StorageError: the folder cannot be written.
         """
         path = self._path(trial)
-        partial = path.with_suffix(".part")
         try:
             private_folder(path.parent, below=self._root)
-            with open_private(partial, "wb") as file:
-                file.write(msgspec.msgpack.encode(progress))
-            partial.replace(path)
+            write_private(path, msgspec.msgpack.encode(progress))
         except OSError as error:
             raise StorageError(
                 f"Progress of trial {trial} ({path}) cannot be written: {error.strerror or error}. Free space on that "
@@ -148,6 +145,8 @@ class HoppedJob:
         self.losses = 0
         """Units in a row that were lost."""
         self.restarts = 0
+        self._started = 0
+        """Number of units started: no two have one number."""
         self.gang_error = ""
         """Why a unit of several ranks failed, until it was trained by one."""
         self.forget()
@@ -184,17 +183,17 @@ class HoppedJob:
         ranks = self.behind.together
         return tuple(ranks) if any(each > 1 for each in ranks) else msgspec.UNSET
 
-    def unit_job(self, partitions: Sequence[int], place: int, number: int, *, base: str, cached: int) -> Job:
-        """The job of one unit.
+    def unit_job(self, partitions: Sequence[int], place: int, *, base: str, cached: int) -> Job:
+        """The job of the next unit.
 
         Args:
             partitions: indices of the partitions that it sees: one for each rank.
             place: partitions of this epoch that were trained on before.
-            number: no other unit of the attempt has it.
             base: of the study's checkpoints.
             cached: partitions that its worker may keep in memory.
         """
-        job, state, epoch = self.job, self.state, self.behind.epoch + 1
+        job, state, epoch, number = self.job, self.state, self.behind.epoch + 1, self._started
+        self._started += 1
         partition, *others = partitions
         trains = partition < self._trained_on
         ends_epoch = trains and place + len(partitions) == self._trained_on

@@ -24,9 +24,23 @@ PARAMETER_TYPES: tuple[type[ParameterType], ...] = (
 )
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
     Parameter = ParameterType
 else:
     Parameter = Annotated[Union[PARAMETER_TYPES], Field(discriminator="type")]  # noqa: UP007 - a tuple of types
+
+
+def parameter_of(distribution: BaseDistribution) -> ParameterType | None:
+    """The parameter that equals a distribution of Optuna; None where there is none."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        return CategoricalParameter(type="categorical", choices=list(distribution.choices))
+    if isinstance(distribution, FloatDistribution):
+        return FloatParameter(type="float", **vars(distribution))
+    return IntParameter(type="int", **vars(distribution)) if isinstance(distribution, IntDistribution) else None
+
 
 __all__ = [
     "PARAMETER_TYPES",
@@ -41,6 +55,7 @@ __all__ = [
     "ParameterType",
     "Scalar",
     "SearchSpace",
+    "parameter_of",
     "same_scalar",
     "scalar_key",
 ]

@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -147,11 +147,3 @@ class CategoricalParameter(ListedParameter):
     def changed(self, value: Any, stream: Stream, change: Change) -> Value:
         """A neighbour of an ordinal value; of others one that is drawn anew."""
         return self.neighbour(value, stream) if self.type == "ordinal" else self.draw(stream)
-
-    @classmethod
-    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
-        from optuna.distributions import CategoricalDistribution
-
-        if not isinstance(distribution, CategoricalDistribution):
-            return None
-        return cls(type="categorical", choices=list(distribution.choices))

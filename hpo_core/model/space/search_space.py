@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import meant_or_known
+from hpo_core.model.short_text import meant_or_known, some
 from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
@@ -117,30 +118,20 @@ class SearchSpace:
 
         Within each wave they stay in the given order.
         """
-        parents = {name: parameter.parents() for name, parameter in self._given.items()}
-        above = {name: len(named) for name, named in parents.items()}
-        below: dict[str, list[str]] = {name: [] for name in self._given}
-        for name, named in parents.items():
-            for other in named:
-                below[other].append(name)
+        sorter = TopologicalSorter({name: parameter.parents() for name, parameter in self._given.items()})
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise ValueError(
+                f"space: the conditions of {some(dict.fromkeys(error.args[1]))} form a circle; a parameter may depend "
+                "only on ones that do not depend on it"
+            ) from None
         place = {name: i for i, name in enumerate(self._given)}
         done: list[str] = []
-        wave = [name for name, count in above.items() if not count]
-        while wave:
+        while sorter.is_active():
+            wave = sorted(sorter.get_ready(), key=place.__getitem__)
+            sorter.done(*wave)
             done += wave
-            ready = []
-            for name in wave:
-                for other in below[name]:
-                    above[other] -= 1
-                    if not above[other]:
-                        ready.append(other)
-            wave = sorted(ready, key=place.__getitem__)
-        if len(done) < len(self._given):
-            waiting = [name for name, count in above.items() if count]
-            raise ValueError(
-                f"space: the conditions of {_some(waiting)} form a circle; a parameter may depend only "
-                "on ones that do not depend on it"
-            )
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
@@ -254,13 +245,6 @@ class SearchSpace:
     def _fits(self, name: str, values: Mapping[str, Any]) -> bool:
         known = all(other in values for other in self._given[name].references().values())
         return known and self.resolved(name, values).contains(values[name])
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first ten of many names."""
-    listed = list(names)
-    more = f" and {len(listed) - 10:,} more" if len(listed) > 10 else ""
-    return ", ".join(listed[:10]) + more
 
 
 def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> Params:
