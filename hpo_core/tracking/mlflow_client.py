@@ -330,6 +330,7 @@ class RunStore:
     def upload(self, run: KnownRun, path: Path, folder: str | None = None) -> None:
         """Write a file, or what a folder holds, among a run's files, or into a ``folder`` of these."""
         files = self._files_of(run)
+        assert files is not None, "ask takes_files first"
         (files.log_artifacts if path.is_dir() else files.log_artifact)(str(path), folder)
 
     def write_text(self, run: KnownRun, text: str, name: str) -> None:
