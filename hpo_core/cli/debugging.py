@@ -22,7 +22,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.training.error_text import explained, leads_to_user_code
+from hpo_core.training.user_code import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report, "epoch" if spec.hops else "step")
+    _say_result(report, spec.unit_word)
 
 
 def _say(line: str) -> None:
@@ -240,7 +240,6 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         style=style,
         space=space,
         stall_timeout=3600.0,
-        log_limit=10_000_000,
     )
 
 

@@ -523,13 +523,4 @@ JournalOption = Annotated[
 UsePrefect = Annotated[
     bool | None, typer.Option("--prefect/--no-prefect", help="Show it in Prefect; default: as the study file says.")
 ]
-PrefectTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--prefect-timeout",
-        min=1.0,
-        max=86_400.0,
-        help="Seconds without progress that a Prefect server may take to start, instead of the study file's.",
-    ),
-]
 Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]

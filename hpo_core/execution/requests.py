@@ -13,9 +13,6 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
 from hpo_core.training.request import JobRequest, RankPlace
 
-LOG_BYTES = 10_000_000
-"""Bytes kept of one attempt's output: its first fifth, and its end."""
-
 
 class JobRequests:
     """Makes the requests of one study.
@@ -80,7 +77,6 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             threads=self.threads,
-            log_limit=LOG_BYTES,
             grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,

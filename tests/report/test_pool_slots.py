@@ -130,13 +130,13 @@ def labels(figure: Any) -> list[str]:
     return list(figure.layout["yaxis"]["ticktext"])
 
 
-def test_a_worker_has_one_short_label_for_all_its_rows() -> None:
-    """In packed studies addresses stood beside each of a worker's rows."""
+def test_an_owner_of_rows_has_one_short_label_for_all() -> None:
+    """In packed studies names stood beside each of a device's rows."""
     entries = packed_study({"method": "random", "configs": 40, "max_resource": 1})
     packed = jobs_over_time(read_series(entries))
     assert packed is not None and len(labels(packed)) == len(set(labels(packed)))
-    assert "each row of a worker one job at a time" in packed.caption
-    assert labels(packed) == ["10.0.0.5", "10.0.0.6"] and len(packed.layout["shapes"]) == 1
+    assert "each row of a device one job at a time" in packed.caption
+    assert labels(packed) == [f"GPU-{k}a1b2c3d4-9f3e-77aa" for k in range(3)] and len(packed.layout["shapes"]) == 2
     slots = read_series(World(slots=4).play(30).entries())
     figure = jobs_over_time(slots)
     running = ["running"]  # where is known once it is reported

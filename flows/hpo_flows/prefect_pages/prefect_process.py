@@ -49,8 +49,6 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the home's own server; empty: the API that the settings name."""
     runs_folder: str
     """Where flow runs that are shown are noted, see ``hpo_flows.prefect_pages.shown_runs``."""
-    start_timeout: float = 300.0
-    """See ``SharedServer``."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
