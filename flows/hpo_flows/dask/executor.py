@@ -138,7 +138,7 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_repeats)
         self._wait_for_room()
-        self._import(requests.objective, tuple(spec.pythonpath), requests.threads, spec.data_load or "")
+        self._import(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
