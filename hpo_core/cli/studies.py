@@ -166,12 +166,12 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
         return {}
     if standing is None:
         return dict.fromkeys(["pool", "share", "used", "demand", "waits"])
-    waits = f"{standing.waited:.0f} s" if standing.held < standing.share else ""
+    waits = f"{standing.member.waited:.0f} s" if standing.held < standing.share else ""
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
         "used": standing.held,
-        "demand": standing.demand,
+        "demand": standing.member.demand,
         "waits": waits,
     }
 
