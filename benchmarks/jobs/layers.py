@@ -17,8 +17,7 @@ from typing import Any
 
 from slots import SLOTS, answer
 
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.sql import current_owner, open_journal
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Report, Rung

@@ -8,7 +8,7 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
-from hpo_core.placement.cores import available_cores
+from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
 from hpo_core.training.request import JobRequest, RankPlace
