@@ -18,13 +18,13 @@ _ERRORS_SHOWN = 3
 
 
 class Manifest(BaseModel):
-    """What ``hpo partition`` wrote into a folder. Keys of later versions are ignored."""
+    """List of the partitions that ``hpo partition`` wrote into a folder. Keys of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: Literal[1] = 1
     source: str = ""
-    """What was split, as it was named."""
+    """Name of the data that was split, as the user gave it."""
     seed: int = 0
     stratify: str | None = None
     kind: str = ""

@@ -37,7 +37,7 @@ from hpo_core.model.trial import FURTHER, Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.device_use import Span, sharing
+from hpo_core.views.device_use import DeviceUse, Span, device_uses, sharing
 from hpo_core.views.lineage import Lineage
 from hpo_core.views.rungs import Bands
 
@@ -80,6 +80,8 @@ class Series:
     """Resources of all rungs, smallest first."""
     spans: list[Span] = field(default_factory=list)
     """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
+    uses: list[DeviceUse] = field(default_factory=list)
+    """The devices that attempts shared; times are active ones."""
     bests: dict[int, JobCompleted] = field(default_factory=dict)
     """Per trial: the feasible result with the smallest finite loss."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -256,6 +258,7 @@ class Series:
         resources = {result.resource for trial in self.trials for result in trial.all_results}
         resources |= {span.target for span in (*self.spans, *running)}
         self.spans += [span for span in running if state.trains(span.trial)]
+        self.uses = device_uses(self.spans, self.study.spec.packing)
         self.levels = sorted(resources | {band.rung.level for band in self.bands.all})
         self.began = min(self.began, self.last)
 

@@ -311,12 +311,11 @@ def top_trials(series: Series) -> Section | None:
     names = list(series.study.spec.space)
     rows = []
     for trial in ranked:
-        loss = series.best_loss(trial)
-        at = next(r.resource for r in trial.all_results if r.loss == loss)
+        result = series.bests[trial.number]
         own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
-        best = number(series.study.metric_value(loss))
-        bracket = [trial.bracket] * series.brackets
-        rows.append([trial.number, *bracket, best, at, trial.resource, trial_state(series.study, trial), *own])
+        best = number(series.study.metric_value(series.best_loss(trial)))
+        at = [best, result.resource, trial.resource, trial_state(series.study, trial)]
+        rows.append([trial.number, *[trial.bracket] * series.brackets, *at, *own])
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
     columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
     return Section("Top trials", caption, table(columns, rows, 60))

@@ -355,3 +355,10 @@ def text(value: object, most: int = 40) -> str:
 def rounded(value: float) -> float:
     """Six significant digits: enough for a picture, a third of the bytes."""
     return float(f"{value:.6g}")
+
+
+def word(value: object, most: int = 24) -> str:
+    """A parameter's value for a figure, escaped; ``–`` where a trial does not use the parameter."""
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else text(value, most)

@@ -35,7 +35,7 @@ from hpo_core.report.style import (
     time_axis,
     trace,
 )
-from hpo_core.views.device_use import DeviceUse, Span, device_uses, mean_occupancy
+from hpo_core.views.device_use import Span, mean_occupancy
 from hpo_core.views.formatting import duration, percent, plural
 from hpo_core.views.hop_views import hop_units, worker_name
 from hpo_core.views.trial_story import usage_words
@@ -74,12 +74,14 @@ def jobs_over_time(series: Series) -> Figure | None:
     """A bar per attempt, a row per worker slot; where attempts share devices, rows by device."""
     if not series.spans:
         return None
-    spec, uses = series.study.spec, uses_of(series)
+    spec, uses = series.study.spec, series.uses
     gangs = any(span.slots > 1 for span in series.spans)
     one = "model" if spec.room_word == "worker" else "gang" if all(span.slots > 1 for span in series.spans) else "job"
     together = not uses and (gangs or one == "model")  # one job takes many workers, at once or one after the other
     divisor, across = time_axis(series.wall)
-    rows = _row_of_each(series.spans, lambda span: one if together else span.device or span.worker)
+    rows = _row_of_each(
+        series.spans, lambda span: one if together else span.shared.device if span.shared else span.worker
+    )
     workers = {} if together else short_names(dict.fromkeys(rows.owners))
     if "" in workers and any(span.outcome is None for span in series.spans):
         workers[""] = "running"  # its report will say where
@@ -202,14 +204,9 @@ def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
     ]
 
 
-def uses_of(series: Series) -> list[DeviceUse]:
-    """The devices that attempts shared; times are active ones."""
-    return device_uses(series.spans, series.study.spec.packing)
-
-
 def device_loads(series: Series) -> Figure | None:
     """Memory from the left axis of each shared device's panel, compute from the right one."""
-    uses = uses_of(series)
+    uses = series.uses
     if not uses:
         return None
     kept = sorted(uses, key=lambda use: -use.jobs)[:DEVICES]
@@ -266,7 +263,7 @@ def device_loads(series: Series) -> Figure | None:
 
 def device_table(series: Series) -> Section | None:
     """A line per device; None where none was shared."""
-    uses = uses_of(series)
+    uses = series.uses
     if not uses:
         return None
     head = (
@@ -316,7 +313,7 @@ def pool_slots(series: Series) -> Figure | None:
         "worker": lambda: [
             Busy(one.started, one.ended, one.worker) for one in hop_units(spec, series.study.state, clock=series.active)
         ],
-        "device": lambda: [Busy(one.start, one.end, one.device) for one in series.spans if one.device],
+        "device": lambda: [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared],
         "slot": lambda: [Busy(one.start, one.end, "", one.slots) for one in series.spans],
     }[unit]()
     used = in_use(busy)

@@ -137,7 +137,7 @@ class StopSpec(Part):
 
 
 class CheckpointSpec(Part):
-    """Where the study's checkpoints lie, and their limits (``hpo_core/checkpoints/budget.py`` says which go first)."""
+    """Where the study's checkpoints lie, and their limits (which go first: ``hpo_core/checkpoints/retention.py``)."""
 
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
     max_count: int | None = Field(

@@ -240,7 +240,7 @@ class StudySpec(Part):
 
     @property
     def loader(self) -> str:
-        """The function that loads a partition, as package.module:function; empty: none."""
+        """Function that loads a partition (``data.load``), as package.module:function; empty: none."""
         return self.data.load or "" if self.data is not None else ""
 
     @property
@@ -262,11 +262,6 @@ class StudySpec(Part):
     def trained_partitions(self) -> int:
         """Number of partitions that are trained on, the first ones."""
         return 0 if self.data is None else len(self.data.files)
-
-    @property
-    def data_load(self) -> str | None:
-        """Function that loads a partition (``data.load``)."""
-        return None if self.data is None else self.data.load
 
     @property
     def checkpoint_base(self) -> str:

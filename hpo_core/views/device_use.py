@@ -49,11 +49,6 @@ class Span:
     shared: Usage | JobPlaced | None = None
     """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
 
-    @property
-    def device(self) -> str:
-        """Name of the shared device; empty: there was none, or it was never told."""
-        return "" if self.shared is None else self.shared.device
-
 
 def sharing(on: Usage | None) -> Usage | None:
     """What an attempt used of a device that it shared; None where it had a whole one, or that was never told."""
@@ -318,24 +313,21 @@ def _merged(group: list[Measurement]) -> MeasuredNeed:
     )
 
 
-def learned_of(study: Study) -> Estimates:
-    """What the attempts of a packed study say; that of earlier studies is in the history."""
-    spec, state = study.spec, study.state
-    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
-    params = [{**spec.constants, **trial.params} for trial in state.trials]
-    for trial in state.trials:
-        for result in trial.all_results:
-            if result.usage and result.usage.load is not None:
-                estimates.learn(params[trial.number], result.usage, at=result.ended)
-    return estimates
-
-
 def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
-    """Known ratios of each architecture for which the study states none, by rising ratio."""
-    packing = study.spec.packing
+    """Known ratios of each architecture for which the study states none, by rising ratio.
+
+    They are what the attempts of this study say; what earlier studies measured is in the history.
+    """
+    spec, packing = study.spec, study.spec.packing
     if packing is None:
         return {}
-    learned = learned_of(study).ratios
+    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
+    for trial in study.state.trials:
+        params = {**spec.constants, **trial.params}
+        for result in trial.all_results:
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params, result.usage, at=result.ended)
+    learned = estimates.ratios
     names = [name for name in learned.ratios() if packing.finds_ratio(name)]
     return {name: seen for name in names if (seen := learned.seen(name))}
 

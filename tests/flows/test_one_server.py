@@ -164,10 +164,11 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
 
 LISTS_MODULES = """
 import json, pathlib, sys
+from hpo_flows.command import app, run
 from hpo_flows.__main__ import main
 if __name__ == "__main__":
     try:
-        main()
+        run(app)
     finally:
         found = sorted(name for name in sys.modules if name.partition(".")[0] == "prefect")
         pathlib.Path("modules.json").write_text(json.dumps(found))

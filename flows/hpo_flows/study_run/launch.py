@@ -20,7 +20,7 @@ from rich.text import Text
 from hpo_core.cli.output import RunResult, err, out, print_run_result
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
-from hpo_core.placement.cores import available_cores
+from hpo_core.placement.gpus import available_cores
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec

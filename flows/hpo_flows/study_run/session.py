@@ -12,8 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.loop import Loop, Observer, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal

@@ -23,7 +23,7 @@ from hpo_core.training.request import JobRequest
 
 
 class JobProgress(msgspec.Struct, kw_only=True):
-    """How far a job had come at the end of an epoch: what a crash of the controller does not undo."""
+    """Progress of a job at the end of an epoch, which survives a crash of the controller."""
 
     origin: str | None
     """URI of the checkpoint that the job started from."""
@@ -57,10 +57,10 @@ class ProgressFiles:
         self._root = Path(folder)
 
     def save(self, trial: int, progress: JobProgress) -> None:
-        """Write it; it survives the end of this process, and need not survive a crash of the computer.
+        """Write the progress, so that it survives the end of this process; a crash of the computer may lose it.
 
-        After that an older one, or none, is found, and more is repeated: no wait for the disk here, for the caller may
-        be the thread that hears of all other units.
+        After such a crash an older progress, or none, is found, and more is repeated. Nothing waits for the disk here:
+        the caller may be the thread that takes the reports of all other units.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -76,7 +76,7 @@ class ProgressFiles:
             ) from error
 
     def find(self, job: Job) -> JobProgress | None:
-        """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
+        """Progress of an earlier attempt that the job can go on from; None: there is none."""
         found = self.read(job.trial)
         if found is None:
             return None
@@ -90,7 +90,7 @@ class ProgressFiles:
         return found if fits and state is not None and state.is_file() else None
 
     def read(self, trial: int) -> JobProgress | None:
-        """What was saved last; None where nothing is there, or nothing that can be read."""
+        """Progress that was saved last; None: none is there, or it cannot be read."""
         path = self._path(trial)
         try:
             check_folder(path.parent, below=self._root)
@@ -100,16 +100,16 @@ class ProgressFiles:
             return None
 
     def remove_state(self, state: Checkpoint) -> None:
-        """Remove the state that a unit left, once nothing can need it."""
+        """Remove the state of a unit, once nothing can need it."""
         if state.uri.startswith(f"{HOPS}/"):
             remove(self._root, state.uri, HOPS)
 
     def remove(self, trial: int) -> None:
-        """Remove all that a job left that has ended."""
+        """Remove all files of a job that has ended."""
         self._remove_folder(self._path(trial).parent)
 
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove what jobs left that are not under way any more."""
+        """Remove the files of all other jobs."""
         kept = {self._path(trial).parent.name for trial in trials}
         top = self._root / HOPS
         for folder in [] if top.is_symlink() or not top.is_dir() else list(top.iterdir()):
@@ -158,7 +158,7 @@ class HoppedJob:
         self.go_on_from(JobProgress(origin=origin, params=self.job.params, epoch=epoch))
 
     def go_on_from(self, progress: JobProgress) -> None:
-        """Begin where an earlier attempt came to, whose controller ended."""
+        """Begin at the progress of an earlier attempt, whose controller ended."""
         self.behind = progress
         self.state = progress.state
         """State that the next unit starts from; None: the job's own checkpoint."""
@@ -173,7 +173,7 @@ class HoppedJob:
         """Epochs before those that ``_usages`` are of."""
 
     def progress(self) -> JobProgress:
-        """What a later controller needs to go on from the end of this epoch."""
+        """Progress for a later controller, which goes on from the end of this epoch."""
         self.behind.points = self.curve.downsampled()
         return self.behind
 
@@ -258,7 +258,7 @@ class HoppedJob:
         return before if before is not None and before != self.behind.state else None
 
     def warn(self, line: str) -> None:
-        """Say this in the job's report."""
+        """Add a warning to the job's report."""
         self.behind.warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
@@ -324,7 +324,7 @@ class HoppedJob:
         )
 
     def _usage(self) -> Usage | None:
-        """What all units used: the largest memory, and an epoch as the unit of training."""
+        """Use of all units together: the largest memory, and seconds for each epoch."""
         usages = self._usages
         if not usages:
             return None
