@@ -127,9 +127,10 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
-    pools = standings(live_rows(source, is_alive))
+    known = source.studies()
+    pools = standings(live_rows(source, is_alive)) if known else {}  # a home without studies has no database
     rows = []
-    for info in source.studies():
+    for info in known:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         try:
             study = Study.open(info.name, source, reading=True)
