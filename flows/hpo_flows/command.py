@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
-from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect, err, out
+from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, UsePrefect, err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
@@ -42,7 +42,6 @@ def tune(
         list[str] | None, typer.Option("--constant", help="NAME=VALUE: a fixed argument of every trial; repeatable.")
     ] = None,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -72,22 +71,19 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), **shown)
+    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), prefect=prefect)
 
 
 def resume(
     name: Name,
     force: Force = False,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was interrupted, halted, or whose controller died."""
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(Home(home, journal), name, "resume", as_json, force=force, **shown)
+    _launch(Home(home, journal), name, "resume", as_json, force=force, prefect=prefect)
 
 
 def extend(
@@ -101,7 +97,6 @@ def extend(
     trial: Annotated[int | None, typer.Option("--trial", min=0, help="With --to: which; default: the best.")] = None,
     force: Force = False,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -122,7 +117,6 @@ def extend(
         extend=configs or 0,
         train=train,
         prefect=prefect,
-        prefect_timeout=prefect_timeout,
     )
 
 
@@ -137,7 +131,6 @@ def rerun(
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")
     ] = None,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -156,8 +149,7 @@ def rerun(
     for added in (one for one in settings if one not in known):
         words = f"--set {added} is no parameter of the space and no constant: every trial gets it beside them"
         err.print(Text("; ".join(filter(None, (words, did_you_mean(added, known)))), style="yellow"), soft_wrap=True)
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(place, new, "rerun", as_json, spec=spec, **shown)
+    _launch(place, new, "rerun", as_json, spec=spec, prefect=prefect)
 
 
 def deploy(
@@ -218,10 +210,5 @@ app = new_app(
 )
 
 
-def main() -> None:
-    """Entry point of ``hpo``."""
-    run(app)
-
-
 if __name__ == "__main__":
-    main()
+    run(app)

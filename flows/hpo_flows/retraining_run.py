@@ -270,10 +270,6 @@ class Retraining:
         decision = Decision(
             model=self.model,
             key=key,
-            data=data,
-            fingerprint=content,
-            metric=card.metric,
-            mode=card.mode,
             champion_version=version,
             promoted=verdict.wins,
             drift=drift,
@@ -329,7 +325,7 @@ class Retraining:
         facts = {
             "hpo.retraining": decision.key,
             "hpo.study": decision.challenger.study,
-            "hpo.data_fingerprint": decision.fingerprint,
+            "hpo.data_fingerprint": decision.challenger.fingerprint,
             "hpo.promoted": str(decision.promoted).lower(),
         }
         version = self.registry.register(run, facts, decision.markdown())

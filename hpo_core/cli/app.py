@@ -166,12 +166,3 @@ def run(app: typer.Typer) -> None:
         else:
             err.say(masked("".join(traceback.format_exception(error))), lines=True)
         sys.exit(1)
-
-
-def main() -> None:
-    """Run the commands of the core: ``python -m hpo_core.cli``."""
-    run(app)
-
-
-if __name__ == "__main__":
-    main()

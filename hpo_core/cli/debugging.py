@@ -22,7 +22,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.training.error_text import explained, leads_to_user_code
+from hpo_core.training.user_code import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def try_trial(
     home: HomeOption = None,
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
-    from hpo_core.execution.in_process import first_job, parse_params, request_of, run_here
+    from hpo_core.execution.in_process import first_job, parse_params, request_of
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
     from hpo_core.spec.assembly import VARIABLES
+    from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 
     spec = with_partitions(load_spec(study_file))
@@ -70,7 +71,8 @@ def try_trial(
         if request.threads is not None:
             os.environ.update(dict.fromkeys(VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
-            report = run_here(load_objective(request.objective, request.pythonpath), request)
+            function = load_objective(request.objective, request.pythonpath)
+            report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
         except bdb.BdbQuit:
             _say("left by the debugger")
             raise typer.Exit(INTERRUPTED) from None
@@ -85,7 +87,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report, "epoch" if spec.hops else "step")
+    _say_result(report, spec.unit_word)
 
 
 def _say(line: str) -> None:
@@ -240,7 +242,6 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         style=style,
         space=space,
         stall_timeout=3600.0,
-        log_limit=10_000_000,
     )
 
 

@@ -27,12 +27,18 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import study_links
-from hpo_core.views.device_use import device_lines, device_uses_of, granted_words, running_lines
+from hpo_core.views.device_use import (
+    device_lines,
+    device_uses_of,
+    granted_words,
+    measured_ratio_lines,
+    measured_ratios,
+    running_lines,
+)
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
-from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import (
     BracketView,
     RungNames,
@@ -42,7 +48,6 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
-from hpo_core.views.settings_words import gang_words, packing_words
 from hpo_core.views.summary import (
     BestResult,
     Extension,
@@ -51,7 +56,9 @@ from hpo_core.views.summary import (
     constraint_words,
     exhausted_words,
     front_rows,
+    gang_words,
     other_best_words,
+    packing_words,
     rule_words,
     spread_of,
     summarize,
@@ -515,14 +522,5 @@ JournalOption = Annotated[
 ]
 UsePrefect = Annotated[
     bool | None, typer.Option("--prefect/--no-prefect", help="Show it in Prefect; default: as the study file says.")
-]
-PrefectTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--prefect-timeout",
-        min=1.0,
-        max=86_400.0,
-        help="Seconds without progress that a Prefect server may take to start, instead of the study file's.",
-    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from dataclasses import dataclass
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,113 +19,95 @@ from hpo_core.partitioning.splitting import TRAINING, VALIDATION
 from hpo_core.views.formatting import plural
 
 
-def simulate_study(
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of ``hpo simulate``: a field for each of its options."""
+
     study_file: Annotated[
         Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
-    ] = None,
-    workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None,
+    ] = None
+    workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None
     repeat: Annotated[
         int | None,
         typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
-    ] = None,
+    ] = None
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="Another search method; again to compare.")
-    ] = None,
+    ] = None
+    method: Annotated[list[str] | None, typer.Option("--method", help="Another search method; again to compare.")] = (
+        None
+    )
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; a key again: alternatives to compare."),
-    ] = None,
-    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None,
+    ] = None
+    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None
     stragglers: Annotated[
         float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
-    ] = 0.0,
+    ] = 0.0
     drops: Annotated[
         float, typer.Option("--drops", help="Chance that a job is dropped, per time that one unit takes.")
-    ] = 0.0,
-    drop: Annotated[str, typer.Option("--drop", help="What becomes of a dropped job: retry or abandon.")] = "retry",
-    speeds: Annotated[str, typer.Option("--speeds", help="Given to the workers in turn, as 1,1,0.5.")] = "1",
-    join: Annotated[list[str] | None, typer.Option("--join", help="COUNT@SECONDS: so many workers come.")] = None,
-    leave: Annotated[list[str] | None, typer.Option("--leave", help="COUNT@SECONDS: so many workers go.")] = None,
+    ] = 0.0
+    drop: Annotated[str, typer.Option("--drop", help="What becomes of a dropped job: retry or abandon.")] = "retry"
+    speeds: Annotated[str, typer.Option("--speeds", help="Given to the workers in turn, as 1,1,0.5.")] = "1"
+    join: Annotated[list[str] | None, typer.Option("--join", help="COUNT@SECONDS: so many workers come.")] = None
+    leave: Annotated[list[str] | None, typer.Option("--leave", help="COUNT@SECONDS: so many workers go.")] = None
     seconds_per_unit: Annotated[
         float | None, typer.Option("--seconds-per-unit", help="What one unit of training takes.")
-    ] = None,
-    overhead: Annotated[float, typer.Option("--overhead", help="Seconds of every job beside (made-up curves).")] = 0.0,
+    ] = None
+    overhead: Annotated[float, typer.Option("--overhead", help="Seconds of every job beside (made-up curves).")] = 0.0
     cost_spread: Annotated[
         float, typer.Option("--cost-spread", help="How configurations differ in cost: deviation of its logarithm.")
-    ] = 0.0,
+    ] = 0.0
     devices: Annotated[
         str | None,
         typer.Option("--devices", help="Devices that jobs share, as 4xA100-80GB,2xH100-80GB: each policy is played."),
-    ] = None,
+    ] = None
     demands: Annotated[
         str | None, typer.Option("--demands", help="With --devices: a study whose attempts were measured.")
-    ] = None,
+    ] = None
     policy: Annotated[
         list[str] | None,
         typer.Option("--policy", help="With --devices: this packing policy only; again to compare. Also exact."),
-    ] = None,
+    ] = None
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", help="Models hop between so many equal partitions, before any data was split."),
-    ] = None,
-    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1,
+    ] = None
+    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1
+
+
+def simulate_study(
+    *,
     picture: Annotated[
         str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
     ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulating import (
-        REPEATS,
-        REPEATS_OF_POLICIES,
-        Question,
-        parse_changes_of_cluster,
-        parse_numbers,
-        simulate,
-    )
-    from hpo_core.model.errors import SpecError
-    from hpo_core.simulation.device_list import SharedDevicesQuestion
+    from hpo_core.cli.simulating import simulate
 
-    if devices is None and (demands is not None or policy):
-        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
-    shared = None if devices is None else SharedDevicesQuestion(devices, demands, policy or ())
-    question = Question(
-        study_file=study_file,
-        from_journal=from_journal,
-        workers=workers or (),
-        repeat=repeat if repeat is not None else REPEATS if shared is None else REPEATS_OF_POLICIES,
-        changes=[*(f"search.method={name}" for name in method or ()), *(changes or ())],
-        stragglers=stragglers,
-        drops=drops,
-        drop=drop,
-        speeds=parse_numbers("--speeds", speeds),
-        joins=parse_changes_of_cluster("--join", join or ()),
-        leaves=parse_changes_of_cluster("--leave", leave or ()),
-        seconds_per_unit=seconds_per_unit,
-        overhead=overhead,
-        cost_spread=cost_spread,
-        target=target,
-        shared=shared,
-        partitions=partitions,
-        copies=copies,
-    )
-    simulate(question, Home(home, journal), picture=picture, as_json=as_json)
+    simulate(Question(**options), Home(home, journal), picture=picture, as_json=as_json)
+
+
+*_own, _options = signature(simulate_study, eval_str=True).parameters.values()
+simulate_study.__signature__ = Signature(  # type: ignore[attr-defined]
+    [*signature(Question, eval_str=True).parameters.values(), *_own]
+)
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
-    from hpo_core.training.optuna.trial_adapter import in_one_line, to_yaml
+    from hpo_core.training.optuna.trial_adapter import in_one_line
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(
-        "space:\n" + "".join(f"  {in_one_line(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
+        "space:\n" + "".join(f"  {in_one_line(name)}: {in_one_line(item)}\n" for name, item in found.space.items())
     )
     if found.constraints:
         sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
@@ -132,19 +115,11 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+        err.say(f"Suggested under some choices only, which no single parameter explains: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
         err.say(line)
-
-
-class WrittenFormat(StrEnum):
-    """Format of the files that are written."""
-
-    npz = "npz"
-    parquet = "parquet"
-    csv = "csv"
 
 
 def partition(
@@ -168,7 +143,8 @@ def partition(
         int | None, typer.Option("--validation-parts", help="Number of files for validation; default: as --parts.")
     ] = None,
     file_format: Annotated[
-        WrittenFormat | None, typer.Option("--format", help="What is written; default: as the source is; arrays: npz.")
+        Literal["npz", "parquet", "csv"] | None,
+        typer.Option("--format", help="What is written; default: as the source is; arrays: npz."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
@@ -184,7 +160,7 @@ def partition(
         stratify=stratify,
         validation=validation,
         validation_parts=validation_parts,
-        file_format=None if file_format is None else file_format.value,
+        file_format=file_format,
         overwrite=overwrite,
         import_folders=[str(Path.cwd())],
     )

@@ -6,9 +6,8 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpo_core.cli.output import err, out, print_json, print_rows
 from hpo_core.execution.virtual import Faults, make_workers
@@ -41,36 +40,11 @@ from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread
 
+if TYPE_CHECKING:
+    from hpo_core.cli.planning import Question
+
 MOST_SCENARIOS = 24
 REPEATS, REPEATS_OF_POLICIES = 25, 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What was typed."""
-
-    study_file: Path | None = None
-    from_journal: str | None = None
-    workers: Sequence[int] = ()
-    repeat: int = REPEATS
-    changes: Sequence[str] = ()
-    """``KEY=VALUE``; the same key more than once means alternatives."""
-    stragglers: float = 0.0
-    drops: float = 0.0
-    drop: str = "retry"
-    speeds: Sequence[float] = (1.0,)
-    joins: Sequence[tuple[int, float]] = ()
-    leaves: Sequence[tuple[int, float]] = ()
-    seconds_per_unit: float | None = None
-    overhead: float = 0.0
-    cost_spread: float = 0.0
-    target: float | None = None
-    shared: SharedDevicesQuestion | None = None
-    """Devices that jobs share, in place of workers."""
-    partitions: int | None = None
-    """Number of equal partitions to play instead of the study's; None: the study's, if it has any."""
-    copies: int = 1
-    """Workers that hold each partition."""
 
 
 def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> list[Scenario]:
@@ -79,8 +53,11 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     Raises:
         SpecError: a change is wrong, the number of workers is not known, or there are too many combinations.
     """
+    if question.devices is None and (question.demands is not None or question.policy):
+        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
+    asked: Sequence[int | None] = question.workers or ()
     alternatives: dict[tuple[str, ...], list[str]] = {}
-    for change in question.changes:
+    for change in [*(f"search.method={name}" for name in question.method or ()), *(question.changes or ())]:
         alternatives.setdefault(split_change(change)[0], []).append(change)
     several = math.prod(len(changes) for changes in alternatives.values())
     if several > MOST_SCENARIOS**2:  # some may fall together below
@@ -89,25 +66,26 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     if len(alternatives.get(("search", "method"), ())) > 1:
         combinations = list(dict.fromkeys(map(_fitting, combinations)))
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
-    if len(specs) * max(1, len(question.workers)) > MOST_SCENARIOS:
-        raise SpecError(
-            f"That makes {len(specs) * len(question.workers)} combinations; ask for at most {MOST_SCENARIOS} at once."
-        )
+    if len(specs) * max(1, len(asked)) > MOST_SCENARIOS:
+        raise SpecError(f"That makes {len(specs) * len(asked)} combinations; ask for at most {MOST_SCENARIOS} at once.")
     if question.copies < 1:
         raise SpecError(f"--copies {question.copies} must be at least 1: each partition lies on some worker.")
     faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
-    if question.shared is not None:
-        return _shared_scenarios(question, question.shared, specs, varied=varied, faults=faults, past=past, home=home)
+    if question.devices is not None:
+        shared = SharedDevicesQuestion(question.devices, question.demands, question.policy or ())
+        return _shared_scenarios(question, shared, specs, varied=varied, faults=faults, past=past, home=home)
     found = []
-    sizes: Sequence[int | None] = question.workers or [None]
-    for count in sizes:
+    speeds = parse_numbers("--speeds", question.speeds)
+    joins = parse_changes_of_cluster("--join", question.join or ())
+    leaves = parse_changes_of_cluster("--leave", question.leave or ())
+    for count in asked or [None]:
         for changes, spec in specs:
             size = count if count is not None else _own_workers(spec)
             words = [_short(change) for change in changes if any(change in several for several in varied)]
-            if not words or len(question.workers) > 1:
+            if not words or len(asked) > 1:
                 words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
-            workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
+            workers = make_workers(size, speeds=speeds, joins=joins, leaves=leaves)
             placed = None if not spec.hops else PartitionedData(question.copies)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
     return found
@@ -124,7 +102,7 @@ def _shared_scenarios(
     home: Home,
 ) -> list[Scenario]:
     """Each of the specs with each policy, on the devices that its jobs share."""
-    if question.workers or question.joins or question.leaves or tuple(question.speeds) != (1.0,):
+    if question.workers or question.join or question.leave or question.speeds != "1":
         raise SpecError("--devices lists what jobs run on; drop --workers, --speeds, --join and --leave beside it.")
     if question.partitions is not None or question.copies != 1:
         raise SpecError("--devices and --partitions exclude each other: a model that hops shares no device; drop one.")
@@ -132,9 +110,8 @@ def _shared_scenarios(
     found = []
     for changes, spec in specs:
         known = _known_jobs(shared, spec, question, home)
-        are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
-        measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
-        for cluster in shared.clusters(spec, known, measured_durations=measured):
+        own = past is None and question.seconds_per_unit is None and not question.overhead
+        for cluster in shared.clusters(spec, known, own_durations=own):
             words = [_short(change) for change in changes if any(change in several for several in varied)]
             name = ", ".join([cluster.policy, *words])
             workers = make_workers(len(cluster.devices))
@@ -256,8 +233,11 @@ def answer(question: Question, home: Home) -> Simulated:
         SpecError: the question makes no sense, or asks what the past study does not know.
         StudyNotFoundError: the journal holds no study of that name.
     """
-    if question.repeat < 1:
-        raise SpecError(f"--repeat {question.repeat}: give at least 1.")
+    repeats = question.repeat
+    if repeats is None:
+        repeats = REPEATS if question.devices is None else REPEATS_OF_POLICIES
+    if repeats < 1:
+        raise SpecError(f"--repeat {repeats}: give at least 1.")
     past = None
     if question.from_journal is not None:
         journal = home.read_journal()
@@ -275,8 +255,8 @@ def answer(question: Question, home: Home) -> Simulated:
         for scenario in scenarios:
             world = _world(question, scenario, past, needs)
             runs = []
-            for repeat in range(question.repeat):
-                status.update(f"simulating {scenario.name}: {repeat + 1} of {question.repeat}")
+            for repeat in range(repeats):
+                status.update(f"simulating {scenario.name}: {repeat + 1} of {repeats}")
                 runs.append(play(scenario, world, repeat))
             answers.append(ScenarioAnswer(scenario, tuple(runs)))
     spec = scenarios[0].spec

@@ -7,7 +7,8 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,9 +127,10 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
-    pools = standings(live_rows(source, is_alive))
+    known = source.studies()
+    pools = standings(live_rows(source, is_alive)) if known else {}  # a home without studies has no database
     rows = []
-    for info in source.studies():
+    for info in known:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         try:
             study = Study.open(info.name, source, reading=True)
@@ -165,12 +167,12 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
         return {}
     if standing is None:
         return dict.fromkeys(["pool", "share", "used", "demand", "waits"])
-    waits = f"{standing.waited:.0f} s" if standing.held < standing.share else ""
+    waits = f"{standing.member.waited:.0f} s" if standing.held < standing.share else ""
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
         "used": standing.held,
-        "demand": standing.demand,
+        "demand": standing.member.demand,
         "waits": waits,
     }
 
@@ -242,26 +244,35 @@ def abandon(
     journal: JournalOption = None,
 ) -> None:
     """Give up one trial of a study that nobody drives at the moment; `hpo resume` goes on without it."""
-    from hpo_core.journal.sql import current_owner
-    from hpo_core.model.errors import StudyBusyError
-    from hpo_core.views.trial_story import trial_story
-
-    source = Home(home, journal).read_journal()
     try:
-        epoch = source.claim(name, current_owner(), time.time(), force=force)
+        with _claimed(Home(home, journal), name, force=force) as study:
+            study.abandon(trial)
     except StudyBusyError as error:
         raise StudyBusyError(
             f"{error} Interrupted with Ctrl-C, it loses nothing: then `hpo abandon {name} --trial {trial}`, then "
             f"`hpo resume {name}`."
         ) from None
+    for line in trial_story(study, trial)[-2:]:
+        out.say(line)
+
+
+@contextmanager
+def _claimed(home: Home, name: str, *, force: bool = False) -> Iterator[Study]:
+    """A study that this command drives for a moment.
+
+    Raises:
+        StudyBusyError: another controller drives it.
+    """
+    from hpo_core.journal.sql import current_owner
+
+    source = home.read_journal()
+    epoch = source.claim(name, current_owner(), time.time(), force=force)
     try:
         study = Study.open(name, source, reading=True)
         study.epoch = epoch
-        study.abandon(trial)
+        yield study
     finally:
         source.release(name, epoch)
-    for line in trial_story(study, trial)[-2:]:
-        out.say(line)
 
 
 _ASK_SECONDS = 5.0
@@ -299,19 +310,11 @@ def enqueue(
 
 def _write(home: Home, name: str, given: Params, skip_if_exists: bool) -> bool:
     """Enqueue it where nobody drives the study; False where somebody does."""
-    from hpo_core.journal.sql import current_owner
-
-    source = home.read_journal()
     try:
-        epoch = source.claim(name, current_owner(), time.time(), force=False)
+        with _claimed(home, name) as study:
+            study.enqueue(given, skip_if_exists=skip_if_exists)
     except StudyBusyError:
         return False
-    try:
-        study = Study.open(name, source, reading=True)
-        study.epoch = epoch
-        study.enqueue(given, skip_if_exists=skip_if_exists)
-    finally:
-        source.release(name, epoch)
     return True
 
 

@@ -33,10 +33,6 @@ class Inbox:
         if self._awaited:
             self._arrived.set()
 
-    def take(self) -> Report | None:
-        """The oldest report, or None."""
-        return self.reports.popleft() if self.reports else None
-
     def wake(self) -> None:
         """End the wait for a report, or the next one: the executor has news for the loop."""
         self._is_woken = True

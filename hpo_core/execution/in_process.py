@@ -205,11 +205,3 @@ def request_of(spec: StudySpec, job: Job, folder: Path) -> JobRequest:
         (folder / part).mkdir(parents=True, exist_ok=True)
     local = spec.model_copy(update={"checkpoints": spec.checkpoints.model_copy(update={"folder": None})})
     return JobRequests(local, str(folder)).of(job)
-
-
-def run_here(function: Callable[..., Any], request: JobRequest) -> Report:
-    """Train in this process and thread; whatever the function raises is raised.
-
-    No limit of ``training`` is enforced.
-    """
-    return run_attempt(function, request, raised=(BaseException,))

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpo_core.execution.loop import Observer
@@ -163,22 +163,12 @@ def objective_digest(objective: str, pythonpath: Sequence[str] = ()) -> str:
 
 def _installed(module: str) -> Path | None:
     """The source of an installed module, found by the names above it; parent packages are not imported."""
+    top, *below = module.split(".")
     try:
-        spec = _spec_of(module)
+        spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
+        for name in below:
+            folders = None if spec is None else spec.submodule_search_locations
+            spec = PathFinder.find_spec(f"{spec.name}.{name}", list(folders)) if spec and folders and name else None
     except (OSError, ImportError, ValueError, AttributeError, SyntaxError):
         return None
     return None if spec is None or spec.origin is None or not spec.origin.endswith(".py") else Path(spec.origin)
-
-
-def _spec_of(module: str) -> ModuleSpec | None:
-    top, *below = module.split(".")
-    if not top:
-        return None
-    spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
-    name = top
-    for part in below:
-        if spec is None or spec.submodule_search_locations is None or not part:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    return spec

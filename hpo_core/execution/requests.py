@@ -8,13 +8,10 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
-from hpo_core.placement.cores import available_cores
+from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
 from hpo_core.training.request import JobRequest, RankPlace
-
-LOG_BYTES = 10_000_000
-"""Bytes kept of one attempt's output: its first fifth, and its end."""
 
 
 class JobRequests:
@@ -80,7 +77,6 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             threads=self.threads,
-            log_limit=LOG_BYTES,
             grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,

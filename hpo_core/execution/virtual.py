@@ -1,11 +1,11 @@
-"""Virtual executor: no threads, processes or waiting; jobs end when the virtual clock says so."""
+"""Virtual executors: no threads, processes or waiting; jobs end when the virtual clock says so."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -152,21 +152,23 @@ class VirtualClock:
         return self.now
 
 
+@dataclass(slots=True, eq=False)
 class VirtualAttempt:
     """A job on a worker."""
 
-    __slots__ = ("begin", "dropped", "end", "job", "on_report", "others", "worker")
-
-    def __init__(self, job: Job, on_report: OnReport, worker: int, *, begin: float, dropped: bool) -> None:
-        self.job = job
-        self.on_report = on_report
-        self.worker = worker
-        self.others: tuple[int, ...] = ()
-        """Workers of the other ranks of a gang."""
-        self.begin = begin
-        self.dropped = dropped
-        self.end = math.inf
-        """When it ends, as far as is known now."""
+    job: Job
+    on_report: OnReport
+    worker: int
+    others: tuple[int, ...]
+    """Workers of the other ranks of a gang."""
+    begin: float
+    dropped: bool
+    end: float = math.inf
+    """When it ends, as far as is known now."""
+    left: float = 0.0
+    """On a device that jobs share: seconds of it that are left, at full speed."""
+    compute: int = 0
+    """On a device that jobs share: permille that it keeps busy."""
 
 
 class VirtualExecutor:
@@ -255,12 +257,13 @@ class VirtualExecutor:
         return self._inventory
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        number = self._numbers[slot.name]
-        seconds = self._duration(job, slot) / self.workers[number].speed
-        others: tuple[int, ...] = ()
-        if slot.others:
-            others = tuple(self._numbers[other.name] for other in slot.others)
-            seconds = self._gang_seconds(job, (number, *others), self._duration(job, slot))
+        number, *others = (self._numbers[rank.name] for rank in slot.ranks)
+        seconds = self._duration(job, slot)
+        if others:  # a gang is as fast as its slowest worker lets it be
+            speedup = len(slot.ranks) if self._speedup is None else self._speedup(job)
+            seconds /= speedup * min(self.workers[rank].speed for rank in (number, *others))
+        else:
+            seconds /= self.workers[number].speed
         if not 0 <= seconds < math.inf:
             raise HpoError(
                 f"Simulation: trial {job.trial} to {job.target} takes {seconds} seconds; durations must be finite "
@@ -272,19 +275,13 @@ class VirtualExecutor:
             moment = self._faults.dropped_after(job)
             dropped = moment < seconds
             seconds = min(seconds, moment)
-        attempt = VirtualAttempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
-        attempt.others = others
+        attempt = VirtualAttempt(job, on_report, number, tuple(others), self.clock.now, dropped)
         self._attempts[job.trial, job.attempt] = attempt
         self._begin(attempt, slot, seconds)
 
     def _duration(self, job: Job, slot: Slot) -> float:
         """Seconds at speed 1."""
         return self._seconds(job)
-
-    def _gang_seconds(self, job: Job, workers: Sequence[int], alone: float) -> float:
-        """A gang is as fast as its slowest worker lets it be."""
-        speedup = len(workers) if self._speedup is None else self._speedup(job)
-        return alone / (speedup * min(self.workers[number].speed for number in workers))
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
         self._end_at(attempt, self.clock.now + seconds)
@@ -415,39 +412,6 @@ class Load:
     """Permille of the device that it keeps busy while it runs; more than all of it counts as all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """What the jobs of a device claim from one moment to the next."""
-
-    time: float
-    jobs: int
-    compute: int
-    """Permille that they keep busy, or would: above 1000 they slow each other down."""
-    share: int
-    """Permille that they were given."""
-    memory: int
-    """Bytes that they were given."""
-
-
-@dataclass(slots=True)
-class _Running:
-    attempt: VirtualAttempt
-    load: Load
-    slot: Slot
-    left: float
-    """Seconds of it that are left, at full speed."""
-
-
-@dataclass(slots=True)
-class _DeviceState:
-    running: dict[tuple[int, int], _Running] = field(default_factory=dict)
-    since: float = 0.0
-    """Until then, what its jobs have done is counted."""
-    rate: float = 1.0
-    """Speed of its jobs, as part of their speed alone."""
-    compute: int = 0
-
-
 class VirtualDevices(VirtualExecutor):
     """Runs jobs on virtual devices that they share.
 
@@ -481,19 +445,21 @@ class VirtualDevices(VirtualExecutor):
         self._devices = list(devices)
         self._numbers = {device.name: number for number, device in enumerate(devices)}
         self._load = load
+        self._placed = Load(0.0, 0)
+        """What the job that is being submitted is to its device."""
         self.poll_seconds = poll_seconds
-        self._states = [_DeviceState(since=clock.now) for _ in devices]
-        self._loads: dict[tuple[int, int], Load] = {}
-        self.history: list[list[Claimed]] = [[] for _ in devices]
-        """By device: what is claimed of it from each change on."""
+        self._running: list[list[VirtualAttempt]] = [[] for _ in devices]
+        """By device: its attempts."""
+        self._counted = [clock.now for _ in devices]
+        """By device: until then, what its jobs have done is counted."""
+        self._claims = [0 for _ in devices]
+        """By device: permille that its jobs claim together; above 1000 they slow each other down."""
+        self.history: list[list[tuple[float, int]]] = [[] for _ in devices]
+        """By device: (moment, permille claimed from then on)."""
         self.used_seconds = 0.0
         """Device time with at least one job, until the last change."""
         self.claimed_seconds = 0.0
         """Device time weighted with the compute claimed, likewise."""
-
-    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        self._loads[job.key] = self._load(job, slot)
-        super().submit(job, slot, on_report)
 
     def wait(self, inbox: Inbox, until: float) -> bool:
         heap = self._heap
@@ -504,78 +470,59 @@ class VirtualDevices(VirtualExecutor):
         return super().wait(inbox, until)
 
     def _duration(self, job: Job, slot: Slot) -> float:
-        return self._loads[job.key].seconds
+        self._placed = self._load(job, slot)
+        return self._placed.seconds
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
-        state = self._count_until_now(attempt.worker)
-        state.running[attempt.job.key] = _Running(attempt, self._loads[attempt.job.key], slot, seconds)
-        self._changed(attempt.worker, new=attempt.job.key)
+        self._count_until_now(attempt.worker)
+        attempt.left, attempt.compute = seconds, min(self._placed.compute, WHOLE)
+        self._running[attempt.worker].append(attempt)
+        self._changed(attempt.worker, new=attempt)
 
     def _report(self, attempt: VirtualAttempt, report: Report) -> None:
-        state = self._count_until_now(attempt.worker)
-        del state.running[attempt.job.key], self._loads[attempt.job.key]
+        self._count_until_now(attempt.worker)
+        self._running[attempt.worker].remove(attempt)
         attempt.end = math.nan
         self._changed(attempt.worker)
         super()._report(attempt, report)
 
-    def _count_until_now(self, number: int) -> _DeviceState:
+    def _count_until_now(self, number: int) -> None:
         """Advance the work done by a device's jobs to the present moment."""
-        state = self._states[number]
-        passed, state.since = self.clock.now - state.since, self.clock.now
-        if state.running and passed > 0:
+        passed, self._counted[number] = self.clock.now - self._counted[number], self.clock.now
+        if self._running[number] and passed > 0:
             self.used_seconds += passed
-            self.claimed_seconds += passed * state.compute / WHOLE
-            for running in state.running.values():
-                running.left = max(0.0, running.left - passed * state.rate)
-        return state
+            self.claimed_seconds += passed * self._claims[number] / WHOLE
+            for attempt in self._running[number]:
+                attempt.left = max(0.0, attempt.left - passed * self._rate(number))
 
-    def _changed(self, number: int, new: tuple[int, int] | None = None) -> None:
+    def _rate(self, number: int) -> float:
+        """Speed of a device's jobs, as part of their speed alone."""
+        return WHOLE / max(self._claims[number], WHOLE)
+
+    def _changed(self, number: int, new: VirtualAttempt | None = None) -> None:
         """A job began (``new``) or ended: the others may run at another speed from now on."""
-        state = self._states[number]
-        state.compute = sum(min(running.load.compute, WHOLE) for running in state.running.values())
-        rate = min(1.0, WHOLE / state.compute) if state.compute else 1.0
-        is_other, state.rate = rate != state.rate, rate
-        for key, running in state.running.items():
-            if is_other or key == new:
-                self._end_at(running.attempt, self.clock.now + running.left / rate)
-        shares = [running.slot.portion for running in state.running.values() if running.slot.portion is not None]
-        claimed = Claimed(
-            self.clock.now,
-            len(state.running),
-            state.compute,
-            sum(share.compute for share in shares),
-            sum(share.memory for share in shares),
-        )
+        before = self._rate(number)
+        self._claims[number] = sum(attempt.compute for attempt in self._running[number])
+        rate = self._rate(number)
+        for attempt in self._running[number]:
+            if rate != before or attempt is new:
+                self._end_at(attempt, self.clock.now + attempt.left / rate)
         history = self.history[number]
-        if history and history[-1].time == claimed.time:
+        if history and history[-1][0] == self.clock.now:
             history.pop()
-        history.append(claimed)
+        history.append((self.clock.now, self._claims[number]))
 
     @property
     def utilization(self) -> float:
         """Share of the devices' time so far in which at least one job ran."""
-        for number in range(len(self._states)):
-            self._count_until_now(number)
-        return self.used_seconds / self.offered_seconds if self.offered_seconds else 0.0
+        return self._part_of_time(lambda: self.used_seconds)
 
     @property
     def occupancy(self) -> float:
         """Compute claimed, over the compute that was there so far; above 1 with oversubscription."""
-        for number in range(len(self._states)):
+        return self._part_of_time(lambda: self.claimed_seconds)
+
+    def _part_of_time(self, seconds: Callable[[], float]) -> float:
+        for number in range(len(self._devices)):
             self._count_until_now(number)
-        return self.claimed_seconds / self.offered_seconds if self.offered_seconds else 0.0
-
-
-def mean_claims(history: Sequence[Claimed], end: float, parts: int) -> list[float]:
-    """Mean compute claimed (1: the whole device) in each of ``parts`` equal parts of ``end`` seconds."""
-    if end <= 0:
-        return [0.0] * parts
-    found = [0.0] * parts
-    width = end / parts
-    for number, one in enumerate(history):
-        until = min(history[number + 1].time if number + 1 < len(history) else end, end)
-        begin = one.time
-        for part in range(int(begin / width), min(math.ceil(until / width), parts)):
-            low, high = max(begin, part * width), min(until, (part + 1) * width)
-            found[part] += max(0.0, high - low) * one.compute / WHOLE / width
-    return found
+        return seconds() / self.offered_seconds if self.offered_seconds else 0.0

@@ -290,7 +290,7 @@ class HopSchedule:
         return started
 
     def halted(self) -> dict[str, tuple[int, ...]]:
-        """Configurations under way that still have to visit a partition without a worker, by its name."""
+        """Configurations under way that still have to visit a partition without a worker, by the partition's name."""
         board = self.board
         found = {}
         for partition, holders in enumerate(board.holders):

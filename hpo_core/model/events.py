@@ -212,7 +212,7 @@ class JobGranted(_JobFact, frozen=True, omit_defaults=True):
     demand: Demand = ONE_SLOT
 
 
-class JobCompleted(_JobFact, frozen=True):
+class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """The target was reached.
 
     ``loss`` is the (first) metric with ``mode: max`` flipped; None if any objective is not finite.
@@ -229,8 +229,8 @@ class JobCompleted(_JobFact, frozen=True):
     """All objectives as losses, in the spec's order, where there are several and all are finite."""
     curve: tuple[tuple[int, float], ...] = ()
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
-    violation: float | msgspec.UnsetType = msgspec.UNSET
-    """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
+    violation: float = 0.0
+    """Total violation of the study's constraints."""
     repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
     usage: UsageField = msgspec.UNSET
@@ -243,12 +243,7 @@ class JobCompleted(_JobFact, frozen=True):
     @property
     def infeasible(self) -> bool:
         """Whether it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
-        return self.total_violation > 0
-
-    @property
-    def total_violation(self) -> float:
-        """The violation; 0 where the study has no constraints."""
-        return 0.0 if self.violation is msgspec.UNSET else self.violation
+        return self.violation > 0
 
 
 class AttemptFailed(_JobFact, frozen=True):

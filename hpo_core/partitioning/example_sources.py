@@ -36,7 +36,7 @@ class Examples(ABC):
     """
 
     own_format: FileFormat = "npz"
-    """What it is written as where nobody says otherwise."""
+    """Format of the partitions where the user names none."""
 
     def __init__(self, length: int, fields: Iterable[tuple[str, dict[str, Any]]]) -> None:
         listed = list(fields)

@@ -174,7 +174,7 @@ class PartitionWriter:
 
 
 TRAINING, VALIDATION = "part", "validation"
-"""What names of partitions begin with."""
+"""Beginnings of the names of partitions."""
 
 
 def partition_data(

@@ -44,29 +44,9 @@ MOST_JOBS = 10_000
 
 
 class Places:
-    """Slots of workers that the study has for itself: each counts, and has no name.
-
-    Args:
-        study: says how many slots it could use.
-    """
+    """Slots of workers that the study has for itself: each counts, and has no name."""
 
     kind: Kind = COUNTED
-
-    def __init__(self, study: Claimant) -> None:
-        self.study = study
-
-    @property
-    def job_slots(self) -> int:
-        """Slots of the study's next job."""
-        return self.study.job_slots
-
-    def demand(self, most: int) -> int:
-        """Slots, or devices, that the study could use now, counted up to ``most``."""
-        return self.study.demand(most)
-
-    def spare(self, most: int) -> int:
-        """Slots beyond its demand that it could use once a job ends, counted up to ``most``."""
-        return self.study.spare(most)
 
     def see(self, inventory: Inventory) -> int:
         """Note what is there; returns how many slots, or devices, that is."""
@@ -107,14 +87,12 @@ class SlotPlaces(Places):
     """Slots of workers that all studies of the pool use. Which one a job gets is chosen when it begins.
 
     Args:
-        study: says how many slots it could use.
         threads: by name of a worker that is there: its slots.
     """
 
     kind = WORKER_SLOTS
 
-    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]]) -> None:
-        super().__init__(study)
+    def __init__(self, threads: Callable[[], Mapping[str, int]]) -> None:
         self._threads = threads
 
     def see(self, inventory: Inventory) -> int:
@@ -137,7 +115,7 @@ class SlotPlaces(Places):
 
 
 class DevicePlaces(Places):
-    """Devices that the study holds whole, and on which it packs its jobs as it likes.
+    """Devices that the study holds whole, and on which it packs its jobs as it likes; says how many it claims.
 
     Args:
         study: says how many jobs it could run.
@@ -149,7 +127,7 @@ class DevicePlaces(Places):
     job_slots = 1
 
     def __init__(self, study: Claimant, devices_for: Callable[[int], int], jobs_each: int) -> None:
-        super().__init__(study)
+        self.study = study
         self._devices_for = devices_for
         self._jobs_each = jobs_each
         self._names: dict[str, str] = {}
@@ -195,7 +173,7 @@ class WorkerPlaces(Places):
     kind = WHOLE_WORKERS
 
     def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
-        super().__init__(study)
+        self.study = study
         self._concurrent = concurrent
         self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
         """Says which workers have work for the study now."""
@@ -301,20 +279,10 @@ class PooledExecutor:
         """While the pool is looked at: names on which jobs run. On others none begins, for they may be given back."""
         self._inbox: Inbox | None = None
 
-    @property
-    def used(self) -> int:
-        """Number of names that jobs use now."""
-        with self._lock:
-            return self._count(self._running.values())
-
     def _count(self, submitted: Iterable[_Submitted]) -> int:
         if self.places.kind.several_jobs:
             return len(_names_of(submitted))
         return sum(len(each.names) or each.job.demand.slots for each in submitted)
-
-    def held(self) -> set[str]:
-        """Names that nobody else uses now; jobs may run on more after a time unseen."""
-        return set(self.seat.grant.held) if self.seat.is_fresh(self.now()) else set()
 
     # What the loop asks.
 
@@ -325,9 +293,8 @@ class PooledExecutor:
         self._exchange()
         now = self.now()
         with self._lock:
-            busy = self._busy()
-        fresh = self.seat.is_fresh(now)
-        return self.places.offered(inventory, self.seat.startable(now) if fresh else (), busy if fresh else ())
+            busy = self._busy() if self.seat.is_fresh(now) else ()
+        return self.places.offered(inventory, self.seat.startable(now), busy)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
@@ -388,8 +355,7 @@ class PooledExecutor:
             ending = [name for each in running if each.began + self._lasts <= soon for name in each.names]
             self._kept = frozenset(busy)
         try:
-            use = Use(self._seen, used, most, usable, busy, ending, places.there())
-            has_row = seat.exchange(now, use)
+            has_row = seat.exchange(now, Use(self._seen, used, most, usable, busy, ending, places.there()))
         finally:
             with self._lock:
                 self._kept = None
@@ -397,7 +363,14 @@ class PooledExecutor:
             with self._lock:
                 self._most = self._count(self._submitted())
             self._start_waiting()
-            self._give_up_oversized()
+            if allowed := len(seat.open(now)):
+                # who waits for more slots than the study may use from now on would wait for ever, and those behind it;
+                # studies whose jobs are all as large get that many slots in turn
+                most = max(allowed, seat.mine.job_slots)
+                self._drop(
+                    lambda each: not each.names and each.job.demand.slots > most,
+                    "Other studies of the pool took its slots before it began; its size is decided again.",
+                )
             self._preempt()
 
     def _busy(self) -> set[str]:
@@ -449,19 +422,6 @@ class PooledExecutor:
             f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
             "gets another one.",
         )
-
-    def _give_up_oversized(self) -> None:
-        """Report those that wait for more slots than the study may use: their study sizes them anew.
-
-        A trial that grew when it was granted would wait for ever, and those behind it, where the share is small from
-        then on. Studies whose jobs are all as large get that many slots in turn.
-        """
-        if allowed := len(self.seat.open(self.now())):
-            most = max(allowed, self.seat.mine.job_slots)
-            self._drop(
-                lambda each: not each.names and each.job.demand.slots > most,
-                "Other studies of the pool took its slots before it began; its size is decided again.",
-            )
 
     def _start(self, number: int) -> None:
         each = self._running[number]
@@ -543,15 +503,14 @@ def join_pool(
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
     """
-    places: Places
+    places = Places()
+    claimant: Claimant = study
     if isinstance(placer, SharedDevices):
         packing = study.spec.packing
-        places = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
+        places = claimant = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
     elif terms.shared_cluster:
-        places = SlotPlaces(study, threads)
-    else:
-        places = Places(study)
-    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places)
+        places = SlotPlaces(threads)
+    return PooledExecutor(executor, PoolSeat(pools, terms, claimant, places.kind), places)
 
 
 def join_workers(

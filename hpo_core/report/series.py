@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -37,11 +37,14 @@ from hpo_core.model.trial import FURTHER, Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.device_use import Span
+from hpo_core.views.device_use import DeviceUse, Span, device_uses, sharing
 from hpo_core.views.lineage import Lineage
 from hpo_core.views.rungs import Bands
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
+
+Track = tuple[Sequence[tuple[float, float]], float]
+"""Changes of a loss as (place, loss) in ascending order of the place, and the place where the run ends."""
 
 
 class Improvement(NamedTuple):
@@ -77,6 +80,8 @@ class Series:
     """Resources of all rungs, smallest first."""
     spans: list[Span] = field(default_factory=list)
     """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
+    uses: list[DeviceUse] = field(default_factory=list)
+    """The devices that attempts shared; times are active ones."""
     bests: dict[int, JobCompleted] = field(default_factory=dict)
     """Per trial: the feasible result with the smallest finite loss."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -92,8 +97,8 @@ class Series:
     """What training functions were warned of, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
     """What changed the course of the study, from outside or by its rules."""
-    _running: dict[int, tuple[float, JobGranted]] = field(default_factory=dict)
-    """By trial: when the attempt that runs was granted or placed."""
+    _running: dict[int, Span] = field(default_factory=dict)
+    """By trial: the attempt that runs, from when it was granted or placed."""
 
     @property
     def maximize(self) -> bool:
@@ -113,6 +118,22 @@ class Series:
         return self.study.state.trials
 
     @property
+    def best(self) -> float | None:
+        """The best value of the metric."""
+        best = self.study.best
+        return None if best is None else self.study.metric_value(best.loss)
+
+    @property
+    def by_resource(self) -> Track:
+        """Incumbent over the units of training used in all."""
+        return [(float(step.resource), step.loss) for step in self.steps], float(self.study.state.resource_used)
+
+    @property
+    def by_time(self) -> Track:
+        """Incumbent over active seconds."""
+        return [(step.time, step.loss) for step in self.steps], self.wall
+
+    @property
     def wall(self) -> float:
         """Active seconds from the first grant to the last entry."""
         return self.active(self.last)
@@ -120,7 +141,7 @@ class Series:
     @property
     def busy(self) -> float:
         """Worker time of all attempts, good or bad; that of a gang counts for each of its ranks."""
-        return math.fsum(span.seconds * span.slots for span in self.spans)
+        return math.fsum((span.end - span.start) * span.slots for span in self.spans)
 
     @property
     def utilization(self) -> float | None:
@@ -176,12 +197,19 @@ class Series:
                 self.lineage.apply(event)
             if isinstance(event, JobGranted):
                 self.began = min(self.began, entry.time)
-                self._running[event.trial] = (now, event)
+                trial, further, origin = self.trials[event.trial], event.stage.rung == FURTHER, 0
+                if event.checkpoint is not None:
+                    origin = event.checkpoint.resource
+                elif not trial.condemned:  # a loop by hand: its checkpoints are its own
+                    results = trial.all_results if further else trial.results
+                    origin = max((result.resource for result in results if result.resource < event.target), default=0)
+                place: dict[str, Any] = {"origin": origin, "further": further, "slots": event.demand.slots}
+                self._running[event.trial] = Span(event.trial, event.attempt, event.target, now, now, **place)
             elif isinstance(event, JobCompleted | AttemptFailed):
                 self._ended(entry, event, now)
             elif isinstance(event, JobPlaced):  # it waited for its device until now
-                granted, grant = self._running[event.trial]
-                self._running[event.trial] = (max(granted, self.active(event.began)), grant)
+                span = self._running[event.trial]
+                self._running[event.trial] = replace(span, start=max(span.start, self.active(event.began)))
             elif isinstance(event, CapacityChanged):
                 self.capacities.append((now, event.inventory))
             elif isinstance(event, TrialAbandoned):
@@ -192,18 +220,21 @@ class Series:
                 self.turns.append((now, event))
 
     def _ended(self, entry: Entry, event: JobCompleted | AttemptFailed, now: float) -> None:
-        granted, grant = self._running.pop(event.trial)
+        granted, usage = self._running.pop(event.trial), event.usage or None
         # A worker's clock may be off, absent (0) or of another machine; the journal's bounds it.
-        start = min(max(self.active(event.started), granted), now)
+        start = min(max(self.active(event.started), granted.start), now)
         end = min(self.active(event.ended), now)
-        facts = {"start": start, "end": now if end <= start else end, "worker": event.worker}
+        end, value = now if end <= start else end, None
+        if isinstance(event, JobCompleted):
+            value = None if event.loss is None else self.study.metric_value(event.loss)
+            outcome = Outcome.DIVERGED if value is None else Outcome.COMPLETED
+        else:
+            outcome = event.outcome
+        facts: dict[str, Any] = {"start": start, "end": end, "worker": event.worker, "outcome": outcome, "value": value}
+        self.spans.append(replace(granted, **facts, usage=usage, shared=sharing(usage)))
         if isinstance(event, AttemptFailed):
             self.failures.append((now, event))
-            self.spans.append(self._span(grant, outcome=event.outcome, usage=event.usage or None, **facts))
             return
-        study, value = self.study, None if event.loss is None else self.study.metric_value(event.loss)
-        outcome = Outcome.DIVERGED if value is None else Outcome.COMPLETED
-        self.spans.append(self._span(grant, outcome=outcome, value=value, usage=event.usage or None, **facts))
         if event.loss is not None and not event.infeasible and event.loss < self.best_loss(self.trials[event.trial]):
             self.bests[event.trial] = event
         curve = self.curves.setdefault(event.trial, {})
@@ -214,31 +245,20 @@ class Series:
                 if self.metric in point.metrics:
                     curve[point.resource] = float(point.metrics[self.metric])
         curve[event.resource] = math.nan if value is None else value
-        best = study.best  # one result an entry: the incumbent is that of this event
+        best = self.study.best  # one result an entry: the incumbent is that of this event
         if best is not None and (not self.steps or best.loss != self.steps[-1].loss):
-            value, used = study.metric_value(best.loss), study.state.resource_used
+            value, used = self.study.metric_value(best.loss), self.study.state.resource_used
             self.steps.append(Improvement(now, value, best.trial, best.loss, used))
-
-    def _span(self, grant: JobGranted, **facts: Any) -> Span:
-        trial = self.trials[grant.trial]
-        origin = 0
-        if grant.checkpoint is not None:
-            origin = grant.checkpoint.resource
-        elif not trial.condemned:  # a loop by hand: its checkpoints are its own
-            results = trial.all_results if grant.rung == FURTHER else trial.results
-            origin = max((result.resource for result in results if result.resource < grant.target), default=0)
-        further, slots = grant.rung == FURTHER, grant.demand.slots
-        return Span(grant.trial, grant.attempt, grant.target, origin=origin, further=further, slots=slots, **facts)
 
     def close(self) -> None:
         """Add what depends on all entries: rungs, levels, attempts that run."""
         self.bands = Bands(self.study)
         state = self.study.state
-        for at, grant in self._running.values():
-            if state.trains(grant.trial):
-                self.spans.append(self._span(grant, start=at, end=self.wall, placed=state.placed.get(grant.trial)))
+        running = [replace(span, end=self.wall, shared=state.placed.get(n)) for n, span in self._running.items()]
         resources = {result.resource for trial in self.trials for result in trial.all_results}
-        resources |= {span.target for span in self.spans} | {grant.target for _, grant in self._running.values()}
+        resources |= {span.target for span in (*self.spans, *running)}
+        self.spans += [span for span in running if state.trains(span.trial)]
+        self.uses = device_uses(self.spans, self.study.spec.packing)
         self.levels = sorted(resources | {band.rung.level for band in self.bands.all})
         self.began = min(self.began, self.last)
 

@@ -24,19 +24,17 @@ from hpo_core.report.hop_lanes import hop_figure, hop_tables
 from hpo_core.report.html_page import Live, Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts
 from hpo_core.report.parameters import parameter_figures
-from hpo_core.report.pool_slots import pool_slots
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import device_figures, device_table, jobs_over_time
+from hpo_core.report.timelines import device_loads, device_table, jobs_over_time, pool_slots
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import BracketView, halt_words
-from hpo_core.views.settings_words import placement_lines
-from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words, spread_of
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words, spread_of
 from hpo_core.views.trial_story import trial_state
 
 TOP, FAILURES, TURNS = 15, 50, 50
@@ -313,12 +311,11 @@ def top_trials(series: Series) -> Section | None:
     names = list(series.study.spec.space)
     rows = []
     for trial in ranked:
-        loss = series.best_loss(trial)
-        at = next(r.resource for r in trial.all_results if r.loss == loss)
+        result = series.bests[trial.number]
         own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
-        best = number(series.study.metric_value(loss))
-        bracket = [trial.bracket] * series.brackets
-        rows.append([trial.number, *bracket, best, at, trial.resource, trial_state(series.study, trial), *own])
+        best = number(series.study.metric_value(series.best_loss(trial)))
+        at = [best, result.resource, trial.resource, trial_state(series.study, trial)]
+        rows.append([trial.number, *[trial.bracket] * series.brackets, *at, *own])
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
     columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
     return Section("Top trials", caption, table(columns, rows, 60))
@@ -345,7 +342,7 @@ def failures(series: Series) -> Section:
     """What went wrong: abandoned trials first, then single attempts."""
     rows = failure_rows(series)
     diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
-    lost = math.fsum(s.seconds for s in series.spans if s.outcome is not None and s.value is None)
+    lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
     if not rows and not diverged:
         return Section("Failures", "None.")
     caption = (
@@ -366,7 +363,7 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
     incumbent,
     grid_figures,
     lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
-    device_figures,
+    device_loads,
     hop_figure,
     pool_slots,
     jobs_over_time,

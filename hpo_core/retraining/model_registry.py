@@ -93,10 +93,6 @@ class Decision(msgspec.Struct, frozen=True):
 
     model: str
     key: str
-    data: str
-    fingerprint: str
-    metric: str
-    mode: str
     champion_version: int
     promoted: bool
     drift: Drift
@@ -106,11 +102,7 @@ class Decision(msgspec.Struct, frozen=True):
     rows: tuple[tuple[str, tuple[float, ...]], ...]
     """What was compared: label and one loss per seed."""
     challenger: ModelCard
-
-    @property
-    def sign(self) -> float:
-        """Factor between metric and loss: 1 for ``min``, -1 for ``max``."""
-        return 1.0 if self.mode == "min" else -1.0
+    """Holds metric and data, which are the champion's as well."""
 
     def headline(self) -> str:
         """The decision in one line."""
@@ -125,34 +117,34 @@ class Decision(msgspec.Struct, frozen=True):
             version: that the challenger was registered as.
         """
         challenger, champion = (
-            f"{fmean(values) * self.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
+            f"{fmean(values) * self.challenger.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
         )
         if self.promoted:
             change = f"version {version} became champion in place of version {self.champion_version}"
-            return f"{change}: {self.metric} {challenger} instead of {champion} on the new data"
+            return f"{change}: {self.challenger.metric} {challenger} instead of {champion} on the new data"
         return (
-            f"version {self.champion_version} stays champion: {self.metric} {champion} on the new data, and "
+            f"version {self.champion_version} stays champion: {self.challenger.metric} {champion} on the new data, and "
             f"{challenger} of version {version} is {self.verdict.finding} (p = {self.verdict.p_value:.2g})"
         )
 
     def markdown(self) -> str:
         """The decision as Markdown: what was compared, and why the champion changed or stayed."""
-        test = markdown_text(self.verdict.words(self.metric, self.sign))
+        test = markdown_text(self.verdict.words(self.challenger.metric, self.challenger.sign))
         lines = [
             f"## {self.headline()}",
             "",
-            f"Data {markdown_code(self.data)} (fingerprint `{self.fingerprint[:12]}`).",
+            f"Data {markdown_code(self.challenger.data)} (fingerprint `{self.challenger.fingerprint[:12]}`).",
             "",
             "1. **Drift check.** " + self.drift.words() + ".",
             *(f"{n}. **Branch.** {markdown_text(step)}." for n, step in enumerate(self.steps, 2)),
             f"{len(self.steps) + 2}. **Test.** {test}.",
             "",
-            f"| {markdown_text(self.metric)} | mean | by seed |",
+            f"| {markdown_text(self.challenger.metric)} | mean | by seed |",
             "| --- | --- | --- |",
         ]
         for label, losses in self.rows:
-            values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
-            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
+            values = ", ".join(f"{loss * self.challenger.sign:.5g}" for loss in losses)
+            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.challenger.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
         params = ", ".join(
             markdown_text(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
@@ -239,7 +231,11 @@ class ModelRegistry:
     def run_of(self, key: str) -> KnownRun | None:
         """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
         found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
-        return min(found, key=_first_choice) if found else None
+        return min(
+            found,
+            key=lambda run: (run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id),
+            default=None,
+        )
 
     def begin(self, key: str, title: str, data: str) -> KnownRun:
         """The run of a retraining on ``data``, made where it is absent."""
@@ -275,9 +271,9 @@ class ModelRegistry:
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, svg, "decision.svg")
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
-        now, sign = time.time(), decision.sign
+        now, sign = time.time(), decision.challenger.sign
         points = [
-            MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
+            MetricPoint(legal_key(f"{label} {decision.challenger.metric}"), loss * sign, now, step)
             for label, losses in decision.rows
             for step, loss in enumerate(losses)
         ]
@@ -331,30 +327,18 @@ class ModelRegistry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        version = self._version_of(run)
-        if version is None:
-            made = self._client.create_model_version(
-                self.name,
-                f"runs:/{run.run_id}/{_FOLDER}",
-                run.run_id,
-                tags={key: str(value) for key, value in tags.items()},
-            )
-            version = int(made.version)
-        words = "\n\n".join(filter(None, [description, self._loading(run, version)]))
-        self._client.update_model_version(self.name, str(version), words)
-        return version
-
-    def _version_of(self, run: KnownRun) -> int | None:
-        for known in self._client.search_model_versions(f"name = '{self.name}'"):
-            if known.run_id == run.run_id:
-                return int(known.version)
-        return None
-
-    def _loading(self, run: KnownRun, version: int) -> str:
-        """How a version is loaded, as far as its files allow."""
+        known = self._client.search_model_versions(f"name = '{self.name}'")
+        made = next((one for one in known if one.run_id == run.run_id), None)
+        if made is None:
+            source, facts = f"runs:/{run.run_id}/{_FOLDER}", {key: str(value) for key, value in tags.items()}
+            made = self._client.create_model_version(self.name, source, run.run_id, tags=facts)
         names = {str(item.path).rpartition("/")[2] for item in self._listed(run.run_id)}
-        uri = f"models:/{self.name}/{version}"
-        return loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        uri = f"models:/{self.name}/{made.version}"  # it is loaded as far as its files allow
+        loading = loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        self._client.update_model_version(
+            self.name, str(made.version), "\n\n".join(filter(None, [description, loading]))
+        )
+        return int(made.version)
 
     def finish(self, run: KnownRun, version: int) -> None:
         """All is done."""
@@ -367,10 +351,6 @@ class ModelRegistry:
 
     def _listed(self, run_id: str) -> list[Any]:
         return list(self._client.list_artifacts(run_id, _FOLDER))
-
-
-def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
-    return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
 
 
 def _inside(folder: Path, uri: str) -> Path:

@@ -311,7 +311,7 @@ class Pbt(SearchMethod):
                 session.fitness = event.losses
             elif event.loss is not None:
                 session.fitness = (event.loss,)
-            session.violation = event.total_violation
+            session.violation = event.violation
             self._end(event.trial)
         elif type(event) is TrialAbandoned or type(event) is TrialStopped:
             if not self.sessions[event.trial].ended:

@@ -167,8 +167,11 @@ class SharedDevicesQuestion:
             if name not in known:
                 raise SpecError(f"--policy {shown(name)} is no packing policy; {meant_or_known(name, known)}")
 
-    def clusters(self, spec: StudySpec, known: KnownJobs, *, measured_durations: bool) -> list[SharedCluster]:
+    def clusters(self, spec: StudySpec, known: KnownJobs, *, own_durations: bool) -> list[SharedCluster]:
         """One for each policy.
+
+        Args:
+            own_durations: whether jobs take as long as they were measured or stated to, where that is known.
 
         Raises:
             SpecError: the device list is wrong.
@@ -176,7 +179,8 @@ class SharedDevicesQuestion:
         packing = spec.packing_settings
         devices = parse_devices(self.devices, most=packing.most)
         names = [ONE_PER_DEVICE if name == ONE else name for name in dict.fromkeys(self.policies or DEFAULT)]
-        return [SharedCluster(devices, name, packing, known, measured_durations) for name in names]
+        measured = own_durations and bool(known.unit_seconds or packing.demand.unit_seconds)
+        return [SharedCluster(devices, name, packing, known, measured) for name in names]
 
     def known_jobs(self, spec: StudySpec, journal: Journal, past: str | None) -> KnownJobs:
         """Measurements for the jobs of a study: of the study named, of its past, of itself, or of its objective.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Sequence
@@ -9,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
-from hpo_core.execution.virtual import Faults, VirtualClock, Worker, mean_claims
+from hpo_core.execution.virtual import WHOLE, Faults, VirtualClock, Worker
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
@@ -67,10 +69,8 @@ class RunFigures:
 
     def load(self, seconds: float) -> tuple[float, ...]:
         """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
-        load = [0.0] * LOAD_BINS
-        for begin, end in zip(self._begins, self._ends, strict=True):
-            _spread(load, begin, end, seconds)
-        return tuple(load)
+        changes = [1.0] * len(self._begins) + [-1.0] * len(self._ends)
+        return tuple(mean_levels([*self._begins, *self._ends], changes, seconds))
 
     def _ended(self, trial: int, time: float) -> None:
         self._begins.append(self._running.pop(trial))
@@ -89,20 +89,25 @@ class RunFigures:
             self.steps.append((time, best.loss))
 
 
-def _spread(load: list[float], begin: float, end: float, whole: float) -> None:
-    """Add one busy worker from ``begin`` to ``end`` to the bins of ``whole`` seconds."""
-    if end <= begin:
-        return
-    per_bin = whole / len(load)
-    first, last = begin / per_bin, min(end / per_bin, len(load) - 1e-9)
-    low, high = int(first), int(last)
-    if low == high:
-        load[low] += last - first
-        return
-    load[low] += low + 1 - first
-    load[high] += last - high
-    for place in range(low + 1, high):
-        load[place] += 1.0
+def mean_levels(times: Sequence[float], changes: Sequence[float], whole: float, parts: int = LOAD_BINS) -> list[float]:
+    """The mean, in each of ``parts`` equal parts of ``whole`` seconds, of a level that begins at 0.
+
+    Args:
+        times: moments at which it changes, in any order.
+        changes: by how much it rises then.
+
+    >>> mean_levels([0.0, 4.0, 5.0], [0.5, 0.5, -1.0], 8.0, parts=4)
+    [0.5, 0.5, 0.5, 0.0]
+    """
+    if whole <= 0:
+        return [0.0] * parts
+    order = np.argsort(times)
+    moments, rises = np.asarray(times, dtype=float)[order], np.asarray(changes, dtype=float)[order]
+    edges = np.linspace(0.0, whole, parts + 1)
+    passed = np.searchsorted(moments, edges)
+    level, weight = (np.concatenate([[0.0], np.cumsum(one)]) for one in (rises, rises * moments))
+    areas: list[float] = np.maximum(np.diff(level[passed] * edges - weight[passed]) * parts / whole, 0.0).tolist()
+    return areas
 
 
 LINEAR = (
@@ -308,7 +313,14 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
 def _with_claims(run: PlayedRun, simulation: SharedSimulation, *, keep: bool) -> PlayedRun:
     """What its devices were used for; by device only of the run whose picture is drawn."""
     devices = simulation.devices
-    claims = [mean_claims(history, run.seconds, LOAD_BINS) for history in devices.history]
+    claims = [
+        mean_levels(
+            [moment for moment, _ in history],
+            [(now - before) / WHOLE for (_, before), (_, now) in itertools.pairwise([(0.0, 0), *history])],
+            run.seconds,
+        )
+        for history in devices.history
+    ]
     occupancy = devices.occupancy  # it counts until now
     return replace(
         run,

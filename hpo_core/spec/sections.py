@@ -137,7 +137,7 @@ class StopSpec(Part):
 
 
 class CheckpointSpec(Part):
-    """Where the study's checkpoints lie, and their limits (``hpo_core/checkpoints/budget.py`` says which go first)."""
+    """Where the study's checkpoints lie, and their limits (which go first: ``hpo_core/checkpoints/retention.py``)."""
 
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
     max_count: int | None = Field(
@@ -269,19 +269,6 @@ class TrackingSpec(Part):
                 "mysql+DRIVER://HOST/DATABASE, or on or off"
             )
         return self
-
-
-class PrefectSpec(Part):
-    """How a study that the command line drives is shown in Prefect; it runs the same without."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
-    )
-    grain: Literal["auto", "job", "rung"] = Field(
-        default="auto",
-        description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
-    )
 
 
 MOST_RANKS = 1024

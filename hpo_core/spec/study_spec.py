@@ -26,7 +26,6 @@ from hpo_core.spec.sections import (
     Cluster,
     JournalSpec,
     LocalClusterSpec,
-    PrefectSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -118,7 +117,11 @@ class StudySpec(Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
-    prefect: PrefectSpec = PrefectSpec()
+    prefect: Literal["auto", "jobs", "rungs", "off"] = Field(
+        default="auto",
+        description="Task runs in Prefect: one per job, or one per rung; auto: per job up to about 300 expected jobs. "
+        "off: a command does not show the study in Prefect, in whose UI a run is shown anyway.",
+    )
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
@@ -237,7 +240,7 @@ class StudySpec(Part):
 
     @property
     def loader(self) -> str:
-        """The function that loads a partition, as package.module:function; empty: none."""
+        """Function that loads a partition (``data.load``), as package.module:function; empty: none."""
         return self.data.load or "" if self.data is not None else ""
 
     @property
@@ -259,11 +262,6 @@ class StudySpec(Part):
     def trained_partitions(self) -> int:
         """Number of partitions that are trained on, the first ones."""
         return 0 if self.data is None else len(self.data.files)
-
-    @property
-    def data_load(self) -> str | None:
-        """Function that loads a partition (``data.load``)."""
-        return None if self.data is None else self.data.load
 
     @property
     def checkpoint_base(self) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import msgspec
-
 from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.events import (
     AbandonRequested,
@@ -148,7 +146,7 @@ class Decider:
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
         loss, losses = self._losses(report.metrics)
-        violation: float | msgspec.UnsetType = msgspec.UNSET
+        violation = 0.0
         if self._spec.constraints:
             found = total_violation(report.metrics.get(name, math.nan) for name in self._spec.constraints)
             if found is None:  # as where the metric itself is not finite

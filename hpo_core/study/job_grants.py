@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from msgspec import UNSET
 
-from hpo_core.checkpoints.budget import Budget
+from hpo_core.checkpoints.retention import Budget
 from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.retention import LiveCheckpoints
+from hpo_core.checkpoints.retention import Budget, LiveCheckpoints
 from hpo_core.model.events import (
     AbandonRequested,
     ClockTicked,

@@ -219,8 +219,7 @@ class Study:
 
     def ask(self) -> Job | None:
         """One job to train, or None while there is nothing to do (or nothing more: see :attr:`finished`)."""
-        entry = self._take(JobAsked())
-        return next(iter(self._granted(entry)), None)
+        return next(iter(self._take(JobAsked())), None)
 
     def tell(
         self,
@@ -247,7 +246,7 @@ class Study:
 
     def tell_report(self, report: Report) -> list[Job]:
         """Report how an attempt ended, good or bad; returns jobs granted in turn."""
-        return self._granted(self._take(AttemptReported(report)))
+        return self._take(AttemptReported(report))
 
     def set_capacity(self, capacity: int | Inventory) -> list[Job]:
         """Set what jobs can run on: from now on every report is answered with new jobs up to it.
@@ -263,7 +262,7 @@ class Study:
         inventory = capacity if isinstance(capacity, Inventory) else self._slots(capacity)
         if inventory == self.state.inventory and self.state.slots_in_use >= self.state.capacity:
             return []
-        return self._granted(self._take(CapacityNoticed(inventory)))
+        return self._take(CapacityNoticed(inventory))
 
     def _slots(self, count: Any) -> Inventory:
         try:
@@ -289,7 +288,7 @@ class Study:
         Args:
             keep_halt: a halted study stays halted (for :meth:`train_further`); else it goes on with its search.
         """
-        return self._granted(self._take(ControllerStarted(controller, keep_halt)))
+        return self._take(ControllerStarted(controller, keep_halt))
 
     def tick(self) -> list[Job]:
         """Check stop rules about time; records nothing unless one is due.
@@ -298,7 +297,7 @@ class Study:
             Jobs beyond the search that were granted because a rule ended it.
         """
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
-            return self._granted(self._take(ClockTicked()))
+            return self._take(ClockTicked())
         return []
 
     def note_standstill(self, seconds: float) -> list[Job]:
@@ -308,7 +307,7 @@ class Study:
             Jobs as of :meth:`tick`.
         """
         if self.has_time_rule and self.state.halted is None and not self._grants.trains_further:
-            return self._granted(self._take(ClockTicked(round(seconds, 3))))
+            return self._take(ClockTicked(round(seconds, 3)))
         return []
 
     def seconds_to_rule(self) -> float | None:
@@ -325,7 +324,7 @@ class Study:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
         if refusal := self.refuse_extension():
             raise HpoError(refusal)
-        return self._granted(self._take(ExtensionRequested(configs)))
+        return self._take(ExtensionRequested(configs))
 
     def enqueue(
         self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
@@ -351,7 +350,7 @@ class Study:
         given = checked_configuration(self.spec, params)
         if skip_if_exists and is_known(self.state, given):
             return []
-        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
+        return self._take(ConfigurationRequested(given, request or msgspec.UNSET))
 
     def refuse_extension(self) -> str | None:
         """Why the study takes no more configurations; None: it takes them."""
@@ -375,7 +374,7 @@ class Study:
         Raises:
             HpoError: what :meth:`trial_to_train` says.
         """
-        return self._granted(self._take(TrainingRequested(self.trial_to_train(trial, to), to)))
+        return self._take(TrainingRequested(self.trial_to_train(trial, to), to))
 
     def trial_to_train(self, trial: int | None, to: int) -> int:
         """The trial that :meth:`train_further` would train; records nothing.
@@ -535,7 +534,8 @@ class Study:
 
     # One entry.
 
-    def _take(self, stimulus: Stimulus) -> Entry:
+    def _take(self, stimulus: Stimulus) -> list[Job]:
+        """Decide, apply and record one entry; returns the jobs that it granted."""
         if self._broken:
             raise JournalError(
                 f"Study {self.name!r} could not record its last decision ({self._broken}) and is closed. "
@@ -550,7 +550,7 @@ class Study:
                 events.append(event)
             entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
             if not (events or (isinstance(stimulus, ClockTicked) and stimulus.stood_still)):
-                return entry  # nothing was decided, nothing is recorded
+                return []  # nothing was decided, nothing is recorded
             if self.seq:
                 self.journal.append(self.name, entry)
             else:
@@ -559,7 +559,7 @@ class Study:
             self._broken = f"{type(error).__name__}: {error}"
             raise
         self.seq += 1
-        return entry
+        return [self.state.job(event) for event in events if type(event) is JobGranted]
 
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
         """The facts that follow from a stimulus. Each must be applied before the next is drawn."""
@@ -567,6 +567,3 @@ class Study:
 
     def _apply(self, event: Event) -> None:
         self.parts.apply(event)
-
-    def _granted(self, entry: Entry) -> list[Job]:
-        return [self.state.job(event) for event in entry.events if type(event) is JobGranted]

@@ -46,8 +46,8 @@ class _Submitter:
     def wait_once(self) -> bool:
         """Wait for at most one second of the executor's clock; return whether anything can still happen."""
         going_on = self.executor.wait(self._inbox, self.executor.now() + 1.0)
-        while (report := self._inbox.take()) is not None:
-            self.reports.append(report)
+        while self._inbox.reports:
+            self.reports.append(self._inbox.reports.popleft())
         return going_on
 
     def outcomes(self) -> dict[tuple[int, int], Outcome]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpo_core.security.masking import without_credentials
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_core.tracking.tracked_study import MetricPoint
-from hpo_core.tracking.tracker_links import compare_url, legal_key, run_url, shown_uri, tag_value
+from hpo_core.tracking.tracker_links import compare_url, legal_key, run_url, tag_value
 from hpo_core.views.formatting import listed
 
 COMPARED = 50
@@ -49,7 +50,9 @@ def log_comparison(
     if not tracked:
         return {}, missing
     first, uri = tracked[0]
-    missing |= {study.study: f"it is tracked at {shown_uri(place)}" for study, place in tracked if place != uri}
+    missing |= {
+        study.study: f"it is tracked at {without_credentials(place)}" for study, place in tracked if place != uri
+    }
     here = [study for study, place in tracked if place == uri]
     experiments: dict[str, None] = {}
     trials: list[str] = []

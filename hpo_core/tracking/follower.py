@@ -35,14 +35,14 @@ import psutil
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.security.masking import mask_logs
+from hpo_core.security.masking import mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection
 from hpo_core.tracking.provenance_files import note_version
-from hpo_core.tracking.tracker_links import note_trouble, reason_of, shown_uri
+from hpo_core.tracking.tracker_links import note_trouble, reason_of
 
 
 class TrackerError(HpoError):
@@ -84,7 +84,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
 
 
 def _catch_up(projection: Projection, journal: Journal, info: StudyInfo, *, rebuild: bool) -> str:
-    name, where = projection.study_name, f"{projection.tracker} at {shown_uri(projection.tracking_uri)}"
+    name, where = projection.study_name, f"{projection.tracker} at {without_credentials(projection.tracking_uri)}"
     try:
         with credentials_for(projection.tracking_uri):
             count = project_all(projection, journal, info.entries, rebuild=rebuild)
@@ -203,7 +203,7 @@ class Follower:
                     "study %r cannot be copied to %s at %s now (%s). The search goes on; this is tried again.",
                     name,
                     tracker,
-                    shown_uri(projection.tracking_uri),
+                    without_credentials(projection.tracking_uri),
                     reason,
                 )
                 note_trouble(projection.study_folder, reason, tracker)
@@ -315,7 +315,7 @@ def _report(follower: Follower) -> None:
         "`hpo project %s` copies the rest once it works.",
         projection.study_name,
         projection.tracker,
-        shown_uri(projection.tracking_uri),
+        without_credentials(projection.tracking_uri),
         projection.written_seq,
         follower.trouble or "the last call still hangs",
         projection.study_name,

@@ -20,11 +20,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
 from hpo_core.tracking.credential_scope import may_say_where
 from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracked_study import MetricPoint
-from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of, shown_uri
+from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -217,7 +218,7 @@ class RunStore:
                 found = self.client.get_experiment_by_name(name)  # another process was quicker
         if found is None or found.lifecycle_stage != "active":
             raise HpoError(
-                f"MLflow experiment {name!r} at {shown_uri(self.tracking_uri)} was deleted, and such takes "
+                f"MLflow experiment {name!r} at {without_credentials(self.tracking_uri)} was deleted, and such takes "
                 "no runs. Restore it (mlflow experiments restore), or name another one in tracking.experiment."
             )
         return str(found.experiment_id)
@@ -321,7 +322,7 @@ class RunStore:
                 log.warning(
                     "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
                     "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
-                    shown_uri(self.tracking_uri),
+                    without_credentials(self.tracking_uri),
                     where,
                 )
         return self._files[run.run_id]
@@ -329,6 +330,7 @@ class RunStore:
     def upload(self, run: KnownRun, path: Path, folder: str | None = None) -> None:
         """Write a file, or what a folder holds, among a run's files, or into a ``folder`` of these."""
         files = self._files_of(run)
+        assert files is not None, "ask takes_files first"
         (files.log_artifacts if path.is_dir() else files.log_artifact)(str(path), folder)
 
     def write_text(self, run: KnownRun, text: str, name: str) -> None:

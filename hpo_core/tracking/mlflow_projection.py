@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo_core.model.events import Entry
+from hpo_core.security.masking import without_credentials
 from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_runs import (
     CURSOR,
@@ -35,7 +36,7 @@ from hpo_core.tracking.run_artifacts import (
     write_tables,
 )
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.tracking.tracker_links import ProjectionPlace, compare_url, reason_of, run_url, shown_uri, write_place
+from hpo_core.tracking.tracker_links import ProjectionPlace, compare_url, reason_of, run_url, write_place
 
 _EVERY = 60.0
 """Seconds between two uploads of files while the study runs."""
@@ -151,7 +152,7 @@ class MlflowProjection(Projection):
                 "study %r: its run was deleted from MLflow (%s); nothing more is written there. "
                 "`hpo project %s --rebuild` makes it anew.",
                 self.study_name,
-                shown_uri(self.tracking_uri),
+                without_credentials(self.tracking_uri),
                 self.study_name,
             )
         if rebuild and self._parent is not None:
@@ -258,7 +259,7 @@ class MlflowProjection(Projection):
             best = compare_url(self.tracking_uri, store.experiment_id, ids)
         run_id = self._parent.run_id
         place = ProjectionPlace(
-            shown_uri(self.tracking_uri),
+            without_credentials(self.tracking_uri),
             store.experiment_id,
             run_id,
             run_url(self.tracking_uri, store.experiment_id, run_id),

@@ -19,7 +19,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.module_source import code_files
 from hpo_core.training.objective import load_objective
-from hpo_core.training.user_process import answer_request
+from hpo_core.training.user_code import answer_request
 
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
 

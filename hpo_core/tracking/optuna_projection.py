@@ -25,7 +25,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import TRIAL, OptunaTrials, directions_of
 from hpo_core.tracking.projection import DivergedError, Projection
-from hpo_core.tracking.tracker_links import dashboard_command, shown_uri
+from hpo_core.tracking.tracker_links import dashboard_command
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -48,7 +48,7 @@ def open_storage(url: str) -> RDBStorage:
 
     for name in ("alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    arguments = _arguments(url)
+    arguments = {"timeout" if url.startswith("sqlite") else "connect_timeout": _SECONDS}
     engine = create_engine(url, connect_args=arguments)
     try:
         tables = set(inspect(engine).get_table_names())
@@ -62,18 +62,6 @@ def open_storage(url: str) -> RDBStorage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
-
-
-def close_storage(storage: Any) -> None:
-    """Let go of its connections."""
-    storage.remove_session()
-    storage.engine.dispose()
-
-
-def _arguments(url: str) -> dict[str, Any]:
-    if url.startswith("sqlite"):
-        return {"timeout": _SECONDS}
-    return {"connect_timeout": _SECONDS}
 
 
 CREATED = "hpo.created"
@@ -124,7 +112,8 @@ class OptunaProjection(Projection):
         super()._disconnect()
         storage, self._storage = self._storage, None
         if storage is not None and storage is not self._given:
-            close_storage(storage)
+            storage.remove_session()
+            storage.engine.dispose()  # type: ignore[attr-defined]
         self._copy: int | None = None
         self.copy_name = ""
         """Name of the Optuna study."""
@@ -169,7 +158,7 @@ class OptunaProjection(Projection):
                 break
         else:
             raise HpoError(
-                f"{shown_uri(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
+                f"{without_credentials(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
                 "Name another storage in tracking.optuna."
             )
         if self._anew and self._copy is not None:

@@ -24,6 +24,7 @@ from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import CheckpointError, HpoError, StudyExistsError, StudyNotFoundError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
+from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
@@ -43,7 +44,6 @@ from hpo_core.tracking.provenance_files import (
     read_versions,
 )
 from hpo_core.tracking.run_artifacts import BEST_FOLDER
-from hpo_core.tracking.tracker_links import shown_uri
 from hpo_core.views.formatting import listed
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -59,7 +59,7 @@ class RunFiles:
         self._client = open_client(tracking_uri)
         run = self._client.get_run(run_id)
         self.tags: dict[str, str] = dict(run.data.tags)
-        self._where = shown_uri(tracking_uri)
+        self._where = without_credentials(tracking_uri)
         if self.tags.get("hpo.kind") != "study":
             raise HpoError(
                 f"MLflow run {run_id} at {self._where} is not that of a study (tag hpo.kind = "

@@ -21,7 +21,7 @@ from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.user_process import ask_process
+from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
 from hpo_core.views.summary import best_result, front_members
 

@@ -50,11 +50,6 @@ def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids:
     return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
 
 
-def shown_uri(tracking_uri: str) -> str:
-    """A tracking URI fit for a log: without its user and password."""
-    return without_credentials(tracking_uri)
-
-
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
     text = masked(" ".join(str(error).split()))
@@ -63,8 +58,8 @@ def reason_of(error: BaseException) -> str:
 
 def _page(tracking_uri: str, place: str) -> str:
     if urlsplit(tracking_uri).scheme in ("http", "https"):
-        return f"{shown_uri(tracking_uri).rstrip('/')}/#{place}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(shown_uri(tracking_uri))}"
+        return f"{without_credentials(tracking_uri).rstrip('/')}/#{place}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(tracking_uri))}"
 
 
 _LONGEST_KEY = 250

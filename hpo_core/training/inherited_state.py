@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import sys
 import warnings
@@ -103,77 +104,6 @@ def carry_change(child: Any, initial: Any, now: Any, *, factor: bool = False) ->
     return child.clone().fill_(value) if shape_of(child) == () and hasattr(child, "fill_") else value
 
 
-class Matching:
-    """Fits states of the parent into the child's objects; ``unrestored`` lists what did not fit.
-
-    Args:
-        names: the study's parameters; a scalar of such a name may be a hyperparameter anywhere in a state.
-    """
-
-    def __init__(self, names: frozenset[str]) -> None:
-        self.unrestored: list[str] = []
-        self._names = names
-
-    def tensors(self, path: str, child: dict[str, Any], parent: dict[str, Any]) -> dict[str, Any]:
-        """A module's state: the parent's tensors where name and shape match, the child's elsewhere."""
-        fitted = copy.copy(child)
-        for key, item in child.items():
-            if key not in parent:
-                self.unrestored.append(f"{path}.{key}: not in the checkpoint")
-            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
-                fitted[key] = parent[key]
-            else:
-                self._note_shapes(f"{path}.{key}", parent[key], item)
-        self.unrestored += [f"{path}.{key}: not part of the object here" for key in parent if key not in child]
-        return fitted
-
-    def fit(self, path: str, child: Any, parent: Any, *, initial: Any = ABSENT, hyper: bool = False) -> Any:
-        """Any other state: the parent's, except arrays of another shape and keys that only one of the two has.
-
-        Args:
-            path: name of this part of the state, for ``unrestored``.
-            initial: the parent's state before its first step, as :func:`scalars_of` gives it.
-            hyper: whether scalars that training left unchanged are hyperparameters, so the child's own.
-        """
-        if isinstance(child, dict) and isinstance(parent, dict):
-            return self._fit_dict(path, child, parent, initial=initial, hyper=hyper)
-        if isinstance(child, list | tuple) and isinstance(parent, list | tuple):
-            if len(child) == len(parent):
-                known = initial if isinstance(initial, list) and len(initial) == len(child) else [ABSENT] * len(child)
-                rows = enumerate(zip(child, parent, known, strict=True))
-                fitted = [self.fit(f"{path}.{i}", a, b, initial=c, hyper=hyper) for i, (a, b, c) in rows]
-                return type(parent)(fitted) if type(parent) in (list, tuple) else parent
-            if any(shape_of(item) is not None for item in child):
-                self.unrestored.append(f"{path}: {len(parent)} parts in the checkpoint, {len(child)} here")
-                return child
-            return parent
-        if hyper and initial is not ABSENT and is_scalar(child) and is_scalar(parent):
-            return child if plain(parent) == initial else parent
-        if shape_of(child) is not None and shape_of(child) != shape_of(parent):
-            self._note_shapes(path, parent, child)
-            return child
-        return parent
-
-    def _fit_dict(self, path: str, child: dict[Any, Any], parent: dict[Any, Any], *, initial: Any, hyper: bool) -> Any:
-        fitted = copy.copy(parent)
-        known = initial if isinstance(initial, dict) else {}
-        for key, item in parent.items():
-            if key in child:
-                inside = hyper or key == "param_groups" or (key in self._names and is_scalar(child[key]))
-                fitted[key] = self.fit(f"{path}.{key}", child[key], item, initial=known.get(key, ABSENT), hyper=inside)
-            elif key in known:  # the parent was built with it, the child was not
-                del fitted[key]
-                self.unrestored.append(f"{path}.{key}: not part of the object here")
-        for key in child:
-            if key not in parent:
-                fitted[key] = child[key]
-                self.unrestored.append(f"{path}.{key}: not in the checkpoint")
-        return fitted
-
-    def _note_shapes(self, path: str, parent: Any, child: Any) -> None:
-        self.unrestored.append(f"{path}: {_described(parent)} in the checkpoint, {_described(child)} here")
-
-
 def _described(value: Any) -> str:
     shape = shape_of(value)
     return type(value).__name__ if shape is None else str(shape)
@@ -211,14 +141,6 @@ def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
     }
 
 
-def describe_optimizers(tracked: Mapping[str, Any]) -> dict[str, Any]:
-    """Class and parameters of each optimizer, which a checkpoint holds besides their states."""
-    return {
-        name: {"kind": type(tracked[name]).__qualname__, "parameters": names}
-        for name, names in parameter_names(tracked).items()
-    }
-
-
 def advance_schedule(schedule: Any, parent: dict[str, Any]) -> None:
     """Advance a newly built schedule to the step of ``parent`` (another schedule's state); sets learning rates.
 
@@ -249,87 +171,6 @@ def _position(state: dict[str, Any]) -> int:
 def is_step_based(schedule: Any) -> bool:
     """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
     return not is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau")
-
-
-def fit_groups(
-    item: Any,
-    parent: list[dict[str, Any]],
-    *,
-    initial: list[dict[str, Any]] | None,
-    schedules: Mapping[str, Any],
-    states: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """The settings (``param_groups``) that the child's optimizer continues with; advances its schedules.
-
-    Args:
-        item: the child's optimizer, as built.
-        parent: the parent's groups in the checkpoint.
-        initial: the parent's groups before its first step; None where both trials have the same parameters.
-        schedules: tracked schedules of this optimizer that depend on steps alone.
-        states: the parent's states of these schedules.
-    """
-    own = item.state_dict()["param_groups"]
-    own = [{key: clone_value(value) for key, value in group.items()} for group in own]
-    for name, schedule in schedules.items():
-        advance_schedule(schedule, states[name])
-    groups = []
-    for i, (group, moved) in enumerate(zip(own, item.state_dict()["param_groups"], strict=True)):
-        now = parent[i] if i < len(parent) else {}
-        before = initial[i] if initial is not None and i < len(initial) else now
-        fitted = dict(group)
-        for key in group:
-            if key in ("params", "param_names"):
-                continue
-            if initial is None:
-                fitted[key] = now.get(key, group[key])
-            elif schedules and (key == "lr" or not _same(group[key], moved[key])):
-                fitted[key] = now[key] if key in now and _same(moved[key], now[key], 1e-9) else moved[key]
-            elif key in now:
-                fitted[key] = carry_change(group[key], before.get(key, now[key]), now[key], factor=key == "lr")
-        groups.append(fitted)
-    return groups
-
-
-def fit_moments(
-    name: str,
-    item: Any,
-    *,
-    names: Names,
-    groups: list[dict[str, Any]],
-    parent: dict[str, Any],
-    described: Any,
-    matching: Matching,
-) -> dict[int, Any]:
-    """State per parameter (momentum, second moments), for parameters that the parent had too.
-
-    Args:
-        name: of the tracked optimizer ``item``, for ``matching.unrestored``.
-        names: name and shape of its parameters, in order.
-        groups: its settings, as :func:`fit_groups` gives them.
-        parent: the parent's state of this optimizer.
-        described: the parent's class and parameters, as :func:`describe_optimizers` gives them.
-    """
-    if described["kind"] != type(item).__qualname__:
-        matching.unrestored.append(
-            f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here"
-        )
-        return {}
-    places = [index for group in parent["param_groups"] for index in group["params"]]
-    known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
-    state: dict[int, Any] = {}
-    remaining = iter(names)
-    absent = 0
-    for i, group in enumerate(groups):
-        required = _required_keys(item, group, parent["param_groups"][i]) if i < len(parent["param_groups"]) else set()
-        for index, key in zip(group["params"], remaining, strict=False):
-            moments = parent["state"].get(known.get(key))
-            if key not in known or (moments is not None and not required <= set(moments)):
-                absent += 1
-            elif moments is not None:
-                state[index] = moments
-    if absent:
-        matching.unrestored.append(f"{name}: state of {absent} of {len(names)} parameters")
-    return state
 
 
 def _required_keys(item: Any, group: dict[str, Any], parent: dict[str, Any]) -> set[Any]:
@@ -377,7 +218,11 @@ def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Param
         built: their states before the first step, as :func:`initial_state` gives them.
         params: the trial's parameters.
     """
-    return {"params": params, "built": dict(built), "optimizers": describe_optimizers(tracked)}
+    optimizers = {
+        name: {"kind": type(tracked[name]).__qualname__, "parameters": names}
+        for name, names in parameter_names(tracked).items()
+    }
+    return {"params": params, "built": dict(built), "optimizers": optimizers}
 
 
 def initial_state(item: Any) -> Any:
@@ -413,82 +258,175 @@ class InheritedState:
         self._optimizers: dict[str, Any] = described.get("optimizers", {})
         self._unchanged = described.get("params") == params
         self._names: frozenset[str] = frozenset() if self._unchanged else frozenset(params)
+        """The study's parameters; a scalar of such a name may be a hyperparameter anywhere in a state."""
+        self._unrestored: list[str] = []
+        """What did not fit, and why."""
 
     def restore_early(self, name: str, item: Any) -> None:
         """Restore a module or generator as soon as it is tracked: other objects may be built on it."""
         if name in self._states and not is_restored_late(item):
-            self._restore(name, item, Matching(self._names))
+            self._restore(name, item)
 
     def restore(self, tracked: Mapping[str, Any]) -> tuple[str, ...]:
-        """Restore all tracked objects; return what was left as built, and why.
+        """Restore all tracked objects; return what was left as built, and why: at most ``UNRESTORED_LINES``.
 
         Raises:
             ObjectiveError: an object's ``load_state_dict()`` raised on the state that was matched for it.
         """
-        matching = Matching(self._names)
-        matching.unrestored += [f"{name}: not in the checkpoint" for name in tracked if name not in self._states]
-        matching.unrestored += [f"{name}: not tracked here" for name in self._states if name not in tracked]
+        lines = self._unrestored = [f"{name}: not in the checkpoint" for name in tracked if name not in self._states]
+        lines += [f"{name}: not tracked here" for name in self._states if name not in tracked]
         known = {name: item for name, item in tracked.items() if name in self._states}
         for name, item in known.items():
             if not is_restored_late(item):
-                self._restore(name, item, matching)
+                self._restore(name, item)
         names = parameter_names(tracked)
         schedules = {name: item for name, item in known.items() if is_schedule(item)}
         for name, item in known.items():
             if is_optimizer(item):
                 own = {key: schedules.pop(key) for key, s in list(schedules.items()) if s.optimizer is item}
                 with self._as_objective_error(name):
-                    self._restore_optimizer(name, item, names=names[name], schedules=own, matching=matching)
+                    self._restore_optimizer(name, item, names[name], own)
         for name, item in schedules.items():  # their optimizer is not tracked
             with self._as_objective_error(name):
                 if is_step_based(item) and not self._unchanged:
                     advance_schedule(item, self._states[name])
                 else:
-                    self._restore(name, item, matching)
-        return _shortened(matching.unrestored)
+                    self._restore(name, item)
+        more = len(lines) - UNRESTORED_LINES
+        return tuple(lines) if more <= 0 else (*lines[: UNRESTORED_LINES - 1], f"and {more + 1} more")
 
-    def _restore(self, name: str, item: Any, matching: Matching) -> None:
+    def _restore(self, name: str, item: Any) -> None:
         parent = self._states[name]
         if not hasattr(item, "state_dict"):
             try:
                 put_state(item, parent)
             except Exception as error:  # a generator of another kind, which begins a stream of its own
-                matching.unrestored.append(f"{name}: {error}")
+                self._unrestored.append(f"{name}: {error}")
             return
         with self._as_objective_error(name):
             if is_module(item):
-                fitted = matching.tensors(name, item.state_dict(), parent)
+                fitted = self._tensors(name, item.state_dict(), parent)
             else:
                 initial = ABSENT if self._unchanged else self._initial.get(name, ABSENT)
                 hyper = is_optimizer(getattr(item, "optimizer", None))
-                fitted = matching.fit(name, state_of(item), parent, initial=initial, hyper=hyper)
+                fitted = self._fit(name, state_of(item), parent, initial=initial, hyper=hyper)
             item.load_state_dict(fitted)
 
-    def _restore_optimizer(
-        self, name: str, item: Any, *, names: Names, schedules: Mapping[str, Any], matching: Matching
-    ) -> None:
-        parent = self._states[name]
+    def _restore_optimizer(self, name: str, item: Any, names: Names, schedules: Mapping[str, Any]) -> None:
+        """Settings (``param_groups``) are the child's, moments the parent's; the optimizer's schedules are advanced."""
         step_based = {key: s for key, s in schedules.items() if is_step_based(s) and not self._unchanged}
-        initial = (self._initial.get(name) or {}).get("param_groups") or []
-        groups = fit_groups(
-            item,
-            parent["param_groups"],
-            initial=None if self._unchanged else initial,
-            schedules=step_based,
-            states=self._states,
-        )
-        described = self._optimizers.get(name)
-        state = (
-            fit_moments(name, item, names=names, groups=groups, parent=parent, described=described, matching=matching)
-            if described
-            else {}
-        )
+        groups = [{k: clone_value(v) for k, v in group.items()} for group in item.state_dict()["param_groups"]]
+        for key, schedule in step_based.items():
+            advance_schedule(schedule, self._states[key])
+        parent = self._states[name]["param_groups"]
+        built = (self._initial.get(name) or {}).get("param_groups") or []
+        for i, (group, moved) in enumerate(zip(groups, item.state_dict()["param_groups"], strict=True)):
+            now = parent[i] if i < len(parent) else {}
+            before = built[i] if i < len(built) else now
+            for key in group.keys() - {"params", "param_names"}:
+                if self._unchanged:
+                    group[key] = now.get(key, group[key])
+                elif step_based and (key == "lr" or not _same(group[key], moved[key])):
+                    group[key] = now[key] if key in now and _same(moved[key], now[key], 1e-9) else moved[key]
+                elif key in now:
+                    group[key] = carry_change(group[key], before.get(key, now[key]), now[key], factor=key == "lr")
+        state = self._moments(name, item, names, groups)
         item.load_state_dict({**item.state_dict(), "state": state, "param_groups": groups})
         for key, schedule in schedules.items():
             if key in step_based:
                 schedule._last_lr = [clone_value(group["lr"]) for group in item.param_groups]
             else:
-                self._restore(key, schedule, matching)
+                self._restore(key, schedule)
+
+    def _moments(self, name: str, item: Any, names: Names, groups: list[dict[str, Any]]) -> dict[int, Any]:
+        """State per parameter (momentum, second moments), for parameters that the parent had too.
+
+        Args:
+            names: name and shape of the optimizer's parameters, in order.
+            groups: its settings.
+        """
+        described, parent = self._optimizers.get(name), self._states[name]
+        if not described:
+            return {}
+        if described["kind"] != type(item).__qualname__:
+            kind = type(item).__qualname__
+            self._unrestored.append(f"{name}: state of {described['kind']} in the checkpoint, {kind} here")
+            return {}
+        places = [index for group in parent["param_groups"] for index in group["params"]]
+        known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
+        state: dict[int, Any] = {}
+        remaining = iter(names)
+        absent = 0
+        for group, before in itertools.zip_longest(groups, parent["param_groups"][: len(groups)]):
+            required = set() if before is None else _required_keys(item, group, before)
+            for index, key in zip(group["params"], remaining, strict=False):
+                moments = parent["state"].get(known.get(key))
+                if key not in known or (moments is not None and not required <= set(moments)):
+                    absent += 1
+                elif moments is not None:
+                    state[index] = moments
+        if absent:
+            self._unrestored.append(f"{name}: state of {absent} of {len(names)} parameters")
+        return state
+
+    def _tensors(self, path: str, child: dict[str, Any], parent: dict[str, Any]) -> dict[str, Any]:
+        """A module's state: the parent's tensors where name and shape match, the child's elsewhere."""
+        fitted = copy.copy(child)
+        for key, item in child.items():
+            if key not in parent:
+                self._unrestored.append(f"{path}.{key}: not in the checkpoint")
+            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
+                fitted[key] = parent[key]
+            else:
+                self._note_shapes(f"{path}.{key}", parent[key], item)
+        self._unrestored += [f"{path}.{key}: not part of the object here" for key in parent if key not in child]
+        return fitted
+
+    def _fit(self, path: str, child: Any, parent: Any, *, initial: Any = ABSENT, hyper: bool = False) -> Any:
+        """Any other state: the parent's, except arrays of another shape and keys that only one of the two has.
+
+        Args:
+            path: name of this part of the state, for ``unrestored``.
+            initial: the parent's state before its first step, as :func:`scalars_of` gives it.
+            hyper: whether scalars that training left unchanged are hyperparameters, so the child's own.
+        """
+        if isinstance(child, dict) and isinstance(parent, dict):
+            return self._fit_dict(path, child, parent, initial=initial, hyper=hyper)
+        if isinstance(child, list | tuple) and isinstance(parent, list | tuple):
+            if len(child) == len(parent):
+                known = initial if isinstance(initial, list) and len(initial) == len(child) else [ABSENT] * len(child)
+                rows = enumerate(zip(child, parent, known, strict=True))
+                fitted = [self._fit(f"{path}.{i}", a, b, initial=c, hyper=hyper) for i, (a, b, c) in rows]
+                return type(parent)(fitted) if type(parent) in (list, tuple) else parent
+            if any(shape_of(item) is not None for item in child):
+                self._unrestored.append(f"{path}: {len(parent)} parts in the checkpoint, {len(child)} here")
+                return child
+            return parent
+        if hyper and initial is not ABSENT and is_scalar(child) and is_scalar(parent):
+            return child if plain(parent) == initial else parent
+        if shape_of(child) is not None and shape_of(child) != shape_of(parent):
+            self._note_shapes(path, parent, child)
+            return child
+        return parent
+
+    def _fit_dict(self, path: str, child: dict[Any, Any], parent: dict[Any, Any], *, initial: Any, hyper: bool) -> Any:
+        fitted = copy.copy(parent)
+        known = initial if isinstance(initial, dict) else {}
+        for key, item in parent.items():
+            if key in child:
+                inside = hyper or key == "param_groups" or (key in self._names and is_scalar(child[key]))
+                fitted[key] = self._fit(f"{path}.{key}", child[key], item, initial=known.get(key, ABSENT), hyper=inside)
+            elif key in known:  # the parent was built with it, the child was not
+                del fitted[key]
+                self._unrestored.append(f"{path}.{key}: not part of the object here")
+        for key in child:
+            if key not in parent:
+                fitted[key] = child[key]
+                self._unrestored.append(f"{path}.{key}: not in the checkpoint")
+        return fitted
+
+    def _note_shapes(self, path: str, parent: Any, child: Any) -> None:
+        self._unrestored.append(f"{path}: {_described(parent)} in the checkpoint, {_described(child)} here")
 
     @contextlib.contextmanager
     def _as_objective_error(self, name: str) -> Iterator[None]:
@@ -502,10 +440,3 @@ class InheritedState:
                 f"{error}). What does not match by name and shape was left out already; let its load_state_dict() "
                 "accept that, or mark the parameters it depends on as static."
             ) from error
-
-
-def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """The first ``UNRESTORED_LINES`` lines; the last one then counts the rest."""
-    if len(lines) <= UNRESTORED_LINES:
-        return tuple(lines)
-    return (*lines[: UNRESTORED_LINES - 1], f"and {len(lines) - UNRESTORED_LINES + 1} more")

@@ -27,7 +27,7 @@ from hpo_core.training.saved_state import capture_all, is_module, is_torch, rest
 
 
 def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """How many examples of each batch of all ranks together come from each rank. The last batch may be smaller.
+    """Numbers of examples that each rank contributes to each batch of all ranks; the last batch may be smaller.
 
     The examples of all ranks are merged evenly: example i of a rank with n examples stands at (2 i + 1) / (2 n) of the
     unit; of equals the lower rank's is first. That is Webster's method of apportioning seats.
@@ -267,7 +267,7 @@ class Ranks:
         self._within = False
 
     def reports(self, resource: int) -> None:
-        """Note that metrics of this resource are of this rank's part of the latest batch.
+        """Note that metrics of this resource belong to this rank's part of the latest batch.
 
         Where each rank has its own data: of its part of all of them.
         """
@@ -352,7 +352,7 @@ def unwrapped(item: Any) -> Any:
 
 
 def own_state(tracked: Mapping[str, Any]) -> bytes:
-    """What this rank may have of its own, encoded.
+    """State that may differ between ranks, encoded.
 
     Raises:
         CheckpointError: a state holds a value that cannot be stored.
@@ -367,7 +367,7 @@ def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, item in tracked.items():
         if is_module(item):
-            buffers = _buffer_names(item)
+            buffers = _buffers(item)
             found[name] = tree_digest({key: value for key, value in item.state_dict().items() if key not in buffers})
         elif is_optimizer(item):
             found[name] = tree_digest(item.state_dict())
@@ -397,30 +397,15 @@ def state_for(state: dict[str, Any], rank: int) -> dict[str, Any]:
     return state | {"random": own["random"], "tracked": tracked}
 
 
-def _buffer_names(module: Any) -> set[str]:
-    return {name for name, _ in module.named_buffers(remove_duplicate=False)}
-
-
 def _buffers(module: Any) -> OrderedDict[str, Any]:
-    names = _buffer_names(module)
+    names = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     return OrderedDict((key, value) for key, value in module.state_dict().items() if key in names)
 
 
-class _Curve(msgspec.Struct, frozen=True):
-    """What one rank reported: metrics and the rank's part of the batch, by resource."""
-
-    points: list[tuple[int, float, Metrics]]
-
-
-class _States(msgspec.Struct, frozen=True):
-    """What one rank would save."""
-
-    digests: dict[str, str]
-    state: bytes
-
-
-_curves = msgspec.msgpack.Decoder(_Curve)
-_states = msgspec.msgpack.Decoder(_States)
+_curves = msgspec.msgpack.Decoder(list[tuple[int, float, Metrics]])
+"""What one rank reported: resource, the rank's part of the batch, metrics."""
+_states = msgspec.msgpack.Decoder(tuple[dict[str, str], bytes])
+"""What one rank would save: digests of what is common, and its own state."""
 
 
 def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:
@@ -432,8 +417,8 @@ def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:
     Raises:
         ObjectiveError: a rank reported other metrics at the target.
     """
-    own = _Curve([(point.resource, ranks.part_at(point.resource), point.metrics) for point in points])
-    told = [_curves.decode(data).points for data in ranks.gather(msgspec.msgpack.encode(own))]
+    own = [(point.resource, ranks.part_at(point.resource), point.metrics) for point in points]
+    told = map(_curves.decode, ranks.gather(msgspec.msgpack.encode(own)))
     by_rank = [{resource: (weight, metrics) for resource, weight, metrics in one} for one in told]
     last = [one.get(target, (0.0, {}))[1] for one in by_rank]
     for rank, metrics in enumerate(last):
@@ -455,17 +440,16 @@ def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None
         ObjectiveError: ranks trained apart: their parameters, or states of their optimizers, differ.
         CheckpointError: a state holds a value that cannot be stored.
     """
-    own = _States(common_digests(tracked), own_state(tracked))
+    own = common_digests(tracked), own_state(tracked)
     told = [_states.decode(data) for data in ranks.gather(msgspec.msgpack.encode(own))]
-    first = told[0].digests
-    for rank, one in enumerate(told):
-        if one.digests.keys() != first.keys():
+    first = told[0][0]
+    for rank, (digests, _) in enumerate(told):
+        if digests.keys() != first.keys():
             raise ObjectiveError(
-                f"Rank {rank} of {ranks.size} tracks {_listed(one.digests)}, and rank 0 {_listed(first)}: "
+                f"Rank {rank} of {ranks.size} tracks {_listed(digests)}, and rank 0 {_listed(first)}: "
                 "trial.track() must be given the same on all ranks."
             )
-        apart = [name for name, digest in one.digests.items() if digest != first[name]]
-        if apart:
+        if apart := [name for name, digest in digests.items() if digest != first[name]]:
             cure = (
                 "Train trial.data_parallel(model), which averages the gradients, and give all ranks the same batch, of "
                 "which each takes trial.shard()."
@@ -474,7 +458,7 @@ def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None
                 f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {ranks.size} and "
                 f"rank 0: the ranks trained apart. {OWN_DATA_CURE if ranks.own_data else cure}"
             )
-    return differing([one.state for one in told])
+    return differing([state for _, state in told])
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

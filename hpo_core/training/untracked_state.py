@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpo_core.training.error_text import is_library_file
 from hpo_core.training.saved_state import is_generator, is_module, is_torch, state_of
+from hpo_core.training.user_code import is_library_file
 
 MOST_ITEMS = 1000
 """Maximum number of items of a container that are looked at; a larger one is data, judged by its size alone."""
@@ -150,20 +150,16 @@ def address_of(tensor: Any) -> int:
 def held_generators(
     variables: Iterable[tuple[str, Any]], is_saved: Callable[[Any], bool] = lambda _: False
 ) -> Iterator[tuple[str, Any]]:
-    """Generators inside these values, each once: the shortest expression that leads there, and the generator.
+    """Generators among and inside these values, each once: the shortest expression that leads there, and the generator.
 
-    Values that are generators themselves, and the global ones, are left out.
+    The global ones are left out.
 
     Args:
         variables: values, by name.
         is_saved: says of an object that it is saved with the trial, and so not looked into.
     """
     known = _global_generators()
-    waiting: deque[tuple[str, Any, int]] = deque()
-    for name, value in variables:
-        if is_generator(value):
-            known.add(id(value))
-        waiting.append((name, value, 0))
+    waiting = deque((name, value, 0) for name, value in variables)
     looked_into: dict[int, Any] = {}  # alive while their ids count
     while waiting and len(looked_into) < MOST_OBJECTS:
         path, value, depth = waiting.popleft()
@@ -263,10 +259,12 @@ _LOADER = "utils.data.DataLoader"
 class _Seen(msgspec.Struct, frozen=True):
     plain: bool
     fingerprint: Hashable
+    generator: Any = None
+    """The variable itself, where it is a random generator."""
 
 
 class LoopWatch:
-    """Watches the variables of a training loop.
+    """Watches the variables of a training loop, and the random generators inside them.
 
     Args:
         variables: gives them, by name, as they are now (``watched_variables``).
@@ -274,43 +272,44 @@ class LoopWatch:
     """
 
     def __init__(self, variables: Callable[[], Iterable[tuple[str, Any]]], tracked: Mapping[str, Any]) -> None:
-        self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
+        self._found: Callable[[], Iterable[tuple[str, Any]]] = variables
         self._names: frozenset[str] | None = None
+        """Names of the variables that were there when the loop began."""
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
         whole = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
-        generators = {id(item) for _, item in (*whole, *held_generators(whole)) if is_generator(item)}
+        generators = {id(item) for _, item in held_generators(whole)}
         modules = {id(part) for item in tracked.values() if is_module(item) for part in item.modules()}
         self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
         self._whole = generators | {id(item) for _, item in whole}
         """Ids of what is saved with all generators inside it."""
-        self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
-        self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
+        self._before = {
+            path: _Seen(is_plain(value), self._print(value), value if is_generator(value) else None)
+            for path, value in self._watched()
+        }
 
     def warnings(self) -> tuple[str, ...]:
         """What changed since and is not tracked, one line each with its cure; call it once, at the loop's end."""
         plain: list[str] = []
         lines: list[str] = []
         told: set[int] = set()
-        for name, value in self._variables():
-            before = self._before.get(name)
+        for path, value in self._watched():
+            before = self._before.get(path)
             if id(value) in told:
                 continue
-            line = _loader_line(name, value, self._saved.objects)
-            if line is None and before is not None:
+            line = _loader_line(path, value, self._saved.objects)
+            if line is None and is_generator(value):
+                line = self._generator_line(path, value)
+            elif line is None and before is not None:
                 changed = before.fingerprint != self._print(value)
                 if changed and is_plain(value) and before.plain:
-                    plain.append(name)
-                    continue
-                if changed or is_iterator(value):
-                    line = _line(name, value)
+                    plain.append(path)
+                elif changed or is_iterator(value):
+                    line = _line(path, value)
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
                 if is_torch(value, _LOADER):
                     told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
-        for path, held in self._held_generators():
-            if id(held) not in told and (line := self._held_line(path, held)) is not None:
-                lines.append(line)
         self.close()
         if plain:
             lines.append(_plain_line(plain))
@@ -318,25 +317,17 @@ class LoopWatch:
 
     def close(self) -> None:
         """Let go of the variables."""
-        self._found = None
-        self._before, self._held = {}, {}
+        self._found = tuple
+        self._before = {}
 
-    def _held_generators(self) -> list[tuple[str, Any]]:
-        """Generators inside of variables that were there when the loop began."""
-        every = self._found() if self._found is not None else ()
-        lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
-        if self._names is None:
-            self._names = frozenset(name for name, _ in lasting)
-        variables = [each for each in lasting if each[0] in self._names]
-        return list(held_generators(variables, lambda value: id(value) in self._whole))
-
-    def _held_line(self, path: str, held: Any) -> str | None:
-        before, state = self._held.get(path, (None, None))
-        if before is held and state == self._print(held):
+    def _generator_line(self, path: str, held: Any) -> str | None:
+        before = self._before.get(path)
+        same = before is not None and before.generator is held
+        if before is not None and same and before.fingerprint == self._print(held):
             return None
         place, kind = _expression(path), _kind(held)
         cure = f"trial.track({_key(path)}={place})"
-        if before is held:
+        if same:
             return f"{place} ({kind}) draws in the loop and is not tracked: {cure}."
         return (
             f"{place} ({kind}) is made in the loop and is not tracked, so a resumed job makes another one. Make it "
@@ -349,14 +340,24 @@ class LoopWatch:
         except Exception:  # an object that cannot be looked at says nothing
             return None
 
-    def _variables(self) -> Iterator[tuple[str, Any]]:
-        for name, value in self._found() if self._found is not None else ():
+    def _watched(self) -> Iterator[tuple[str, Any]]:
+        """Variables that may carry state, and generators inside those that were there when the loop began."""
+        variables = [
+            (name, value)
+            for name, value in self._found()
+            if not name.rpartition(".")[2].startswith("_") and name != "self"
+        ]
+        if self._names is None:
+            self._names = frozenset(name for name, _ in variables)
+        for name, value in variables:
             with contextlib.suppress(Exception):  # a user's class may raise wherever it is asked
-                if self._can_carry_state(name.rpartition(".")[2], value):
+                if self._can_carry_state(value):
                     yield name, value
+        lasting = [each for each in variables if each[0] in self._names]
+        yield from held_generators(lasting, lambda value: id(value) in self._whole)
 
-    def _can_carry_state(self, name: str, value: Any) -> bool:
-        if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
+    def _can_carry_state(self, value: Any) -> bool:
+        if isinstance(value, type | ModuleType) or callable_only(value) or is_generator(value):
             return False
         if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
             return False
@@ -364,7 +365,7 @@ class LoopWatch:
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
         if is_plain(value) or isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__"):
             return True
-        return is_iterator(value) or is_generator(value) or is_torch(value, _LOADER) or is_known_object(value)
+        return is_iterator(value) or is_torch(value, _LOADER) or is_known_object(value)
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
@@ -392,8 +393,6 @@ def _line(name: str, value: Any) -> str:
             f"{name} ({kind}) goes on from step to step, and its position cannot be saved: a resumed job begins it "
             "anew. Make a new iterator in each step, or choose the data by a tracked random generator."
         )
-    if is_generator(value):
-        return f"{name} ({kind}) draws in the loop and is not tracked: trial.track({key}={name})."
     if callable(getattr(type(value), "load_state_dict", None)):
         return f"{name} ({kind}) changes in the loop and is not tracked: trial.track({key}={name})."
     return (

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
-from hpo_core.model.devices.measurement import Usage, is_cpu
+from hpo_core.model.devices.measurement import Measurement, Usage, is_cpu
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.model.trial import RESULTS, Outcome
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.spec import PackingSpec
 from hpo_core.state import StudyState
 from hpo_core.study import Study
@@ -40,25 +44,15 @@ class Span:
     """Whether it trained beyond the search."""
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
-    placed: JobPlaced | None = None
-    """Place on a device that jobs share, while the attempt runs."""
     slots: int = 1
     """Slots that it held: the ranks of a gang, or one."""
+    shared: Usage | JobPlaced | None = None
+    """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
 
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
 
-    @property
-    def shared(self) -> Usage | JobPlaced | None:
-        """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
-        on = self.placed or self.usage
-        return None if on is None or not on.device or on.share is None else on
-
-    @property
-    def device(self) -> str:
-        """Name of the shared device; empty: there was none, or it was never told."""
-        return "" if self.shared is None else self.shared.device
+def sharing(on: Usage | None) -> Usage | None:
+    """What an attempt used of a device that it shared; None where it had a whole one, or that was never told."""
+    return None if on is None or not on.device or on.share is None else on
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
@@ -126,7 +120,8 @@ def ended_attempts(state: StudyState) -> list[Span]:
         for event, target, outcome in ended:
             start, end = event.started, max(event.started, event.ended)  # a clock may run backwards
             usage = event.usage or None
-            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, usage=usage))
+            place: dict[str, Any] = {"usage": usage, "shared": sharing(usage)}
+            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, **place))
     return found
 
 
@@ -190,17 +185,13 @@ LATEST_SECONDS = 60.0
 """Seconds before the latest end in which a job counts as a latest one."""
 
 
-def granted_words(study: Study, placed: int | None = None) -> str:
-    """``2 running``; ``2 running on 8 slots`` in gangs; ``8 running, 9 waiting for a device`` where jobs share devices.
-
-    Args:
-        placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
-    """
+def granted_words(study: Study) -> str:
+    """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``."""
     granted = len(study.state.running)
     if not study.spec.packs:
         slots = study.state.slots_in_use
         return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
-    runs = min(len(study.state.placed) if placed is None else placed, granted)
+    runs = len(study.state.placed)
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
@@ -252,3 +243,105 @@ def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[
     uses = device_uses_of(study, latest=latest)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*(use.words for use in uses[:most]), *more]
+
+
+class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """One key on one architecture: the largest memory, the means of the rest."""
+
+    objective: str
+    code: str
+    """Digest of the objective's source."""
+    architecture: str
+    params: dict[str, Any]
+    memory: int | None
+    """Bytes that its device shares out: a GPU's memory, or the computer's; None: not measured."""
+    compute: float | None
+    """Share of a GPU's time, 0 to 1."""
+    cores: float
+    unit_seconds: float
+    startup_seconds: float
+    measurements: int
+    """Attempts that ended well enough to count."""
+    out_of_memory: int | None
+    """The most bytes that were not enough; None: it never ran out."""
+    study: str
+    """The last one that measured it."""
+    measured_at: float
+
+
+def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
+    """Needs of each objective, source, architecture and key; the source that was measured last comes first."""
+    groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
+    for one in found:
+        groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
+    needs = [_merged(group) for group in groups.values()]
+    last: dict[tuple[str, str], float] = {}
+    for need in needs:
+        source = need.objective, need.code
+        last[source] = max(last.get(source, 0.0), need.measured_at)
+
+    def order(need: MeasuredNeed) -> tuple[Any, ...]:
+        source = need.objective, need.code
+        return need.objective, -last[source], need.code, need.architecture, -(need.memory or 0), repr(need.params)
+
+    return sorted(needs, key=order)
+
+
+def _merged(group: list[Measurement]) -> MeasuredNeed:
+    newest = max(group, key=lambda one: one.measured_at)
+    counted = [one for one in group if not one.out_of_memory]
+    shares = [one.compute for one in counted if one.compute is not None]
+    peak = max((one.memory if is_cpu(one.architecture) else one.device_memory or 0 for one in group), default=0)
+
+    def mean(values: list[float]) -> float:
+        return math.fsum(values) / max(len(values), 1)
+
+    return MeasuredNeed(
+        objective=newest.objective,
+        code=newest.code,
+        architecture=newest.architecture,
+        params=newest.params,
+        memory=peak or None,
+        compute=mean(shares) if shares else None,
+        cores=mean([one.cores for one in counted]),
+        unit_seconds=mean([one.unit_seconds for one in counted]),
+        startup_seconds=mean([one.startup_seconds for one in counted]),
+        measurements=len(counted),
+        out_of_memory=max(one.out_of_memory for one in group) or None,
+        study=newest.study,
+        measured_at=newest.measured_at,
+    )
+
+
+def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
+    """Known ratios of each architecture for which the study states none, by rising ratio.
+
+    They are what the attempts of this study say; what earlier studies measured is in the history.
+    """
+    spec, packing = study.spec, study.spec.packing
+    if packing is None:
+        return {}
+    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
+    for trial in study.state.trials:
+        params = {**spec.constants, **trial.params}
+        for result in trial.all_results:
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params, result.usage, at=result.ended)
+    learned = estimates.ratios
+    names = [name for name in learned.ratios() if packing.finds_ratio(name)]
+    return {name: seen for name in names if (seen := learned.seen(name))}
+
+
+def measured_ratio_lines(found: Mapping[str, Iterable[RatioSeen]]) -> list[str]:
+    """An architecture a line.
+
+    >>> measured_ratio_lines({"A100": [RatioSeen(ratio=1.0, load=0.9, work=0.9, attempts=12),
+    ...     RatioSeen(ratio=1.5, load=1.4, work=1.25, attempts=9)]})
+    ['oversubscription measured on A100: work at once 0.90 at ratio 1 (12 attempts), 1.25 at 1.5 (9)']
+    """
+    lines = []
+    for name, seen in found.items():
+        first, *rest = [f"{one.work:.2f} at ratio {one.ratio:g} ({one.attempts} attempts)" for one in seen]
+        rest = [text.replace("ratio ", "").replace(" attempts", "") for text in rest]
+        lines.append(f"oversubscription measured on {name}: work at once {', '.join([first, *rest])}")
+    return lines

@@ -19,7 +19,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import byte_count, duration, listed, plural
-from hpo_core.views.settings_words import data_words
+from hpo_core.views.summary import data_words
 
 
 class HopUnit(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +120,7 @@ class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
-    """What each worker did, sorted by its name."""
+    """Use of each worker, sorted by name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
     for unit in units:
         by_worker[unit.worker].append(unit)
@@ -149,7 +149,7 @@ def mean_utilization(uses: Sequence[WorkerUse]) -> float:
 
 
 def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """What was done on each partition in their order, also on those that no model visited yet.
+    """Use of each partition in their order, also of those that no model visited yet.
 
     Args:
         files: all partitions, those of validation at the end.
@@ -174,7 +174,7 @@ def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Seque
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the models of a study moved."""
+    """Hops of a study's models, and the bytes that they moved."""
 
     units: int
     epochs: int
@@ -305,7 +305,7 @@ def epoch_lines(
 
 
 def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> str:
-    """How much a job hopped.
+    """Hops of a job, in words.
 
     >>> at = dict(started=0.0, ended=1.0, size=9)
     >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
@@ -338,7 +338,7 @@ def _listed(units: Sequence[Sequence[Named]]) -> str:
 
 
 def hopping_line(study: Study) -> str:
-    """The data, and what was done with them until now; empty where models do not hop."""
+    """Line about the partitions and the units done on them; empty where models do not hop."""
     return f"{data_words(study.spec)}; {done_words(study)}" if study.spec.partitions else ""
 
 

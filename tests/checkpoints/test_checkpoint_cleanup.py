@@ -12,9 +12,8 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import files_of_attempt
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Checkpoint, Job, Rung

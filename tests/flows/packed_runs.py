@@ -39,7 +39,7 @@ class Packed:
             "pythonpath": [str(ROOT)],
             "metric": {"name": "loss"},
             "cluster": {"kind": "local", "workers": 2},
-            "prefect": {"enabled": False},
+            "prefect": "off",
             "tracking": {"mlflow": "off"},
         }
         (folder / "study.yaml").write_text(yaml.safe_dump(plain | study))

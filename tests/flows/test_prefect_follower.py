@@ -165,7 +165,14 @@ class Client:
 
 def pages_of(study: Study, journal: MemoryJournal, start: int) -> StudyPages:
     return StudyPages(
-        study.name, lambda: journal, flow_run=uuid4(), start=start, began=0.0, ended=Event(), say=lambda line: None
+        study.name,
+        lambda: journal,
+        flow_run=uuid4(),
+        start=start,
+        began=0.0,
+        ended=Event(),
+        say=lambda line: None,
+        on_state=lambda client, state: None,
     )
 
 

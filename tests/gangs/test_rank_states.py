@@ -17,7 +17,6 @@ from hpo_core.model.trial import Point  # noqa: E402
 from hpo_core.training.ranks import (  # noqa: E402
     RANKS,
     Ranks,
-    _Curve,
     average_metrics,
     common_digests,
     differing,
@@ -117,7 +116,7 @@ class Alone(Ranks):
 def encoded(*points: tuple[int, float, dict[str, float]]) -> bytes:
     import msgspec
 
-    return msgspec.msgpack.encode(_Curve(list(points)))
+    return msgspec.msgpack.encode(points)
 
 
 def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:

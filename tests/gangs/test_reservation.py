@@ -145,7 +145,8 @@ class Mix:
             until = self.arrives[coming[0].trial] if coming else math.inf
             going_on = self.executor.wait(inbox, until)
             assert going_on or coming or not (waiting or len(self.slots)), "nothing runs, and jobs wait: a deadlock"
-            while (report := inbox.take()) is not None:
+            while inbox.reports:
+                report = inbox.reports.popleft()
                 self.slots.release((report.trial, report.attempt))
 
     def _promise(self, waiting: Sequence[Job]) -> None:

@@ -55,7 +55,7 @@ def described(name: str) -> dict[str, Any]:
         "cluster": {"kind": "local", "workers": 1},
         "packing": {"demand": demand} | devices,
         "share": {"pool": "card", "slots": 1},
-        "prefect": {"enabled": False},
+        "prefect": "off",
         "tracking": {"mlflow": "off"},
     }
 

@@ -80,7 +80,9 @@ def test_a_file_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
         return seen
 
     monkeypatch.setattr(Holdings, "look", look)
-    here._watched["study"].look()
+    watched = here._watched["study"]
+    watched._looking = True
+    watched._look()
     assert here.held_partitions()["study"][0] == []
 
 

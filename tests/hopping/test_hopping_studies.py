@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
 from hpo_core.execution.hopping.unit_history import EpochTimes
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
@@ -24,6 +23,7 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.retraining.repeated_studies import repeats_spec
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
@@ -39,7 +39,7 @@ def test_every_method_visits_every_partition_once_an_epoch(method: str, validati
     assert not world.executor._trainings
 
 
-@pytest.mark.parametrize("scheduler", ["remaining", "randomized", "exact"])
+@pytest.mark.parametrize("scheduler", ["remaining", "randomized"])
 def test_partitions_stay_where_they_lie(scheduler: str) -> None:
     held = {"worker-0": ["part-0", "val-0"], "worker-1": ["part-1"], "worker-2": ["part-2", "val-1"]}
     workers = [Worker(), Worker(speed=0.5), Worker(speed=2.0)]

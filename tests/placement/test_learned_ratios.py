@@ -23,7 +23,7 @@ from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
+from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
 
 Law = Callable[[float], float]

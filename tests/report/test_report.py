@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Report, Study
@@ -136,7 +135,8 @@ def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
 def written(world: World, path: Path) -> str:
     series = read_series(world.entries())
     for figure in figures(series):
-        go.Figure(data=figure.data, layout=figure.layout)  # refuses what Plotly does not know
+        shown = figure.plotly()  # refuses what Plotly does not know
+        assert shown.layout.title.text and len(shown.data) == len(figure.data)
     return write_report(world.entries(), path / "report.html").read_text(encoding="utf-8")
 
 

@@ -213,11 +213,11 @@ def decision(**changes: object) -> Decision:
     repeats = tuple(
         Repeat(k, k, {"lr": 0.1, "<b>": 1}, Checkpoint(f"r{k}", "d", 9, 1), loss) for k, loss in enumerate((-0.8, -0.9))
     )
-    card = ModelCard("acc", "max", "m-best", ("m-tune",), "d", "f", "a:b", repeats, (0.1,) * 20)
+    card = ModelCard("acc", "max", "m-best", ("m-tune",), "<script>", "f" * 64, "a:b", repeats, (0.1,) * 20)
     verdict = promotion_test([-0.5, -0.6], card.losses)
     made = Decision(
-        model="m", key="k", data="<script>", fingerprint="f" * 64, metric="acc", mode="max", champion_version=3,
-        promoted=True, drift=check_drift(draws(1, 50), draws(2, 50)), verdict=verdict, steps=("because",),
+        model="m", key="k", champion_version=3, promoted=True,
+        drift=check_drift(draws(1, 50), draws(2, 50)), verdict=verdict, steps=("because",),
         rows=(("champion, new data", (-0.5, -0.6)), ("challenger, <b>tuned", tuple(card.losses))), challenger=card,
     )  # fmt: skip
     return msgspec.structs.replace(made, **changes)
@@ -243,7 +243,8 @@ def test_a_decision_has_a_text_and_a_picture() -> None:
 def test_a_challenger_with_a_better_mean_is_not_called_worse() -> None:
     """0.1461 of the challenger "is no better" than 0.1953, said the list of runs, and the page: not proven better."""
     verdict = promotion_test([0.1953, 0.3, 0.1], [0.1461, 0.25, 0.05], margin=0.01)
-    kept = decision(promoted=False, metric="val_loss", mode="min", verdict=verdict)
+    card = msgspec.structs.replace(decision().challenger, metric="val_loss", mode="min")
+    kept = decision(promoted=False, challenger=card, verdict=verdict)
     said = kept.outcome(2)
     assert said.startswith("version 3 stays champion: val_loss 0.1984 on the new data, and 0.1487 of version 2 is not ")
     found = re.search(r"is (not proven better by more than 0.01) \((p = 0\.\d+)\)$", said)

@@ -17,7 +17,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size, largest_size
-from hpo_core.views.settings_words import gang_words
+from hpo_core.views.summary import gang_words
 from hpo_core.views.trial_story import attempt_lines
 from tests.conftest import completed, failed, fresh, make_spec
 

@@ -93,9 +93,9 @@ def test_a_study_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": (10**9,)}, "at most 100,000 are simulated"),
-        ({"workers": (1,), "joins": [(10**9, 5.0)]}, "at most 100,000 are simulated"),
-        ({"changes": tuple(f"k{i}={j}" for i in range(30) for j in range(9))}, "combinations; ask for at most 24"),
+        ({"workers": [10**9]}, "at most 100,000 are simulated"),
+        ({"workers": [1], "join": ["1000000000@5"]}, "at most 100,000 are simulated"),
+        ({"changes": [f"k{i}={j}" for i in range(30) for j in range(9)]}, "combinations; ask for at most 24"),
     ],
 )
 def test_simulations_that_need_too_much_memory_are_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpo_core.journal.sql import SqlJournal
+from hpo_core.pool.executor import PooledExecutor
 from hpo_core.pool.store import Pools
 
 
@@ -11,3 +12,8 @@ class MemoryPools(Pools):
 
     def __init__(self) -> None:
         super().__init__(SqlJournal("sqlite://"))
+
+
+def used(executor: PooledExecutor) -> int:
+    """Number of names that jobs use now."""
+    return executor._count(executor._running.values())

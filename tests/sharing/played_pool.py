@@ -16,6 +16,7 @@ from hpo_core.pool.seat import Terms
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
+from tests.sharing.in_memory import used
 
 SLOTS = 8
 STEP = 0.5
@@ -67,7 +68,7 @@ class Player:
     @property
     def used(self) -> int:
         """Slots that its jobs use now."""
-        return self.executor.used
+        return used(self.executor)
 
     @property
     def ended(self) -> bool:

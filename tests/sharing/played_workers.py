@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.memory import MemoryJournal
@@ -23,6 +22,7 @@ from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.study import Study
 from tests.conftest import make_spec
 

@@ -31,7 +31,7 @@ class Plain:
         kind = msgspec.structs.replace(WORKER_SLOTS, patience=60.0)
         self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), Endless(), kind)
         threads: Mapping[str, int] = dict.fromkeys(WORKERS, 1)
-        self.pooled = PooledExecutor(self.inner, self.seat, SlotPlaces(Endless(), lambda: threads))
+        self.pooled = PooledExecutor(self.inner, self.seat, SlotPlaces(lambda: threads))
         self.trials = 0
         self.at: dict[str, int] = {}
 

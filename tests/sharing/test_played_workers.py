@@ -14,7 +14,7 @@ from hpo_core.model.events import AttemptFailed, CapacityChanged
 from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS
 from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, used
 from tests.sharing.played_workers import Hopper, Plain, PlayedCluster, one_slot_each
 
 FOUR = [f"worker-{number}" for number in range(4)]
@@ -121,7 +121,7 @@ def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for
     hopper = Hopper("hopper", pools, ONE_EACH, begins=5.0)
     cluster = PlayedCluster(one_slot_each(FOUR), plain, hopper)
     cluster.play(long - 5)
-    assert plain.executor.used == 4 and not list(hopper.spans())
+    assert used(plain.executor) == 4 and not list(hopper.spans())
     cluster.play(long + 120)
     cluster.judge()
     assert plain.ended and hopper.ended

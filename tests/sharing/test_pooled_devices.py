@@ -16,7 +16,7 @@ from hpo_core.pool.store import Decide, PoolRow
 from hpo_core.pool.words import standing_of, standings, unknown_beside
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, used
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 NAMES = ("gpu-0", "gpu-1")
@@ -63,12 +63,12 @@ def test_a_device_is_given_back_whole_once_its_jobs_have_ended(pools: MemoryPool
     assert a.open(0.0) == ["gpu-0", "gpu-1"]
     for trial, device in enumerate(["gpu-0", "gpu-0", "gpu-1"]):
         a.submit(trial, device)
-    assert a.pooled.used == 2
+    assert used(a.pooled) == 2
     assert b.open(0.5) == []
     assert a.open(2.5) == ["gpu-0"], "the device of the youngest job is given back"
     a.submit(3, "gpu-0")
     assert (a.open(4.0), b.open(4.0)) == (["gpu-0"], []), "its job goes on"
-    assert sorted(a.pooled.held()) == ["gpu-0", "gpu-1"]
+    assert sorted(a.seat.grant.held) == ["gpu-0", "gpu-1"]
     a.inner.end(2)
     assert (a.open(5.5), b.open(5.6)) == (["gpu-0"], ["gpu-1"])
     assert b.seat.grant.held == ("gpu-1",) and a.seat.grant.held == ("gpu-0",)
@@ -118,8 +118,8 @@ def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: Mem
         b.open(float(second))
     assert b.open(LEASE_SECONDS + 6) == ["gpu-0", "gpu-1"], "its lease has run out"
     a.inner.moment = LEASE_SECONDS + 6
-    assert a.pooled.held() == set(), "what it held is not its own any more"
-    assert a.open(LEASE_SECONDS + 6) == [] and a.pooled.held() == set()
+    assert not a.seat.is_fresh(a.inner.moment), "what it held is not its own any more"
+    assert a.open(LEASE_SECONDS + 6) == [] and not a.seat.grant.held
     a.submit(1, "gpu-0")
     assert list(a.inner.begun) == [0]
     for second in range(30, 80):

@@ -214,7 +214,7 @@ def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
-    from hpo_flows.study_run.cluster_news import PoolNews
+    from hpo_flows.study_run.wiring import PoolNews
 
     first = driven(tmp_path, "first")
     said: list[str] = []

@@ -8,7 +8,7 @@ from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.spec import PackingSpec
-from hpo_core.views.device_use import Span, device_uses, ended_attempts, mean_occupancy
+from hpo_core.views.device_use import Span, device_uses, ended_attempts, mean_occupancy, sharing
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER
 
@@ -16,7 +16,7 @@ from tests.golden.make import FOLDER
 def job(begin: float, end: float, *, device: str = "gpu-0", compute: int = 500, failed: bool = False) -> Span:
     usage = Usage(memory=9, device_memory=3, device=device, architecture="A100", share=(compute, 4, 1000))
     outcome = Outcome.ERROR if failed else Outcome.COMPLETED
-    return Span(trial=0, attempt=0, target=1, start=begin, end=end, outcome=outcome, usage=usage)
+    return Span(trial=0, attempt=0, target=1, start=begin, end=end, outcome=outcome, shared=usage)
 
 
 def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
@@ -40,7 +40,9 @@ def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
 
 def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
     def used(usage: Usage | None) -> list[int]:
-        return [use.used for use in device_uses([Span(trial=0, attempt=0, target=1, start=0, end=1, usage=usage)])]
+        return [
+            use.used for use in device_uses([Span(trial=0, attempt=0, target=1, start=0, end=1, shared=sharing(usage))])
+        ]
 
     gpu = Usage(memory=10, device_memory=70, device="d", architecture="A100", share=(100, 80, 1000))
     assert used(gpu) == [70]

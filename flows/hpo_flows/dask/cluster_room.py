@@ -18,14 +18,14 @@ from hpo_flows.dask.worker_facts import Asked, WorkerFacts
 ANY_WORKER = "dask"
 """Name of the place where Dask picks the worker."""
 DOUBT_SECONDS = 15.0
-"""How long a computer is not given the slots of a worker that lost a rank, unless the watch knows it is gone before."""
+"""Seconds for which the slots of a worker that lost a rank do not count, unless the watch finds it gone before."""
 RESERVE = 0.05
 """Share of a device's memory that is left to drivers, allocators and what comes and goes."""
 STEPS = 64
 """Free memory is rounded down to 1/64 of the device: every heartbeat shows some other figure."""
 
 Seen = Mapping[str, Mapping[str, SeenDevice]]
-"""What each worker sees (:mod:`hpo_core.training.visible_devices`): by its address, by name of a device."""
+"""Devices that each worker sees (:mod:`hpo_core.training.visible_devices`), by address and name of the device."""
 
 
 class ClusterRoom:

@@ -55,13 +55,13 @@ _DASK_SETTINGS = {
     "distributed.comm.timeouts.connect": "30s",
 }
 SHORT_SECONDS = 5.0
-"""How long a cluster is too small for a gang before that is told: workers come one by one."""
+"""Seconds for which a cluster must be too small for a gang before a person is told: workers come one by one."""
 DEVICE_SECONDS = 60.0
-"""A driver may take long for its first answer."""
+"""Seconds that the start waits for a device: a driver may take long for its first answer."""
 PARTITION_SECONDS = 60.0
-"""How long a partition that no worker has may be waited for, once all workers said what they have."""
+"""Seconds that the start waits for a partition that no worker has, once all workers told what they have."""
 IMPORT_SECONDS = 720.0
-"""An import may take 600 s (``Trainer``), and its process then has to be ended."""
+"""Seconds that the start waits for the import: 600 s is allowed (``Trainer``), and then its process has to be ended."""
 _LOOK_SECONDS = 10.0
 """Longest time between two looks at a cluster that starts; more is a standstill of this process and does not count."""
 
@@ -78,7 +78,7 @@ class DaskExecutor:
 
     poll_seconds = 1.0
     room: ClusterRoom
-    """What jobs can run on: threads of workers, devices, partitions. Known from :meth:`start` on, as are the next."""
+    """Threads of workers, devices and partitions that jobs can run on. Set by :meth:`start`, like the next two."""
     _watch: ClusterWatch
     _tasks: RankTasks
 
@@ -138,7 +138,7 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_repeats)
         self._wait_for_room()
-        self._import(requests.objective, tuple(spec.pythonpath), requests.threads, spec.data_load or "")
+        self._import(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -258,7 +258,7 @@ class DaskExecutor:
         return str(self._connected.client.dashboard_link) if self._kind.dashboard else ""
 
     def news(self) -> str:
-        """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
+        """News of the cluster for a person, such as that jobs wait; each is returned once. Empty: none."""
         if self._connection is None:
             return self._kind.news()
         return " ".join(filter(None, (self._kind.news(), *self._watch.news(), self._short_of_slots())))
@@ -309,7 +309,7 @@ class DaskExecutor:
         return self.room.inventory()
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """What running attempts that share devices were seen to use so far."""
+        """Measured use of running attempts that share devices, by (trial, attempt)."""
         return usages_in(self._watch.well(), self._folder)
 
     def now(self) -> float:

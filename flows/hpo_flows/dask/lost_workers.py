@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 SILENT = 3
-"""Looks in a row at which a worker that was asked told nothing: it is another process then, and asked again."""
+"""Looks in a row without an answer after which a worker is asked again: it is another process by then."""
 HEARTBEATS = 2.5
 """Heartbeats of its own that a worker has time for before it is out, whatever the timeout."""
 
@@ -99,7 +99,7 @@ class ClusterWatch:
     # For the threads of others.
 
     def well(self) -> dict[str, WorkerFacts]:
-        """What is known of the workers that are not out, by address."""
+        """Facts about the workers that are not out, by address."""
         return {address: worker.facts for address, worker in list(self._workers.items()) if not worker.out}
 
     def is_well(self, address: str) -> bool:
@@ -108,11 +108,11 @@ class ClusterWatch:
         return worker is not None and not worker.out
 
     def some_are_out(self) -> bool:
-        """Whether there are others."""
+        """Whether any worker is out."""
         return any(worker.out for worker in list(self._workers.values()))
 
     def news(self) -> list[str]:
-        """What workers said that a person should know and was not told before."""
+        """News that workers told and a person should know; each line is returned once."""
         news = [line for line, told in list(self._told.items()) if not told]
         self._told |= dict.fromkeys(news, True)
         return news
@@ -189,7 +189,7 @@ class ClusterWatch:
         task.add_done_callback(self._calls.discard)
 
     async def _greet(self, address: str, worker: _Worker) -> None:
-        """Have a worker tell what the study has to know of it."""
+        """Ask a worker the questions of the study."""
         said = await self._client.run(tell_with_heartbeats, self._asked, workers=[address])
         worker.greeted, worker.silent = True, 0
         problem, no_mps = said.get(address) or ("", "")

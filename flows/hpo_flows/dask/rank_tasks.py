@@ -77,7 +77,7 @@ class _Task:
 
     key: str
     rank: _Rank | None
-    """What was sent to it and is not reported; None: it is open."""
+    """Rank that it trains and has not reported; None: the task is open."""
     address: str = ""
     """Address of its worker, once it is open, or from the start where the rank was placed on one."""
     future: Any = None

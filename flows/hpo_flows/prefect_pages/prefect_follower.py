@@ -38,7 +38,7 @@ from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_kill
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 
 _READ_SECONDS = 0.3
@@ -56,6 +56,7 @@ class Controller:
         self.ending: Ending | None = None
         """None after its end: it died."""
         self._on_late = on_late
+        self._interrupted = False
         self._parent = os.getppid()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
@@ -79,10 +80,12 @@ class Controller:
         with contextlib.suppress(OSError):  # it has ended
             os.write(1, json.dumps(text and masked(text)).encode() + b"\n")
 
-    def interrupt(self) -> None:
-        """Interrupt the controller as Ctrl-C does, where it lives."""
-        if os.getppid() == self._parent and not self.ended.is_set():
-            os.kill(self._parent, signal.SIGINT)
+    def on_state(self, _: SyncPrefectClient, state: State[Any]) -> None:
+        """Interrupt the controller as Ctrl-C does, once, where somebody cancelled the flow run."""
+        if not self._interrupted and (state.is_cancelling() or state.is_cancelled()):
+            self._interrupted = True
+            if os.getppid() == self._parent and not self.ended.is_set():
+                os.kill(self._parent, signal.SIGINT)
 
 
 def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | None, began: datetime) -> Any:
@@ -113,7 +116,7 @@ def main(given: int) -> int:
     handler.addFilter(lambda record: record.name.startswith("hpo"))  # Prefect's own is in Prefect
     logging.getLogger().addHandler(handler)
     mask_logs()
-    server = SharedServer(Path(shown.server_folder), shown.start_timeout) if shown.server_folder else None
+    server = SharedServer(Path(shown.server_folder)) if shown.server_folder else None
 
     def late() -> None:
         log.error("given up %g s after the study's end", END_SECONDS)
@@ -169,7 +172,7 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
         began=shown.began,
         ended=controller.ended,
         say=controller.tell,
-        cancelled=controller.interrupt,
+        on_state=controller.on_state,
     )
     pages.follow()
     if not wait_for_return():

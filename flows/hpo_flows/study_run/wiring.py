@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +19,68 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
+from hpo_core.model.trial import Job, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import live_rows, pools_of
-from hpo_core.pool.words import unknown_beside
+from hpo_core.pool.words import standing_of, unknown_beside
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
+
+POOL_NEWS_SECONDS = 10.0
+"""Between two lines about the pool at least."""
+
+
+class ClusterNews:
+    """Observer that has the news of the cluster told.
+
+    Args:
+        tell: tells what is new, if anything.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """A report is no news of the cluster."""
+
+    def on_tick(self) -> None:
+        """Time passed."""
+        self._tell()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class PoolNews(ClusterNews):
+    """Observer that has it told when a study's share of its pool changes much, or studies come and go there.
+
+    Args:
+        seat: of the study in its pool.
+        tell: tells a line.
+    """
+
+    def __init__(self, seat: PoolSeat, tell: Callable[[str], None]) -> None:
+        super().__init__(self._look)
+        self._seat = seat
+        self._say = tell
+        self._said: tuple[int, tuple[str, ...]] = (-1, ())
+        self._next = 0.0
+
+    def _look(self) -> None:
+        seat, now = self._seat, time.monotonic()
+        if seat.position is None or now < self._next:
+            return
+        found = seat.position.share, tuple(sorted(row.study for row in seat.others))
+        came_or_went = found[1] != self._said[1]
+        if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
+            return
+        if found[1] or self._said[1]:
+            self._next = now + POOL_NEWS_SECONDS
+            self._say(standing_of(seat.row, seat.others).words)
+        self._said = found
 
 
 @dataclass
@@ -36,8 +90,6 @@ class Wiring:
     executor: Executor
     placer: Placer
     observers: list[Observer]
-    running_jobs: Callable[[], int] | None = None
-    """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
     seat: PoolSeat | None = None
     """The study's seat in its pool, where it shares slots with other studies."""
     after: list[Callable[[], None]] = field(default_factory=list)
@@ -96,7 +148,6 @@ def wire(
         found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
     if isinstance(placer, SharedDevices):
-        found.running_jobs = placer.__len__
         found.observers += [
             PlacementWriter(study, placer),
             MeasurementWriter(study, placer.estimates),

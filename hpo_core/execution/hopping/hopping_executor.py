@@ -20,8 +20,8 @@ from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, Progre
 from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
 from hpo_core.execution.requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
+from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import HpoError, StorageError
@@ -238,10 +238,6 @@ class HoppingExecutor:
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
         """Jobs under way, by trial."""
-        self._numbers: dict[tuple[int, int], int] = {}
-        """Units started for each (trial, attempt)."""
-        self._devices: dict[str, int] = {}
-        """Place in the inventory of each worker that is there."""
         self._held: dict[str, frozenset[int]] = {}
         """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
@@ -318,8 +314,7 @@ class HoppingExecutor:
         return frozenset(self._places[each] for each in names if each in self._places)
 
     def _notice(self, inventory: Inventory) -> None:
-        self._devices = {device.name: place for place, device in enumerate(inventory.devices)}
-        for name in self._held.keys() - self._devices.keys():
+        for name in self._held.keys() - {device.name for device in inventory.devices}:
             self._lose(name)
         for device in inventory.devices:
             name = device.name
@@ -367,12 +362,10 @@ class HoppingExecutor:
 
     def _start(self, unit: PlannedUnit) -> None:
         training = self._trainings[unit.configuration]
-        key = training.job.key
-        number = self._numbers[key] = self._numbers.get(key, -1) + 1
         place = len(self._schedule.visits(unit.configuration))
         workers = max(1, len(self._held))
         job = training.unit_job(
-            unit.partitions, place, number, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+            unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
         def on_report(_: Job, report: Report) -> None:
@@ -380,7 +373,7 @@ class HoppingExecutor:
                 self._ended.append((unit, job, report))
                 self._advance()
 
-        first, *others = (Slot(self._devices[worker], 0, worker) for _, worker in unit.seats)
+        first, *others = (Slot(0, 0, worker) for _, worker in unit.seats)
         self._inner.submit(job, first._replace(others=tuple(others)), on_report)
 
     def _take(self, unit: PlannedUnit, job: Job, report: Report) -> None:
@@ -499,7 +492,6 @@ class HoppingExecutor:
     def _end(self, training: HoppedJob, report: Report) -> None:
         trial = training.job.trial
         del self._trainings[trial]
-        self._numbers.pop(training.job.key, None)
         if trial in self._schedule.configurations():
             self._schedule.remove(trial)
         if self._files is not None and report.outcome not in _KEEPS_PROGRESS:

@@ -1,4 +1,4 @@
-"""How long a trial's units will take: by the parameters that decide it, from epochs that were measured."""
+"""Expected seconds of a trial's units, by its deciding parameters, from epochs that were measured."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class EpochTimes:
         return seconds / self._trained_on if seconds else None
 
     def learn(self, params: Params, visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> None:
-        """Take up how long the units of a job took. One that is learned again adds nothing.
+        """Learn from the seconds of a job's units. A job that is learned again adds nothing.
 
-        Epochs with units of several ranks say nothing of one worker.
+        Epochs with units of several ranks are left out: they tell nothing about one worker.
         """
         gangs = {unit[0].epoch for unit in units_of(visits, together) if len(unit) > 1}
         visits = [visit for visit in visits if visit.epoch not in gangs]
@@ -66,7 +66,7 @@ class EpochTimes:
 
 
 def data_name(files: Sequence[PartitionFile]) -> str:
-    """What stands in the history for the device: seconds of an epoch depend on the data, whoever trains on them.
+    """Name of the data in the history, in place of a device's: seconds of an epoch depend on the data.
 
     >>> data_name([PartitionFile(name="a", count=3)])
     'partitions d5d753059589'
@@ -95,7 +95,7 @@ def observe_recorded(
     *,
     expected: Callable[[Params], float | None],
 ) -> None:
-    """Take up all units that ended, in the order of their ends, as the controllers before this one did.
+    """Observe all recorded units in the order of their ends, as the controllers before this one did.
 
     Each counts once, also where the attempt failed and the next one went on after it. Units since the end of an epoch
     that was not the last one of its job are not known: they were lost with their controller, and are repeated.

@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,12 +55,11 @@ from hpo_core.training.child.messages import (
 )
 from hpo_core.training.child.processes import become_subreaper, children, data_size, kill_children, reap
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.objective import load_objective
 from hpo_core.training.partition_data import is_loaded, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
-from hpo_core.training.user_process import exit_if_forked_copy, flush_streams
+from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
 
 _HUGE_PAGE = 1 << 21
 _MADV_COLLAPSE = 25  # Linux 6.1; anything older answers EINVAL and nothing changes
@@ -193,21 +192,60 @@ class Zygote:
         parent = os.getpid()
         child.pid = _fork()
         if child.pid == 0:
-            run_child(
-                self._function,
-                request,
-                result=child.result_in,
-                output=child.output_in,
-                progress=self._progress,
-                parent=parent,
-                keep_open=self._objective_descriptors,
-            )
+            self._run_child(self._function, child, parent)
         os.close(child.result_in)
         os.close(child.output_in)
         self._child = child
         for descriptor, read in ((child.result, child.read_result), (child.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(child.pid))
+
+    def _run_child(self, function: Callable[..., Any], child: RunningChild, parent: int) -> NoReturn:
+        """Run one attempt in the process that was just forked, and end it.
+
+        Args:
+            parent: process id of the zygote; the child ends with it.
+        """
+        pid, request, progress = os.getpid(), child.request, self._progress
+        try:
+            os.setsid()
+            if _prctl is not None:
+                _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # the zygote died before prctl took effect
+                os._exit(1)
+            signal.set_wakeup_fd(-1)
+            os.dup2(child.output_in, 1)
+            os.dup2(child.output_in, 2)
+            for descriptor in open_descriptors() - self._objective_descriptors - {0, 1, 2, child.result_in}:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            faulthandler.enable(file=2)
+            # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
+            faulthandler.register(signal.SIGTERM, file=2, chain=True)
+            progress.start()
+            if request.portion is not None:
+                apply_share(request.portion, request.threads)
+            whole: list[str] = []
+            report = run_attempt(function, request, progress, log=whole.append)
+            progress.finish()
+            flush_streams()
+            exit_if_forked_copy(pid)
+            send(child.result_in, Finished(report, "".join(whole)))
+            os.close(child.result_in)
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            flush_streams()
+        except BaseException as error:
+            exit_if_forked_copy(pid, error)
+            with contextlib.suppress(BaseException):
+                sys.stderr.write(traceback_tail(error))
+                sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
 
     def _read(self, child: RunningChild, descriptor: int, read: Callable[[], bool]) -> None:
         if child is self._child and not read():  # it may have ended in this very turn
@@ -372,74 +410,6 @@ def open_descriptors() -> frozenset[int]:
     return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())
 
 
-def run_child(
-    function: Callable[..., Any],
-    request: JobRequest,
-    *,
-    result: int,
-    output: int,
-    progress: SharedProgress,
-    parent: int,
-    keep_open: Set[int] = frozenset(),
-) -> NoReturn:
-    """Run one attempt in this forked process and end it; never returns.
-
-    Args:
-        result: descriptor that the report is written to.
-        output: descriptor for standard output and standard error.
-        progress: page shared with the zygote.
-        parent: process id of the zygote; the child ends with it.
-        keep_open: descriptors that the objective's module opened; all others of the zygote are closed.
-    """
-    pid = os.getpid()
-    try:
-        os.setsid()
-        if _prctl is not None:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the zygote died before prctl took effect
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        for descriptor in open_descriptors() - keep_open - {0, 1, 2, result}:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        done = _train_and_report(function, request, progress)
-        exit_if_forked_copy(pid)
-        send(result, done)
-        os.close(result)
-        _run_exit_functions()
-    except BaseException as error:
-        exit_if_forked_copy(pid, error)
-        with contextlib.suppress(BaseException):
-            sys.stderr.write(traceback_tail(error))
-            sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
-
-
-def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Finished:
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    _restore_signals()
-    progress.start()
-    if request.portion is not None:
-        apply_share(request.portion, request.threads)
-    whole: list[str] = []
-    report = run_attempt(function, request, progress, log=whole.append)
-    progress.finish()
-    flush_streams()
-    return Finished(report, "".join(whole))
-
-
-def _restore_signals() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.enable(file=2)
-    # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
-    faulthandler.register(signal.SIGTERM, file=2, chain=True)
-
-
 def clear_exit_functions() -> None:
     """Remove the exit functions and finalizers that the zygote's imports registered.
 
@@ -452,12 +422,6 @@ def clear_exit_functions() -> None:
     if util is not None:
         util._finalizer_registry.clear()
         atexit.register(util._exit_function)
-
-
-def _run_exit_functions() -> None:
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    flush_streams()
 
 
 if __name__ == "__main__":

@@ -13,23 +13,29 @@ import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-import numpy as np
 import yaml
+from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.short_text import did_you_mean
+from hpo_core.model.space import (
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    ParameterType,
+    same_scalar,
+)
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
+from hpo_core.training.user_code import causes
 
-Description = dict[str, Any]
-"""A parameter as the study file has it: ``{"type": "float", "low": 0.1, "high": 1.0, "log": True}``."""
-
-
+_space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
 _OTHER_TRIALS = frozenset(
     {"best_params", "best_trial", "best_trials", "best_value", "get_trials", "trials", "trials_dataframe"}
 )
@@ -138,7 +144,7 @@ class ObjectiveTrial(ABC):
         self.storage = ObjectiveStorage()
         self.datetime_start = datetime.now()
         """When this attempt started."""
-        self.suggested: dict[str, Description] = {}
+        self.suggested: dict[str, ParameterType] = {}
         self.values: dict[str, Any] = {}
         """Values of the parameters suggested so far."""
 
@@ -150,12 +156,7 @@ class ObjectiveTrial(ABC):
     @property
     def distributions(self) -> dict[str, Any]:
         """Optuna distributions of the parameters suggested so far."""
-        from pydantic import TypeAdapter
-
-        from hpo_core.model.space import Parameter
-
-        adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
-        return {name: adapter.validate_python(asked).distribution() for name, asked in self.suggested.items()}
+        return {name: asked.distribution() for name, asked in self.suggested.items()}
 
     @property
     @abstractmethod
@@ -176,26 +177,31 @@ class ObjectiveTrial(ABC):
         )
 
     @abstractmethod
-    def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        """Return a value for the parameter that ``asked`` describes; ``call`` is the method's name, for messages."""
+    def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
+        """Return a value for the parameter that is asked for; ``call`` is the method's name, for messages."""
+
+    def _suggest(self, call: str, kind: type[ParameterType], name: str, **fields: Any) -> Any:
+        try:
+            asked = kind(**fields)
+        except ValueError as error:
+            raise ObjectiveError(f"trial.{call}({name!r}, ...): {error.errors()[0]['msg']}.") from None  # type: ignore[attr-defined]
+        return self._answer(call, name, asked)
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        asked = {"type": "float", "low": float(low), "high": float(high), "log": bool(log)}
-        if step is not None:
-            asked["step"] = float(step)
-        return float(self._suggest("suggest_float", name, asked))
+        fields = {"low": float(low), "high": float(high), "log": bool(log), "step": step}
+        return float(self._suggest("suggest_float", FloatParameter, name, type="float", **fields))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        asked = {"type": "int", "low": int(low), "high": int(high), "log": bool(log), "step": int(step)}
-        return int(self._suggest("suggest_int", name, asked))
+        fields = {"low": int(low), "high": int(high), "log": bool(log), "step": int(step)}
+        return int(self._suggest("suggest_int", IntParameter, name, type="int", **fields))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         plain = [plain_choice(name, choice) for choice in choices]
-        value = self._suggest("suggest_categorical", name, {"type": "categorical", "choices": plain})
+        value = self._suggest("suggest_categorical", CategoricalParameter, name, type="categorical", choices=plain)
         # as the objective wrote it: 1.0 where the study file says 1, a tuple where it says a list
-        return next(choice for choice, known in zip(choices, plain, strict=True) if equal_values(known, value))
+        return next(choice for choice, known in zip(choices, plain, strict=True) if same_scalar(known, value))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         return self.suggest_float(name, low, high)
@@ -225,95 +231,22 @@ def plain_choice(name: str, choice: Any) -> Any:
     )
 
 
-def suggested_value(
-    call: str, name: str, asked: Description, *, space: Mapping[str, Description], params: Mapping[str, Any]
-) -> Any:
-    """The trial's value of a parameter, after checking the request against the study's space.
-
-    Args:
-        call: name of the ``suggest_*`` method, for messages.
-        asked: what the objective asks for.
-        space: what the study has.
-        params: the trial's values.
-
-    Raises:
-        ObjectiveError: the space has no such parameter, has another range, or it is inactive in this trial.
-    """
-    known = space.get(name)
-    line = f"`{name}: {to_yaml(asked)}`"
-    if known is None and name in params:  # one of the study's constants
-        check_constant(call, name, asked, params[name])
-        return params[name]
-    if known is None:
-        meant = did_you_mean(name, space)
-        raise ObjectiveError(
-            f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}"
-            f"{f'; {meant}' if meant else '.'} Write {line} under space (values come from there), or correct the name."
-        )
-    if not same_range(asked, known):
-        here = f"`{name}: {to_yaml(known)}`"
-        raise ObjectiveError(
-            f"trial.{call}({name!r}) asks for {line}, the study's space has {here}. The two must agree: "
-            "change the objective, or start a new study with the other range."
-        )
-    if name not in params:
-        when = known.get("when") or {}
-        others = dict.fromkeys(other for one in (when if isinstance(when, list) else [when]) for other in one)
-        found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in others)
-        condition = in_one_line(when)
-        raise ObjectiveError(
-            f"trial.{call}({name!r}): the study's space has it only when {condition}, and this trial has {found}. "
-            f"Ask for it under that condition only, or change space.{name}.when."
-        )
-    return params[name]
+def same_range(asked: ParameterType, known: ParameterType) -> bool:
+    """Whether both have the same values; conditions and PBT's ``static`` are not compared."""
+    if isinstance(asked, CategoricalParameter) or isinstance(known, CategoricalParameter):
+        lists = [getattr(one, "choices", None) for one in (asked, known)]
+        return same_scalar(*lists)
+    ranges = [(type(one), one.low, one.high, one.log, one.step) for one in (asked, known)]  # type: ignore[attr-defined]
+    return ranges[0] == ranges[1]
 
 
-def check_constant(call: str, name: str, asked: Description, value: Any) -> None:
-    """Refuse a constant that the objective does not ask for.
+def to_yaml(parameter: ParameterType) -> str:
+    """A parameter as one line of YAML, without default values and condition.
 
-    Raises:
-        ObjectiveError: value, request and cure.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    inside = (
-        any(equal_values(value, choice) for choice in asked["choices"])
-        if "choices" in asked
-        else number and asked["low"] <= value <= asked["high"] and (asked["type"] == "float" or value == int(value))
-    )
-    if not inside:
-        raise ObjectiveError(
-            f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {value!r}. Give "
-            "it a value that the objective asks for, or take it out of constants."
-        )
-
-
-def same_range(asked: Description, known: Description) -> bool:
-    """Whether both describe the same values; conditions and PBT's ``static`` are not compared."""
-    kinds = {known["type"], "categorical"} if known["type"] == "ordinal" else {known["type"]}
-    if asked["type"] not in kinds:
-        return False
-    if "choices" in asked:
-        pairs = zip(asked["choices"], known["choices"], strict=False)
-        return len(asked["choices"]) == len(known["choices"]) and all(equal_values(a, b) for a, b in pairs)
-    if (asked["low"], asked["high"], asked["log"]) != (known["low"], known["high"], bool(known.get("log"))):
-        return False
-    default = 1 if asked["type"] == "int" else None
-    return bool(asked.get("step", default) == (known.get("step") or default))
-
-
-def to_yaml(description: Description) -> str:
-    """A description as one line of YAML, without default values.
-
-    >>> to_yaml({"type": "int", "low": 1, "high": 8, "log": False, "step": 1, "when": {}})
+    >>> to_yaml(IntParameter(type="int", low=1, high=8))
     '{type: int, low: 1, high: 8}'
     """
-    defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
-    defaults |= {("default", None), ("weights", None)}
-
-    def is_default(key: str, value: Any) -> bool:
-        return value == {} or any(key == name and equal_values(value, default) for name, default in defaults)
-
-    return in_one_line({key: value for key, value in description.items() if not is_default(key, value)})
+    return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when", "default", "static"}))
 
 
 def in_one_line(value: Any) -> str:
@@ -324,11 +257,6 @@ def in_one_line(value: Any) -> str:
     """
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
     return str(text).removesuffix("\n").removesuffix("\n...")
-
-
-def equal_values(a: Any, b: Any) -> bool:
-    """Whether two values are equal and both or neither are booleans (in Python ``True == 1``)."""
-    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
 def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -403,24 +331,11 @@ class ObjectiveState:
         return 1 if self.first_step == 0 else 0
 
     def state_dict(self) -> dict[str, Any]:
-        reports = self.reports if self.ended else {}
-        return {
-            "user_attrs": json.dumps(self.user_attrs),
-            "first_step": self.first_step,
-            "ended": self.ended,
-            "result": self.result,
-            "constraints": self.constraints if self.ended else {},
-            "resources": np.array(list(reports), np.int64),
-            "values": np.array(list(reports.values()), np.float64),
-        }
+        """All of it; reports and constraints only where they are complete."""
+        return vars(self) if self.ended else vars(self) | {"reports": {}, "constraints": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.user_attrs = json.loads(state["user_attrs"])
-        self.first_step = state["first_step"]
-        self.ended = state["ended"]
-        self.result = state["result"]
-        self.constraints = dict(state.get("constraints", {}))
-        self.reports = dict(zip(state["resources"].tolist(), state["values"].tolist(), strict=True))
+        vars(self).update(state)
 
     def values_at(self, target: int) -> list[float] | None:
         """Values at ``target``: the first report at or beyond it, or the final result if none lies beyond."""
@@ -439,7 +354,7 @@ class OptunaTrial(ObjectiveTrial):
         self._metrics = request.metrics
         self._constraints = request.constraints
         self._params = request.job.params
-        self._space: dict[str, Description] = request.space
+        self._space = _space_type.validate_python(request.space)
         self._state = state
         self._steps = steps
         self._begun = False
@@ -541,10 +456,42 @@ class OptunaTrial(ObjectiveTrial):
         for _ in self._steps:
             pass
 
-    def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = self.values[name] = suggested_value(call, name, asked, space=self._space, params=self._params)
-        self.suggested[name] = self._space.get(name, asked)  # of a constant as the objective asks for it
-        return value
+    def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
+        """The trial's value of a parameter, after checking the request against the study's space.
+
+        Raises:
+            ObjectiveError: the space has no such parameter, has another range, or it is inactive in this trial.
+        """
+        known, params = self._space.get(name), self._params
+        line = f"`{name}: {to_yaml(asked)}`"
+        if known is None and name not in params:
+            meant = did_you_mean(name, self._space)
+            raise ObjectiveError(
+                f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(self._space)}"
+                f"{f'; {meant}' if meant else '.'} Write {line} under space (values come from there), or correct the "
+                "name."
+            )
+        if known is None:  # one of the study's constants
+            try:
+                asked.taken(params[name])
+            except ValueError as error:
+                raise ObjectiveError(
+                    f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {params[name]!r}, "
+                    f"which {error}. Give it a value that the objective asks for, or take it out of constants."
+                ) from None
+        elif not same_range(asked, known):
+            raise ObjectiveError(
+                f"trial.{call}({name!r}) asks for {line}, the study's space has `{name}: {to_yaml(known)}`. The two "
+                "must agree: change the objective, or start a new study with the other range."
+            )
+        elif name not in params:
+            found = ", ".join(f"{one} = {params[one]!r}" if one in params else f"no {one}" for one in known.parents())
+            raise ObjectiveError(
+                f"trial.{call}({name!r}): the study's space has it only when {in_one_line(known.when)}, and this trial "
+                f"has {found}. Ask for it under that condition only, or change space.{name}.when."
+            )
+        self.suggested[name], self.values[name] = known or asked, params[name]
+        return params[name]
 
     def _note(self, resource: int, value: float) -> None:
         """Report a point of the learning curve, if it is new in this job."""
@@ -569,14 +516,10 @@ class OptunaTrial(ObjectiveTrial):
 
     def was_pruned(self, error: Exception) -> bool:
         """Whether the objective raised ``TrialPruned``, perhaps within an error of a library that called it back."""
-        if _is_pruned(error):
-            return True
-        found: BaseException | None = error
-        while self._stop_requested and found is not None:
-            if isinstance(found, Exception) and (_is_pruned(found) or "TrialPruned" in str(found)):
-                return True
-            found = found.__cause__ or found.__context__
-        return False
+        optuna = sys.modules.get("optuna")  # without it nobody can have raised it
+        pruned = () if optuna is None else optuna.TrialPruned
+        within = causes(error) if self._stop_requested else ()
+        return isinstance(error, pruned) or any(isinstance(one, pruned) or "TrialPruned" in str(one) for one in within)
 
     def _advance(self, resource: int) -> None:
         """Enter the step that ends with ``resource`` units done."""
@@ -603,8 +546,3 @@ class OptunaTrial(ObjectiveTrial):
                 f"The objective returned {value!r} where {what} belongs. Return the value it is tuned by."
             )
         return values
-
-
-def _is_pruned(error: BaseException) -> bool:
-    optuna = sys.modules.get("optuna")  # without it nobody can have raised it
-    return optuna is not None and isinstance(error, optuna.TrialPruned)

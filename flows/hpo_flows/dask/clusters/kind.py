@@ -54,7 +54,7 @@ class ClusterKind(ABC, Generic[Settings]):
         self.study = study
         self.folder = folder
         self.cluster: Any = None
-        """What :meth:`create` returned; None before, after the end, and for a scheduler that others started."""
+        """Result of :meth:`create`; None before the start, after the end, and for a scheduler that others started."""
 
     @abstractmethod
     def create(self) -> Any:
@@ -135,7 +135,7 @@ class ClusterKind(ABC, Generic[Settings]):
         """
 
     def news(self) -> str:
-        """What a person should know of the workers and was not told before; empty: nothing."""
+        """News of the workers for a person; each is returned once. Empty: none."""
         return ""
 
     def abandon_start(self) -> None:
