@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from hpo_core.hopper.board import Board, HopWorker, Waiting
@@ -102,10 +102,3 @@ class Randomized:
             if visiting.open >> partition & 1
         ]
         return self._rng.choice(may_start) if may_start else None
-
-
-POLICIES: dict[str, Callable[[Stream], HopPolicy]] = {
-    "remaining": lambda rng: Remaining(),
-    "randomized": Randomized,
-}
-"""Policies by name: to add one is to add a class and a line here. Each is made with the stream of its draws."""

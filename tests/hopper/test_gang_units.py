@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.hopper.board import PlannedUnit
-from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
+from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.model.rng import Stream
 

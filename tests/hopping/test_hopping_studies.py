@@ -39,7 +39,7 @@ def test_every_method_visits_every_partition_once_an_epoch(method: str, validati
     assert not world.executor._trainings
 
 
-@pytest.mark.parametrize("scheduler", ["remaining", "randomized"])
+@pytest.mark.parametrize("scheduler", ["remaining", "randomized", "exact"])
 def test_partitions_stay_where_they_lie(scheduler: str) -> None:
     held = {"worker-0": ["part-0", "val-0"], "worker-1": ["part-1"], "worker-2": ["part-2", "val-1"]}
     workers = [Worker(), Worker(speed=0.5), Worker(speed=2.0)]

@@ -20,8 +20,8 @@ from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, Progre
 from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
 from hpo_core.execution.requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
-from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
+from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import HpoError, StorageError

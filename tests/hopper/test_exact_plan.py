@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from benchmarks.exact_schedule import Plan, solve
+from hpo_core.hopper.exact_policy import Plan, solve
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
 from hpo_core.testing.hop_policy_contract import complaints
