@@ -164,7 +164,7 @@ def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
     return spec.model_copy(update={"pythonpath": searched})
 
 
-def read_text(path: Path, what: str = "a study file", most: int = limits.FILE_BYTES) -> str:
+def read_text(path: Path, what: str = "a study's YAML file", most: int = limits.FILE_BYTES) -> str:
     """The file's text. A FIFO would wait for ever, a device may never end: only files are read, and no large ones.
 
     Args:
