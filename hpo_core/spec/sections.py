@@ -205,13 +205,13 @@ class WarmStartSpec(Part):
     """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    first: int = Field(default=3, ge=0, le=1000, description="So many of their best configurations are tried first.")
+    first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
     decay: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Of their results a sampler is shown this share of the newest study's, its square of the next "
-        "one's, and so on; 0: none.",
+        description="Share of the newest study's results that a sampler is shown; its square for the study before, and "
+        "so on; 0: none.",
     )
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
