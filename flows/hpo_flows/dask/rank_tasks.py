@@ -137,22 +137,22 @@ class RankTasks:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job on its slots; ``on_report`` is called once with its report, mostly from another thread."""
-        seats = self._seats(slot)
-        if seats is None:
+        candidates = self._candidates(slot)
+        if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
             message = f"no Dask worker is at {names} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
         store = None
-        if len(seats) > 1:
+        if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
         key = job.key if job.unit is None else (*job.key, job.unit.number)
-        submitted = _Submitted(job, on_report, [None] * len(seats), store)
+        submitted = _Submitted(job, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
-        gang = _rank_places(seats, store)
-        for number, (one, workers) in enumerate(zip(slot.ranks, seats, strict=True)):
+        gang = _rank_places(candidates, store)
+        for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = encode_request(self._requests.of(own, one.portion, gang[number]))
             rank = _Rank(submitted, number, own, key, request, workers)
@@ -188,8 +188,8 @@ class RankTasks:
         if task is not None and task.rank is not None:
             self._take_report(task.rank, task.rank.without_result(outcome, message, worker))
 
-    def _seats(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
-        """The workers that may train each rank, the preferred one first; None: a rank has none."""
+    def _candidates(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
+        """For each rank its workers (None: Dask picks one), the preferred one first; None where a rank has none."""
         found: list[tuple[str, ...] | None] = []
         free: Counter[str] | None = None
         for one in slot.ranks:
@@ -365,11 +365,11 @@ class Cancellation:
         self._called.discard(address)
 
 
-def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
+def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
     """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
-        return [None] * len(seats)
-    hosts = [host_of(workers[0]) if workers else "" for workers in seats]
+        return [None] * len(candidates)
+    hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
     return [
         RankPlace(
             rank=rank,

@@ -72,13 +72,13 @@ def launch(
     shown = session.spec.prefect != "off" if prefect is None else prefect
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
-    waits = False
-    crowded = oversubscription(session.spec, available_cores(), os.environ)
-    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
+    waits_for_pages = False
+    crowding = oversubscription(session.spec, available_cores(), os.environ)
+    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
-    board = out.is_terminal and not as_json
-    session.trackers.is_awaited = not board
-    say = session.say = partial(_say, out if board else err, as_json)
+    has_board = out.is_terminal and not as_json
+    session.trackers.is_awaited = not has_board
+    say = session.say = partial(_say, out if has_board else err, as_json)
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
         raise_at_interrupt()
@@ -102,7 +102,7 @@ def launch(
                     request,
                     session.folder,
                     journal=session.journal_url,
-                    say=partial(_say, out if board else err, False),  # with --json as well
+                    say=partial(_say, out if has_board else err, False),  # with --json as well
                     on_shown=tell_address,
                 )
             except (OSError, HpoError) as error:
@@ -117,14 +117,14 @@ def launch(
         session.wait_for_cluster()
         if dashboard := session.executor.dashboard:
             say(f"Dask dashboard: {dashboard}")
-        _show_in_terminal(session, board, as_json)
+        _show_in_terminal(session, has_board, as_json)
 
         _, summary = session.run()
         if pages is not None:
             pages.end(links=summary.links)
         if warning := session.trackers.finish():
             err.print(warning, style="yellow")
-        waits = pages is not None and session.trackers.is_awaited
+        waits_for_pages = pages is not None and session.trackers.is_awaited
         _finish(session, summary, as_json, file)
     except KeyboardInterrupt:
         if pages is not None:
@@ -137,7 +137,7 @@ def launch(
         raise
     finally:
         session.close()
-        if waits and pages is not None and not pages.wait():
+        if waits_for_pages and pages is not None and not pages.wait():
             err.print("Prefect does not show all of this study; the journal has it.", style="yellow")
         if server is not None:
             server.let_go()
@@ -195,10 +195,10 @@ def _address_teller(server: SharedServer | None, say: Callable[[str], None]) -> 
     return look_and_tell
 
 
-def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if board:
+    if has_board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
 

@@ -130,7 +130,7 @@ class Session:
         return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
-        """Refuse early what cannot go well; nothing has been started or written yet."""
+        """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
         if self._given is not None:
             try:
                 self.journal.info(self.name)
