@@ -165,10 +165,10 @@ class ClusterWatch:
                 self._put_out(address, worker, why)
             if worker.called:
                 continue
-            if self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
-                self._call(worker, self._greet(address, worker))
-            elif worker.out and not why:
+            if worker.out and not why:  # first, for it may not be able to answer what it is asked
                 self._call(worker, self._bring_back(address, worker))
+            elif self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
+                self._call(worker, self._greet(address, worker))
 
     def _call(self, worker: _Worker, work: Coroutine[Any, Any, None]) -> None:
         worker.called = True

@@ -356,13 +356,15 @@ class Cancellation:
         if address in self._called:
             return
         self._called.add(address)
-        while waiting := self._waiting.pop(address, None):
-            with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
-                call = self._connection.client.run(
-                    cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
-                )
-                await asyncio.wait_for(call, self._timeout)
-        self._called.discard(address)
+        try:
+            while waiting := self._waiting.pop(address, None):
+                with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
+                    call = self._connection.client.run(
+                        cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
+                    )
+                    await asyncio.wait_for(call, self._timeout)
+        finally:
+            self._called.discard(address)
 
 
 def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
