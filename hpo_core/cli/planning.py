@@ -120,7 +120,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which no single parameter explains: {names}.")
+        err.say(f"Suggested under some choices only, which no condition on one or two parameters explains: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."

@@ -158,9 +158,11 @@ def form_flow(
 
     def decorate(function: Callable[[Form], Any]) -> Flow[..., Any]:
         form: type[Form] = next(iter(get_type_hints(function).values()))
+        signature = run_signature(form)
 
         @wraps(function)
-        def run(**parameters: Any) -> Any:
+        def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
+            parameters = signature.bind(*values, **named).arguments
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 return masked_errors()(function)(read_form(form, parameters))
@@ -172,7 +174,7 @@ def form_flow(
                     raise
                 return failed(str(error))
 
-        run.__signature__ = run_signature(form)  # type: ignore[attr-defined]
+        run.__signature__ = signature  # type: ignore[attr-defined]
         made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
         made.__signature__ = drawn_signature(form)  # type: ignore[attr-defined]
         return made
