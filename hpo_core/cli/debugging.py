@@ -204,7 +204,7 @@ def check(
 def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
-    from hpo_core.execution.requests import JobRequests
+    from hpo_core.execution.job_requests import JobRequests
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
 

@@ -14,7 +14,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, Asked, WorkerFacts, usages_in
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, WorkerFacts, WorkerQuestions, usages_in
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -47,7 +47,7 @@ async def greeted(_address: str) -> None:
 
 def watch(metrics: dict[str, Any], kind: str | None, greet: Callable[[str], Awaitable[None]] = greeted) -> Any:
     return ClusterWatch(
-        Cluster(metrics, greet), prefix="s/", asked=Asked("/a", devices=kind), timeout=60.0, limit=None,
+        Cluster(metrics, greet), prefix="s/", asked=WorkerQuestions("/a", devices=kind), timeout=60.0, limit=None,
         on_end=lambda *_: None, replace=greeted,
     )  # fmt: skip
 
