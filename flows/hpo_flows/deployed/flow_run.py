@@ -165,7 +165,8 @@ def form_flow(
             parameters = signature.bind(*values, **named).arguments
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
-                return masked_errors()(function)(read_form(form, parameters))
+                with masked_errors():  # the form shows the values that it does not take
+                    return function(read_form(form, parameters))
             except Exception as error:
                 if deployment.id is None:
                     raise
