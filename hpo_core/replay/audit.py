@@ -82,6 +82,9 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             pure = is_pure(study.spec)
             drawn_again = create_sampler(study.spec) if pure else None
             count = 1
+            created = tuple(study.decide(entry.stimulus))
+            if created != entry.events and repr(created) != repr(entry.events):
+                findings.append(Finding(entry.seq, entry.events, created))
             continue
         differs = False
         decided: list[Event] = []
