@@ -35,7 +35,7 @@ except ImportError as error:
         "hpo_core.integrations.huggingface needs transformers and accelerate: pip install 'hpo-core[huggingface]'"
     ) from error
 
-_NO_METRICS = ("_runtime", "_per_second", "_flops", "_flos", "epoch")
+_SPEED_METRICS = ("_runtime", "_per_second", "_flops", "_flos")
 _LIBRARIES = ("transformers", "hpo_core")
 _LOGGED_METRICS = ("loss", "grad_norm", "learning_rate")
 
@@ -133,7 +133,8 @@ class EpochCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **objects: Any) -> None:
-        self._epochs.report({name: value for name, value in metrics.items() if not name.endswith(_NO_METRICS)})
+        shown = {name: value for name, value in metrics.items() if not name.endswith(_SPEED_METRICS)}
+        self._epochs.report({name: value for name, value in shown.items() if name != "epoch"})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **objects: Any) -> None:
         self._epochs.report({name: logs[name] for name in _LOGGED_METRICS if name in logs})
