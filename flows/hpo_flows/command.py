@@ -36,7 +36,7 @@ def tune(
     ] = None,
     start_with: Annotated[
         str | None,
-        typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
+        typer.Option("--start-with", help="Configurations to try first: '{lr: 0.01}', a list, or a YAML or JSON file."),
     ] = None,
     constants: Annotated[
         list[str] | None, typer.Option("--constant", help="NAME=VALUE: a fixed argument of every trial; repeatable.")
@@ -89,12 +89,14 @@ def resume(
 def extend(
     name: Name,
     configs: Annotated[
-        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="So many configurations more.")
+        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="How many configurations more.")
     ] = None,
     to: Annotated[
-        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to so many units in all.")
+        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to this number of units in all.")
     ] = None,
-    trial: Annotated[int | None, typer.Option("--trial", min=0, help="With --to: which; default: the best.")] = None,
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=0, help="With --to: the trial; default: the best.")
+    ] = None,
     force: Force = False,
     prefect: UsePrefect = None,
     home: HomeOption = None,
@@ -125,7 +127,7 @@ def rerun(
     new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],
     trials: Annotated[
         list[int] | None,
-        typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
+        typer.Option("--trial", min=0, help="Only this trial and its ancestors; repeatable."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")

@@ -45,7 +45,8 @@ def try_trial(
     more_params: MoreParams = None,
     params: ParamsOption = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Train so far; default: as far as the study's first job.")
+        int | None,
+        typer.Option("--steps", min=1, help="Train to this step; default: the target of the study's first job."),
     ] = None,
     post_mortem: Annotated[bool, typer.Option("--pdb", help="Open the debugger where an error was raised.")] = False,
     home: HomeOption = None,
@@ -160,13 +161,21 @@ def check(
     params: ParamsOption = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=2, max=1000, help="Train so far; default: 3, then up to 27 in a minute."),
+        typer.Option(
+            "--steps",
+            min=2,
+            max=1000,
+            help="Train to this step; default: 3, then up to 27 if that takes less than a minute.",
+        ),
     ] = None,
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
     ] = None,
     style: Annotated[
-        str, typer.Option("--style", help="Of MODULE:FUNCTION: handle, train(trial); optuna, an Optuna objective.")
+        str,
+        typer.Option(
+            "--style", help="Style of MODULE:FUNCTION: handle (train(trial)) or optuna (an Optuna objective)."
+        ),
     ] = "handle",
     home: HomeOption = None,
     as_json: AsJson = False,
@@ -204,7 +213,7 @@ def check(
 def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
-    from hpo_core.execution.requests import JobRequests
+    from hpo_core.execution.job_requests import JobRequests
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
 

@@ -55,28 +55,31 @@ def _architectures(context: typer.Context, incomplete: str) -> list[str]:
 def history(
     action: Annotated[Action, typer.Argument(help="What to do.")] = "list",
     file: Annotated[
-        Path | None, typer.Argument(help="Of export: the file to write (default: standard output); of import: to read.")
+        Path | None,
+        typer.Argument(help="With export: file to write (default: standard output); with import: file to read."),
     ] = None,
     objective: Annotated[
-        str | None, typer.Option("--objective", help="Of this module:function only.", autocompletion=_objectives)
+        str | None, typer.Option("--objective", help="Only this module:function.", autocompletion=_objectives)
     ] = None,
     architecture: Annotated[
         str | None,
-        typer.Option("--architecture", help="On this only, such as A100 or CPU.", autocompletion=_architectures),
+        typer.Option(
+            "--architecture", help="Only this architecture, such as A100 or CPU.", autocompletion=_architectures
+        ),
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Measured more than so many days ago only.")
+        float | None, typer.Option("--older-than", min=0, help="Only what was measured more than this many days ago.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of forget: all there is.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Of forget: do not ask.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With forget: all measurements.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With forget: do not ask.")] = False,
     file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Of export; default: as the file's name ends, or JSON.")
+        FileFormat | None, typer.Option("--format", help="With export; default: by the file's name, or JSON.")
     ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """What jobs needed, by their deciding parameters: list, export, import or forget it."""
+    """List, export, import or forget what jobs needed, by their deciding parameters."""
     _refuse(action, file, everything=everything, yes=yes, file_format=file_format)
     place = Home(home, journal)
     if action == "import":

@@ -521,6 +521,7 @@ JournalOption = Annotated[
     str | None, typer.Option("--journal", help="SQLAlchemy URL of the journal (HPO_JOURNAL, or SQLite in the home).")
 ]
 UsePrefect = Annotated[
-    bool | None, typer.Option("--prefect/--no-prefect", help="Show it in Prefect; default: as the study file says.")
+    bool | None,
+    typer.Option("--prefect/--no-prefect", help="Show the study in Prefect; default: as the study file says."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]

@@ -26,7 +26,9 @@ class Question:
     study_file: Annotated[
         Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
     ] = None
-    workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None
+    workers: Annotated[
+        list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
+    ] = None
     repeat: Annotated[
         int | None,
         typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
@@ -34,12 +36,12 @@ class Question:
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
     ] = None
-    method: Annotated[list[str] | None, typer.Option("--method", help="Another search method; again to compare.")] = (
-        None
-    )
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Another search method; repeatable, to compare.")
+    ] = None
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; a key again: alternatives to compare."),
+        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; the same key again: values to compare."),
     ] = None
     target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None
     stragglers: Annotated[
@@ -48,16 +50,19 @@ class Question:
     drops: Annotated[
         float, typer.Option("--drops", help="Chance that a job is dropped, per time that one unit takes.")
     ] = 0.0
-    drop: Annotated[str, typer.Option("--drop", help="What becomes of a dropped job: retry or abandon.")] = "retry"
-    speeds: Annotated[str, typer.Option("--speeds", help="Given to the workers in turn, as 1,1,0.5.")] = "1"
-    join: Annotated[list[str] | None, typer.Option("--join", help="COUNT@SECONDS: so many workers come.")] = None
-    leave: Annotated[list[str] | None, typer.Option("--leave", help="COUNT@SECONDS: so many workers go.")] = None
+    drop: Annotated[str, typer.Option("--drop", help="What happens to a dropped job: retry or abandon.")] = "retry"
+    speeds: Annotated[str, typer.Option("--speeds", help="Speeds of the workers in turn, as 1,1,0.5.")] = "1"
+    join: Annotated[list[str] | None, typer.Option("--join", help="Workers that join, as COUNT@SECONDS.")] = None
+    leave: Annotated[list[str] | None, typer.Option("--leave", help="Workers that leave, as COUNT@SECONDS.")] = None
     seconds_per_unit: Annotated[
-        float | None, typer.Option("--seconds-per-unit", help="What one unit of training takes.")
+        float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
     ] = None
-    overhead: Annotated[float, typer.Option("--overhead", help="Seconds of every job beside (made-up curves).")] = 0.0
+    overhead: Annotated[
+        float, typer.Option("--overhead", help="Seconds each job takes beside training (made-up curves).")
+    ] = 0.0
     cost_spread: Annotated[
-        float, typer.Option("--cost-spread", help="How configurations differ in cost: deviation of its logarithm.")
+        float,
+        typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
     ] = 0.0
     devices: Annotated[
         str | None,
@@ -68,11 +73,11 @@ class Question:
     ] = None
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="With --devices: this packing policy only; again to compare. Also exact."),
+        typer.Option("--policy", help="With --devices: only this packing policy, or exact; repeatable."),
     ] = None
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", help="Models hop between so many equal partitions, before any data was split."),
+        typer.Option("--partitions", help="Number of equal partitions that models hop over; no data are needed."),
     ] = None
     copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1
 
@@ -87,7 +92,7 @@ def simulate_study(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """What a study would take: simulated on virtual workers, nothing is trained."""
+    """Estimate what a study would take, on virtual workers; nothing is trained."""
     from hpo_core.cli.simulating import simulate
 
     simulate(Question(**options), Home(home, journal), picture=picture, as_json=as_json)
@@ -115,7 +120,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which no single parameter explains: {names}.")
+        err.say(f"Suggested under some choices only, which no condition on one or two parameters explains: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
@@ -140,11 +145,11 @@ def partition(
         float, typer.Option("--validation", help="Share of the examples for validation, in files of their own.")
     ] = 0.0,
     validation_parts: Annotated[
-        int | None, typer.Option("--validation-parts", help="Number of files for validation; default: as --parts.")
+        int | None, typer.Option("--validation-parts", help="Number of files for validation; default: that of --parts.")
     ] = None,
     file_format: Annotated[
         Literal["npz", "parquet", "csv"] | None,
-        typer.Option("--format", help="What is written; default: as the source is; arrays: npz."),
+        typer.Option("--format", help="Format of the partitions; default: that of the source, npz for arrays."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")

@@ -64,7 +64,7 @@ def _as_interrupt(_signal: int, _frame: Any) -> None:
 
 def schedule(
     name: Name,
-    trial: Annotated[int | None, typer.Option(help="Whose schedule; default: the best trial's.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
     to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
@@ -150,7 +150,7 @@ def compare(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Studies side by side: incumbents over training and time, final quality, cost."""
+    """Compare studies side by side: best value over training and time, final quality, cost."""
     from hpo_core.cli.output import print_comparison
     from hpo_core.report.comparison import Comparison, write_comparison
 
@@ -168,7 +168,7 @@ def project(
     name: Name,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew, and the whole copy in Optuna."),
+        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow, and the whole copy in Optuna."),
     ] = False,
     home: HomeOption = None,
     journal: JournalOption = None,
@@ -191,7 +191,10 @@ def import_study(
         str | None, typer.Option("--from-optuna", help="Optuna storage: a database URL, or a journal file.")
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option("--tracking-uri", help="Of that MLflow; default: MLFLOW_TRACKING_URI, or the home's.")
+        str | None,
+        typer.Option(
+            "--tracking-uri", help="Tracking URI of that MLflow; default: MLFLOW_TRACKING_URI, or the home's."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
     code: Annotated[
@@ -210,7 +213,7 @@ def import_study(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a study back from its run in MLflow, or take one from an Optuna storage for warm starts and comparisons."""
+    """Restore a study from its run in MLflow, or import one from an Optuna storage for warm starts and comparisons."""
     place = Home(home, journal)
     found: Restored | Imported
     if optuna is not None:

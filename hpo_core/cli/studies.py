@@ -243,7 +243,7 @@ def abandon(
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Give up one trial of a study that nobody drives at the moment; `hpo resume` goes on without it."""
+    """Give up one trial of a study that no controller runs; `hpo resume` goes on without it."""
     try:
         with _claimed(Home(home, journal), name, force=force) as study:
             study.abandon(trial)
@@ -367,7 +367,9 @@ def _is_driven(home: Home, name: str) -> bool:
 def share(
     name: Name,
     weight: Annotated[float | None, typer.Option("--weight", help="Its slots compared with those of weight 1.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher ones get what they can use first.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Studies of a higher priority get all that they can use first.")
+    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:

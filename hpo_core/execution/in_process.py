@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream

@@ -112,12 +112,12 @@ class Attempts:
         self.states: dict[JobKey, AttemptState] = {}
 
     def under_way(self) -> list[JobKey]:
-        """Attempts that were submitted and that nobody told the study of, in order."""
+        """Attempts that were submitted and whose report the study has not taken, in order."""
         skipped = (AttemptState.WAITING, AttemptState.ENDED)
         return sorted(key for key, state in self.states.items() if state not in skipped)
 
     def move(self, transition: str, keys: Iterable[JobKey]) -> None:
-        """Make a transition of :data:`TRANSITIONS`; this is done for every job of every study."""
+        """Make a transition of :data:`TRANSITIONS`."""
         states, (befores, after) = self.states, TRANSITIONS[transition]
         for key in keys:
             if states.get(key) not in befores:
@@ -128,18 +128,18 @@ class Attempts:
                 states[key] = after
 
     def synchronize(self, wanted: Iterable[Job]) -> None:
-        """Wait with those of the wanted jobs that nobody works on yet, and with no others."""
+        """Replace the waiting jobs by those of the wanted ones that were not submitted yet."""
         self.move("dropped", [job.key for job in self.waiting])
         self.waiting = []
-        self.granted([job for job in wanted if job.key not in self.states])
+        self.add([job for job in wanted if job.key not in self.states])
 
-    def granted(self, jobs: Sequence[Job]) -> None:
-        """Wait with these jobs, too."""
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Add jobs that the study granted; they wait for slots."""
         self.waiting += jobs
         self.move("granted", [(job.trial, job.attempt) for job in jobs])
 
-    def left(self, transition: str, keys: Sequence[JobKey]) -> None:
-        """Make a transition of jobs that wait no longer then."""
+    def leave(self, transition: str, keys: Sequence[JobKey]) -> None:
+        """Make a transition that takes these jobs out of the waiting ones."""
         self.move(transition, keys)
         if len(keys) == len(self.waiting):
             self.waiting = []
@@ -295,7 +295,7 @@ class Loop:
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
             log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
-            self._attempts.granted(self.study.note_standstill(late))
+            self._attempts.add(self.study.note_standstill(late))
         return goes_on
 
     def _renew(self) -> None:
@@ -304,7 +304,7 @@ class Loop:
             self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
     def _tell(self, most: float) -> int:
-        """Tell the study of the reports that are here, but not past the time of the next poll; returns how many.
+        """Tell the study of the reports that are here, until the next poll is due; returns how many.
 
         A report that the placer doubts is held back, and does not count.
         """
@@ -326,7 +326,7 @@ class Loop:
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
             if granted:
-                attempts.granted(granted)
+                attempts.add(granted)
             self._act()
             for observer in self._observers:
                 observer.on_report(judged, granted)
@@ -350,7 +350,7 @@ class Loop:
             self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
         self._cancelled_for = None
-        self._attempts.granted(self.study.tick())
+        self._attempts.add(self.study.tick())
         self._notice_capacity()
         self._act()
         changed = self._inventory is not inventory
@@ -368,7 +368,7 @@ class Loop:
             self._inventory = inventory
         self._homeless = self._placer.update(self._inventory)
         if granted := self.study.set_capacity(self._placer.capacity()):
-            self._attempts.granted(granted)
+            self._attempts.add(granted)
 
     def _act(self) -> None:
         """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
@@ -385,7 +385,9 @@ class Loop:
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
             self._cancel(set(attempts.under_way()) - wanted)
         if state.halted is not None:
-            if state.halted is not self._cancelled_for:  # asked at every report it would take workers squared
+            if (
+                state.halted is not self._cancelled_for
+            ):  # once a poll, not at every report: that would be (number of workers) squared
                 self._cancelled_for = state.halted
                 self._cancel(self.study.to_cancel())
             if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
@@ -396,10 +398,13 @@ class Loop:
             self._place()
 
     def _cancel(self, keys: Iterable[JobKey]) -> None:
-        """Said again at every poll while an attempt is under way: it may have been on its way to its worker."""
+        """Withdraw attempts that wait, cancel those that were submitted.
+
+        Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
+        """
         keys, states = list(keys), self._attempts.states
         if waiting := [key for key in keys if states.get(key) is AttemptState.WAITING]:
-            self._attempts.left("withdrawn", waiting)
+            self._attempts.leave("withdrawn", waiting)
             halted = self.study.state.halted
             why = "" if halted is None else halted.reason
             self._inbox.reports += [
@@ -415,9 +420,9 @@ class Loop:
         attempts = self._attempts
         while attempts.waiting:
             begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
-            attempts.left("withdrawn", [(report.trial, report.attempt) for report in refused])
+            attempts.leave("withdrawn", [(report.trial, report.attempt) for report in refused])
             self._inbox.reports += refused
-            attempts.left("placed", [(job.trial, job.attempt) for job, _ in begun])
+            attempts.leave("placed", [(job.trial, job.attempt) for job, _ in begun])
             for number, (job, slot) in enumerate(begun):
                 self._submitted += 1
                 try:
@@ -431,7 +436,7 @@ class Loop:
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
-            attempts.granted(granted)
+            attempts.add(granted)
 
     # An end before the end.
 

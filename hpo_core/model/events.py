@@ -212,6 +212,10 @@ class JobGranted(_JobFact, frozen=True, omit_defaults=True):
     demand: Demand = ONE_SLOT
 
 
+NO_VIOLATION = 0.0
+"""All constraints are satisfied. msgspec leaves a number out where it is this very object, not one of equal value."""
+
+
 class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """The target was reached.
 
@@ -229,7 +233,7 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """All objectives as losses, in the spec's order, where there are several and all are finite."""
     curve: tuple[tuple[int, float], ...] = ()
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
-    violation: float = 0.0
+    violation: float = NO_VIOLATION
     """Total violation of the study's constraints."""
     repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""

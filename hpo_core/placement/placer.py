@@ -218,13 +218,13 @@ class Placer:
         return math.inf if seconds is None else began + seconds
 
     def judge(self, report: Report, *, waited: bool = True) -> Report | None:
-        """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.
+        """Return the report as the study is told it, and learn from it; called before :meth:`release`.
 
         Args:
-            waited: whether it was held back already, or must not be.
+            waited: whether it was held back before; then it is not held back again.
 
         Returns:
-            None: it is to be held back for a moment, for another attempt on its device may be to blame.
+            None: hold the report back for a moment, because another attempt on the device may be to blame.
         """
         return report
 

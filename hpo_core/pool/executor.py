@@ -387,14 +387,14 @@ class PooledExecutor:
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
         ready: list[int] = []
-        gone: set[tuple[int, int]] = set()
+        gone: list[_Submitted] = []
         with self._lock:
             busy, held = self._busy(), set(self.seat.grant.held)
             free = self.seat.startable(now) - busy if self._kept is None else set()
             is_first = True
             for number, each in self._waiting.items():
                 if each.names and not held.issuperset(each.names):
-                    gone.add(each.job.key)
+                    gone.append(each)
                     begins = False
                 elif each.names:
                     begins = self._kept is None or self._kept.issuperset(each.names)
@@ -418,7 +418,7 @@ class PooledExecutor:
                     self._running.pop(number, None)
             raise
         self._drop(
-            lambda each: each.job.key in gone,
+            lambda each: any(each is one for one in gone),  # units of one model have the same attempt
             f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
             "gets another one.",
         )

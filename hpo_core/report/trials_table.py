@@ -71,17 +71,17 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
     names = dict.fromkeys(spec.space)
     for trial in series.trials:  # a journal from elsewhere may hold others
         names |= dict.fromkeys(trial.params)
-    told = {trial.number: _Told() for trial in series.trials}
+    totals = {trial.number: _AttemptTotals() for trial in series.trials}
     for span in series.spans:
-        seconds, own = span.end - span.start, told[span.trial]
+        seconds, own = span.end - span.start, totals[span.trial]
         own.seconds.append(seconds)
         own.usages += [] if span.usage is None else [span.usage]
         outcome = "running" if span.outcome is None else span.outcome.value
         used = usage_words(span.usage, hops=spec.unit_word == "epoch")
         times = duration(span.start), duration(seconds)
         own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])
-    measured = any(own.usages for own in told.values())
-    rows = [_cells(series, trial, told[trial.number], measured=measured) for trial in series.trials]
+    measured = any(own.usages for own in totals.values())
+    rows = [_cells(series, trial, totals[trial.number], measured=measured) for trial in series.trials]
     drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
     axis = drawn.axis(text(series.metric))
     return {
@@ -95,11 +95,11 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
         "winner": None if best is None else best.trial,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
-        "details": _details(series, told, folder),
+        "details": _details(series, totals, folder),
     }
 
 
-class _Told:
+class _AttemptTotals:
     """Seconds, usages and rows of the attempts of a trial."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Told:
         self.attempts: list[list[Any]] = []
 
 
-def _cells(series: Series, trial: TrialRecord, told: _Told, *, measured: bool) -> dict[str, Any]:
+def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measured: bool) -> dict[str, Any]:
     """The row of a trial by column, without its parameters."""
     study, spec = series.study, series.study.spec
     loss, at = series.best_loss(trial), series.bests.get(trial.number)
@@ -123,10 +123,10 @@ def _cells(series: Series, trial: TrialRecord, told: _Told, *, measured: bool) -
         found["repeats"] = None if repeats is None else ", ".join(number(value, 5) for value in repeats.values)
     last = trial.all_results[-1].metrics if trial.all_results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(told.seconds), 1)
+    seconds = round(math.fsum(totals.seconds), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
     if measured:  # the largest memory, the others of the latest attempt
-        usages = told.usages
+        usages = totals.usages
         found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
         found["cores"] = usages[-1].cores if usages else None
         found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
@@ -142,7 +142,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
 
 
-def _details(series: Series, told: dict[int, _Told], folder: Path | None) -> dict[int, dict[str, Any]]:
+def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
     """Curve, story, attempts, visits and log by trial, the most wanted first, as far as each fits."""
     found: dict[int, dict[str, Any]] = {}
     left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
@@ -165,7 +165,7 @@ def _details(series: Series, told: dict[int, _Told], folder: Path | None) -> dic
         if left["story"] > 0:
             created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
             keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")
-            keep(trial, "attempts", told[trial.number].attempts, "story")
+            keep(trial, "attempts", totals[trial.number].attempts, "story")
         if partitions is not None and left["visits"] > 0:
             keep(trial, "visits", _visits(trial, partitions), "visits")
         if folder is not None and place < LOGS:

@@ -34,7 +34,9 @@ class GridSearch(SearchSettings):
 
     method: Literal["grid"] = "grid"
     max_resource: Resource = Field(default=1, description=MAX)
-    configs: int | None = Field(default=None, ge=1, description="Only so many points of the grid (extend goes on).")
+    configs: int | None = Field(
+        default=None, ge=1, description="How many points of the grid are trained; default: all (extend goes on)."
+    )
     points: dict[str, Annotated[int, Field(ge=1, le=1_000_000)] | list[Any]] = Field(
         default_factory=dict,
         description="Per parameter the number of points (evenly spaced, on a log scale where the parameter is) or "

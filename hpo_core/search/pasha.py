@@ -38,7 +38,7 @@ class PashaSearch(HalvingSettings):
         default=90,
         ge=0,
         le=100,
-        description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
+        description="Percentile of the distances between curves that cross twice: the tolerance of the soft ranking.",
     )
 
     def create(self, context: SearchContext) -> Pasha:

@@ -71,7 +71,7 @@ class PbtSearch(SearchSettings):
         description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
     )
     opponents_from: int = Field(
-        default=2, ge=1, description="Opponents come from so many generations up to the initiator's own."
+        default=2, ge=1, description="How many generations, up to the initiator's own, opponents come from."
     )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
@@ -88,10 +88,10 @@ class PbtSearch(SearchSettings):
         default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
     )
     max_gap: int | None = Field(
-        default=None, ge=1, description="So many generations a member may be ahead of the slowest running one."
+        default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
     )
     stragglers: int | None = Field(
-        default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
+        default=None, ge=1, description="Running trials this many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
 

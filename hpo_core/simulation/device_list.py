@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo_core.execution.packed_placing import learn_from_journal, objective_digest
+from hpo_core.execution.placing import learn_from_journal, objective_digest
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits

@@ -4,6 +4,7 @@ Unknown keys, wrong types and impossible ranges are refused here, once, with the
 everything behind this package may trust what it gets.
 """
 
+from hpo_core.model.settings import MetricSpec
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.grid import GridSearch
 from hpo_core.search.hyperband import HyperbandSearch
@@ -44,6 +45,7 @@ __all__ = [
     "KubernetesClusterSpec",
     "LocalClusterSpec",
     "LocalCudaClusterSpec",
+    "MetricSpec",
     "PackingSpec",
     "PashaSearch",
     "PbtSearch",

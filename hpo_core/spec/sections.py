@@ -177,7 +177,7 @@ class ShareSpec(Part):
         default=1.0,
         ge=LEAST_WEIGHT,
         le=MOST_WEIGHT,
-        description="Its slots compared with those of a study of weight 1. `hpo share` changes it while it runs.",
+        description="Slots compared with those of a study of weight 1. `hpo share` changes it while the study runs.",
     )
     priority: int = Field(
         default=0,
@@ -196,8 +196,8 @@ class ShareSpec(Part):
         default=None,
         ge=1,
         le=86_400,
-        description="Seconds that it waits for its share before it gets a slot by ending the youngest attempt of the "
-        "study that has most above its share; that attempt goes on from its checkpoint later. null: it only waits.",
+        description="Seconds that the study waits for its share before it gets a slot by ending the youngest attempt "
+        "of the study that has most above its share; that attempt goes on from its checkpoint later. null: only wait.",
     )
 
 
@@ -205,13 +205,13 @@ class WarmStartSpec(Part):
     """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    first: int = Field(default=3, ge=0, le=1000, description="So many of their best configurations are tried first.")
+    first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
     decay: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Of their results a sampler is shown this share of the newest study's, its square of the next "
-        "one's, and so on; 0: none.",
+        description="Share of the newest study's results that a sampler is shown; its square for the study before, and "
+        "so on; 0: none.",
     )
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
@@ -435,11 +435,15 @@ class SlurmClusterSpec(ClusterSettings):
     """
 
     kind: Literal["slurm"] = "slurm"
-    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one thing at a time.")
+    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one job at a time.")
     cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
-    memory: str = Field(default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of one, such as 16GB.")
+    memory: str = Field(
+        default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of a Slurm job, such as 16GB."
+    )
     walltime: str = Field(
-        default="01:00:00", pattern=r"^(\d+-)?\d+(:\d\d){0,2}$", description="How long one may run, as Slurm has it."
+        default="01:00:00",
+        pattern=r"^(\d+-)?\d+(:\d\d){0,2}$",
+        description="Time limit of a Slurm job, in Slurm's format.",
     )
     interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
     directives: list[str] = Field(
@@ -472,11 +476,11 @@ class KubernetesClusterSpec(ClusterSettings):
     kind: Literal["kubernetes"] = "kubernetes"
     workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
     image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
-    cpu: str = Field(default="1", description="CPUs of one pod, as Kubernetes has them: 2, 500m.")
+    cpu: str = Field(default="1", description="CPUs of one pod, in Kubernetes' format: 2, 500m.")
     memory: str = Field(default="4Gi", description="Memory of one pod.")
     gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
     volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
-    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where it is mounted in the pods.")
+    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where the volume is mounted in the pods.")
 
     def cores_each(self, machine: int) -> int | None:
         """CPU cores of a pod, rounded down."""

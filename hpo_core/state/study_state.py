@@ -350,6 +350,7 @@ class StudyState:
             assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
             further = [result.resource for result in trial.further]
             assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
+            assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
             assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
             if trial.running:
                 assert trial.granted is not None
@@ -369,6 +370,14 @@ class StudyState:
         assert self.finite_results == sum(result.loss is not None or bool(result.losses) for result in found)
         assert self.infeasible_results == sum(r.infeasible for t in self.trials for r in t.all_results)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
+        ranked = [
+            (max((r.resource for r in trial.results if r.attempt <= result.attempt), default=trial.base), result)
+            for trial in self.trials
+            for result in trial.all_results
+            if result.loss is not None and not result.infeasible
+        ]
+        self.best_of_all.check(ranked)
+        self.best_of_highest_rung.check(ranked)
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.events import (
+    NO_VIOLATION,
     AbandonRequested,
     AttemptFailed,
     AttemptReported,
@@ -146,13 +147,13 @@ class Decider:
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
         loss, losses = self._losses(report.metrics)
-        violation = 0.0
+        violation = NO_VIOLATION
         if self._spec.constraints:
             found = total_violation(report.metrics.get(name, math.nan) for name in self._spec.constraints)
             if found is None:  # as where the metric itself is not finite
                 loss, losses = None, ()
             elif loss is not None:
-                violation = found
+                violation = found or NO_VIOLATION
         curve: tuple[tuple[int, float], ...] = ()
         if self._method.reads_curves and type(grant.stage) is not Further:
             name, sign = self._objectives[0]

@@ -53,7 +53,7 @@ class Grants:
                 yield from self.stop_if_due()
 
     def one(self, room: int | None = None) -> Iterator[Event]:
-        """Grant one job.
+        """Grant one job, if there is one that fits.
 
         Args:
             room: slots that it may take; None: whatever the capacity.

@@ -41,8 +41,8 @@ class StopRules:
         self._used_before = 0
         self._reached_before = False
 
-    def notice(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
-        """Time passed until this stimulus."""
+    def count_time(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
+        """Add the time that passed until this stimulus."""
         if isinstance(stimulus, AbandonRequested):  # by a person, perhaps while no controller drives it
             return
         if searching and not isinstance(stimulus, StudyRequested | ControllerStarted):

@@ -259,18 +259,22 @@ class _Watched:
         with self._lock:
             if self._looking or time.monotonic() < self._looked + LOOK_SECONDS:
                 return
+            threading.Thread(target=self._look, name="look-at-partitions", daemon=True).start()
             self._looking = True
-        threading.Thread(target=self._look, name="look-at-partitions", daemon=True).start()
 
     def _look(self) -> None:
-        while True:  # a file that was looked at may have been replaced since, and doubted
-            doubts = self._doubts
-            found = self.holdings.look()
+        try:
+            while True:  # a file that was looked at may have been replaced since, and doubted
+                doubts = self._doubts
+                found = self.holdings.look()
+                with self._lock:
+                    if doubts == self._doubts:
+                        self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
+                        self._looked = time.monotonic()
+                        break
+        finally:
             with self._lock:
-                if doubts == self._doubts:
-                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
-                    self._looked, self._looking = time.monotonic(), False
-                    break
+                self._looking = False
         self.known.set()
 
     def doubt(self, name: str) -> int:

@@ -83,7 +83,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
-    """The rank of a gang that this is; None: it trains alone."""
+    """Place of this process in its gang; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     portion: Portion | None = None

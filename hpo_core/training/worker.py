@@ -176,14 +176,14 @@ _mps = MpsDaemons()
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
     request = decode_request(request_bytes)
-    share = request.portion
+    portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit)
-    elif share is None or not share.gpu or not request.mps:
+    elif portion is None or not portion.gpu or not request.mps:
         report = trainers.run(request)
     else:
-        with _mps.used(share.device) as pipes:
-            portion = msgspec.structs.replace(share, mps=pipes)
+        with _mps.used(portion.device) as pipes:
+            portion = msgspec.structs.replace(portion, mps=pipes)
             report = trainers.run(msgspec.structs.replace(request, portion=portion))
     return encode_report(report)
 

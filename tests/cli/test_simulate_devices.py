@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hpo_core import Study
 from hpo_core.cli.app import app
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import objective_digest
+from hpo_core.execution.placing import objective_digest
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.sql import open_journal

@@ -877,3 +877,9 @@ def test_a_bound_that_cannot_be_read_is_refused_with_an_example(text: str) -> No
     """Else a misspelled one would allow everything."""
     with pytest.raises(SpecError, match="HPO_ALLOWED_SHARE = .* write it as share of a study file, such as"):
         Permissions.of_environment({"HPO_ALLOWED_SHARE": text})
+
+
+def test_what_a_form_does_not_take_is_said_without_passwords() -> None:
+    with pytest.raises(SpecError, match="configs") as raised:
+        resume.fn(study="a", configs="https://me:pw-of-mine@host/x")
+    assert "pw-of-mine" not in str(raised.value)

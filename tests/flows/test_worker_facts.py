@@ -13,8 +13,8 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import tell_with_heartbeats
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, Asked, WorkerFacts, usages_in
+from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, WorkerFacts, WorkerQuestions, usages_in
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -29,8 +29,9 @@ class Cluster:
         self._greet = greet
 
     async def run(self, function: Callable[..., Any], *_arguments: Any, workers: list[str]) -> dict[str, Any]:
-        assert function is tell_with_heartbeats
-        await self._greet(workers[0])
+        assert function in (tell_with_heartbeats, cancel_attempts_of)
+        if function is tell_with_heartbeats:
+            await self._greet(workers[0])
         return {}
 
     async def run_on_scheduler(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -46,7 +47,7 @@ async def greeted(_address: str) -> None:
 
 def watch(metrics: dict[str, Any], kind: str | None, greet: Callable[[str], Awaitable[None]] = greeted) -> Any:
     return ClusterWatch(
-        Cluster(metrics, greet), prefix="s/", asked=Asked("/a", devices=kind), timeout=60.0, limit=None,
+        Cluster(metrics, greet), prefix="s/", asked=WorkerQuestions("/a", devices=kind), timeout=60.0, limit=None,
         on_end=lambda *_: None, replace=greeted,
     )  # fmt: skip
 
@@ -143,6 +144,27 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
 
     asyncio.run(asyncio.wait_for(run(), 600))
     assert greeted == ["tcp://1"] * 3
+
+
+def test_a_worker_that_is_heard_again_counts_whatever_it_is_asked() -> None:
+    """It may need long, or for ever, to start MPS or to ask a driver, and has slots and devices meanwhile."""
+
+    async def greet(_address: str) -> None:
+        raise OSError("it does not answer that")
+
+    async def run() -> None:
+        found = watch({}, "gpu", greet)
+        facts = WorkerFacts(1, 0.0, [], [], {}, {}, {})
+        found._take({"tcp://1": facts}, count=False)
+        found._workers["tcp://1"].since_heartbeat._seconds = 61
+        found._take({"tcp://1": facts}, count=True)
+        assert not found.is_well("tcp://1")
+        for _ in range(10):
+            await asyncio.sleep(0)
+            found._take({"tcp://1": facts._replace(last_seen=1.0)}, count=True)
+        assert found.is_well("tcp://1")
+
+    asyncio.run(run())
 
 
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(

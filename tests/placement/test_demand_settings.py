@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.execution.packed_placing import objective_digest
+from hpo_core.execution.placing import objective_digest
 from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace

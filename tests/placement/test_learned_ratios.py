@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.packed_placing import learn_from_journal
+from hpo_core.execution.placing import learn_from_journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage

@@ -85,6 +85,23 @@ def test_the_page_of_the_architecture_shows_the_layers_and_files_that_exist() ->
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+def test_the_readme_of_each_room_names_files_that_exist() -> None:
+    gone = []
+    for readme in (*ROOT.glob("hpo_core/**/README.md"), *ROOT.glob("flows/**/README.md")):
+        text = readme.read_text()
+        named = set(re.findall(r"`([\w/]+\.py)`", text))
+        for table in text.split("| file | holds |\n")[1:]:
+            rows = table.partition("\n\n")[0]
+            named |= {
+                name if (readme.parent / name).is_dir() else f"{name}.py"
+                for name in re.findall(r"(?m)^\| `(\w+)`", rows)
+            }
+        folders = readme.parent, ROOT, ROOT / "hpo_core", ROOT / "flows"
+        missing = sorted(name for name in named if not any((folder / name).exists() for folder in folders))
+        gone += [f"{readme.relative_to(ROOT)}: {name}" for name in missing]
+    assert gone == []
+
+
 def test_every_room_has_a_layer() -> None:
     for layers, names in ((LAYERS, CORE), (FLOW_LAYERS, MODULES.keys() - CORE.keys())):
         known = {room for layer in layers for room in layer}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import PlacementWriter, placer_of
+from hpo_core.execution.placing import PlacementWriter, placer_of
 from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device

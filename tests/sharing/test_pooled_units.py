@@ -154,3 +154,26 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) ->
     assert not inner.begun and not told, "it waits until the pool can be read again"
     offered = units.places.offered(inner.inventory(), units.seat.startable(units.now()), ())
     assert [device.slots for device in offered.devices] == [0, 0]
+
+
+def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pools: Interrupted) -> None:
+    """One that was repeated elsewhere has the same attempt, and waits for a worker that the study holds."""
+    units, inner = hopping(pools, "one")
+    units.inventory()
+    other, _ = hopping(pools, "other")
+    other.inventory()  # it wants both
+    inner.moment = 6.0
+    units.inventory()
+    (held,) = (name.removesuffix("#0") for name in units.seat.grant.held)
+    (gone,) = set(WORKERS) - {held}
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        for number, worker in enumerate((held, gone)):
+            slot = Slot(0, 0, worker)
+            units.submit(unit(0, number), slot, lambda job, report, worker=worker: told.append(worker))  # type: ignore[misc]
+
+    pools.meanwhile = meanwhile
+    inner.moment = 12.0
+    units.inventory()
+    assert told == [gone] and list(inner.begun) == [held]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpo_core.execution.in_process import first_job
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.gpus import available_cores

@@ -13,7 +13,7 @@ from hpo_core.model.devices.inventory import Capacity, Device, HeldPartitions, I
 from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.hops import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.worker_facts import Asked, WorkerFacts
+from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
 
 ANY_WORKER = "dask"
 """Name of the place where Dask picks the worker."""
@@ -36,7 +36,7 @@ class ClusterRoom:
         asked: what they are to tell: jobs take slots, shared devices, computers (gangs) or workers (models that hop).
     """
 
-    def __init__(self, watch: ClusterWatch, asked: Asked) -> None:
+    def __init__(self, watch: ClusterWatch, asked: WorkerQuestions) -> None:
         self.asked = asked
         self._watch = watch
         self._names = [file.name for file in asked.partitions]

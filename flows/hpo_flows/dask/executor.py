@@ -21,7 +21,7 @@ from typing import Any
 import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError
@@ -36,14 +36,14 @@ from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
-    forbid_repeats,
+    forbid_retries,
     forget_study,
     limit_attempt,
     prepare,
 )
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
-from hpo_flows.dask.worker_facts import Asked, facts_of_workers, usages_in
+from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -107,7 +107,7 @@ class DaskExecutor:
             logging.getLogger(name).setLevel(logging.ERROR)
         for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        spec, training, asked = self._spec, self._spec.training, Asked.of(self._spec, self._folder)
+        spec, training, asked = self._spec, self._spec.training, WorkerQuestions.of(self._spec, self._folder)
         timeout = training.worker_timeout
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = SchedulerClient(self._kind.connect(), spec.study)
@@ -134,11 +134,11 @@ class DaskExecutor:
             folder=self._folder,
             timeout=timeout,
         )
-        connection.run_on_scheduler(facts_of_workers, "/")
+        connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
-        connection.run_on_scheduler(forbid_repeats)
+        connection.run_on_scheduler(forbid_retries)
         self._wait_for_room()
-        self._import(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
+        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -206,7 +206,7 @@ class DaskExecutor:
             time.sleep(0.02)
         return True
 
-    def _import(self, *question: Any) -> None:
+    def _import_objective(self, *question: Any) -> None:
         """Import the objective on every worker, and find ``data.load``.
 
         Raises:

@@ -18,7 +18,7 @@ from typing import Any
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome
 from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
-from hpo_flows.dask.worker_facts import Asked, WorkerFacts, decoded_facts, facts_of_workers
+from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions, decoded_facts, facts_of_workers
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class ClusterWatch:
         client: Any,
         *,
         prefix: str,
-        asked: Asked,
+        asked: WorkerQuestions,
         timeout: float,
         limit: float | None,
         on_end: Callable[[str, Outcome, str, str], None],
@@ -165,10 +165,10 @@ class ClusterWatch:
                 self._put_out(address, worker, why)
             if worker.called:
                 continue
-            if self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
-                self._call(worker, self._greet(address, worker))
-            elif worker.out and not why:
+            if worker.out and not why:  # first, for it may not be able to answer what it is asked
                 self._call(worker, self._bring_back(address, worker))
+            elif self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
+                self._call(worker, self._greet(address, worker))
 
     def _call(self, worker: _Worker, work: Coroutine[Any, Any, None]) -> None:
         worker.called = True

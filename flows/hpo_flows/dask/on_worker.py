@@ -26,7 +26,7 @@ from hpo_core.training.partition_data import forget_partitions, held_partitions,
 from hpo_core.training.request import decode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, Asked
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 OPEN_SECONDS = 1.0
 """Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
@@ -134,7 +134,7 @@ def close_open_tasks() -> None:
 
 
 def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None) -> tuple[bytes, str]:
-    """Train a job, and short ones that follow; the answer is small, whatever was trained.
+    """The Dask task: train a job, and short ones that follow; return the last report, and the worker's address.
 
     Args:
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. The
@@ -183,7 +183,7 @@ async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | No
     await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load)
 
 
-async def tell_with_heartbeats(asked: Asked, dask_worker: distributed.Worker) -> tuple[str, str]:
+async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
     """Send what a study asks with each heartbeat; returns why no GPU can be seen here, and why MPS is off."""
     problem = no_mps = ""
     if asked.partitions:
@@ -199,6 +199,6 @@ async def tell_with_heartbeats(asked: Asked, dask_worker: distributed.Worker) ->
     return problem, no_mps
 
 
-def forbid_repeats(dask_scheduler: Any = None) -> None:
+def forbid_retries(dask_scheduler: Any = None) -> None:
     """Make the scheduler give up a job whose worker died; runs on the scheduler."""
     dask_scheduler.allowed_failures = 0

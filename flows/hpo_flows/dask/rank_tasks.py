@@ -1,5 +1,7 @@
 """Jobs as Dask tasks: a task for each rank of a job, or several short jobs in turn in a task that stays open.
 
+A rank is one process that trains a job: a plain job has one, a gang several.
+
 Dask's task is the authority on what became of a rank. The shortcut beside it (open tasks, ``on_worker.py``) only saves
 time: where a call fails, the task's end tells whether the job was trained, and one that was not is given a task of its
 own.
@@ -24,7 +26,7 @@ from distributed.scheduler import KilledWorker
 
 from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.masking import masked_report
@@ -126,7 +128,7 @@ class RankTasks:
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._topic = f"{study}/{self._id}"
-        self._client.subscribe_topic(self._topic, lambda event: self._reported(*event[1]))
+        self._client.subscribe_topic(self._topic, lambda event: self._open_task_reported(*event[1]))
         stores = self._folder / GANGS
         if stores.is_dir():  # left by a controller before this one that was killed
             for left in private_folder(stores, below=self._folder).iterdir():
@@ -135,22 +137,22 @@ class RankTasks:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job on its slots; ``on_report`` is called once with its report, mostly from another thread."""
-        seats = self._seats(slot)
-        if seats is None:
+        candidates = self._candidates(slot)
+        if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
             message = f"no Dask worker is at {names} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
         store = None
-        if len(seats) > 1:
+        if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
         key = job.key if job.unit is None else (*job.key, job.unit.number)
-        submitted = _Submitted(job, on_report, [None] * len(seats), store)
+        submitted = _Submitted(job, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
-        gang = _rank_places(seats, store)
-        for number, (one, workers) in enumerate(zip(slot.ranks, seats, strict=True)):
+        gang = _rank_places(candidates, store)
+        for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = encode_request(self._requests.of(own, one.portion, gang[number]))
             rank = _Rank(submitted, number, own, key, request, workers)
@@ -162,7 +164,9 @@ class RankTasks:
                         self._submitted.pop(key, None)
                     raise
                 # ranks before it wait for it, and are cancelled
-                self._tell(rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}"))
+                self._take_report(
+                    rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}")
+                )
 
     def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
         """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once."""
@@ -182,10 +186,10 @@ class RankTasks:
         with self._lock:
             task = self._forget(key)
         if task is not None and task.rank is not None:
-            self._tell(task.rank, task.rank.without_result(outcome, message, worker))
+            self._take_report(task.rank, task.rank.without_result(outcome, message, worker))
 
-    def _seats(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
-        """The workers that may train each rank, the preferred one first; None: a rank has none."""
+    def _candidates(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
+        """For each rank its workers (None: Dask picks one), the preferred one first; None where a rank has none."""
         found: list[tuple[str, ...] | None] = []
         free: Counter[str] | None = None
         for one in slot.ranks:
@@ -253,6 +257,7 @@ class RankTasks:
         return self._tasks.pop(key, None)
 
     def _task_ended(self, future: Any) -> None:
+        """Take the report that a task ends with; a rank that the task did not reach gets a task of its own."""
         with self._lock:
             task = self._forget(future.key)
         if task is None or task.rank is None:
@@ -264,10 +269,10 @@ class RankTasks:
                 return
             except Exception as error:
                 report = task.rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
-        self._tell(task.rank, report)
+        self._take_report(task.rank, report)
 
-    def _tell(self, rank: _Rank, report: Report) -> None:
-        """Take the report of a rank; the job is reported with its last rank."""
+    def _take_report(self, rank: _Rank, report: Report) -> None:
+        """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
         submitted = rank.submitted
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
@@ -290,21 +295,22 @@ class RankTasks:
     # On the client's loop.
 
     def _begin_call(self, task: _Task, rank: _Rank) -> None:
-        call = asyncio.ensure_future(self._call(task, rank))
+        call = asyncio.ensure_future(self._train_in_open_task(task, rank))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _call(self, task: _Task, rank: _Rank) -> None:
+    async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
+        """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
         with contextlib.suppress(Exception):  # then the task's end tells
             found = await asyncio.wait_for(
                 self._client.run(train_next, task.key, rank.request, workers=[task.address], on_error="ignore"),
                 OPEN_SECONDS + self._timeout,
             )
             if found.get(task.address) is not None:
-                self._reported(task.key, task.address, found[task.address])
+                self._open_task_reported(task.key, task.address, found[task.address])
 
-    def _reported(self, key: str, address: str, data: bytes) -> None:
-        """An open task has trained its job and waits for the next."""
+    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
+        """Take the report of a task that stays open: it waits for its next job."""
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)
@@ -312,7 +318,7 @@ class RankTasks:
                 return
             rank, task.rank, task.address = task.rank, None, address
             self._open[key] = task
-        self._tell(rank, msgspec.structs.replace(report, worker=address))
+        self._take_report(rank, msgspec.structs.replace(report, worker=address))
 
 
 class Cancellation:
@@ -350,20 +356,22 @@ class Cancellation:
         if address in self._called:
             return
         self._called.add(address)
-        while waiting := self._waiting.pop(address, None):
-            with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
-                call = self._connection.client.run(
-                    cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
-                )
-                await asyncio.wait_for(call, self._timeout)
-        self._called.discard(address)
+        try:
+            while waiting := self._waiting.pop(address, None):
+                with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
+                    call = self._connection.client.run(
+                        cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
+                    )
+                    await asyncio.wait_for(call, self._timeout)
+        finally:
+            self._called.discard(address)
 
 
-def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
+def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
     """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
-        return [None] * len(seats)
-    hosts = [host_of(workers[0]) if workers else "" for workers in seats]
+        return [None] * len(candidates)
+    hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
     return [
         RankPlace(
             rank=rank,

@@ -60,7 +60,7 @@ class WorkerFacts(NamedTuple):
     """Partitions that lie there; None before it was asked."""
 
 
-class Asked(NamedTuple):
+class WorkerQuestions(NamedTuple):
     """Questions to the workers of a study; each worker is asked once."""
 
     folder: str
@@ -78,7 +78,7 @@ class Asked(NamedTuple):
     """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
 
     @classmethod
-    def of(cls, spec: StudySpec, folder: str) -> Asked:
+    def of(cls, spec: StudySpec, folder: str) -> WorkerQuestions:
         """Questions that a study has for its workers."""
         packing, data, gang = spec.packing, spec.data, spec.training.gang
         return cls(
@@ -120,7 +120,7 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
     }
 
 
-def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
+def decoded_facts(sent: tuple[Any, ...], asked: WorkerQuestions) -> WorkerFacts:
     """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
     threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
     of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None

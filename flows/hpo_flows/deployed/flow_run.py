@@ -158,12 +158,15 @@ def form_flow(
 
     def decorate(function: Callable[[Form], Any]) -> Flow[..., Any]:
         form: type[Form] = next(iter(get_type_hints(function).values()))
+        signature = run_signature(form)
 
         @wraps(function)
-        def run(**parameters: Any) -> Any:
+        def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
+            parameters = signature.bind(*values, **named).arguments
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
-                return masked_errors()(function)(read_form(form, parameters))
+                with masked_errors():  # the form shows the values that it does not take
+                    return function(read_form(form, parameters))
             except Exception as error:
                 if deployment.id is None:
                     raise
@@ -172,7 +175,7 @@ def form_flow(
                     raise
                 return failed(str(error))
 
-        run.__signature__ = run_signature(form)  # type: ignore[attr-defined]
+        run.__signature__ = signature  # type: ignore[attr-defined]
         made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
         made.__signature__ = drawn_signature(form)  # type: ignore[attr-defined]
         return made

@@ -7,7 +7,7 @@ Enums become selects, unions of models tabs. Four things are given another shape
   whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
 - **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
   drawn as what it holds; empty, it is not sent.
-- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened (``form_folds.py``).
+- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
 - **Words.** The newer UI shows the marks of Markdown as they are; descriptions have none.
 """
 

@@ -33,7 +33,7 @@ from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.prefect_process import Ending, Shown
+from hpo_flows.prefect_pages.prefect_process import Ending, ShowRequest
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def main(given: int) -> int:
     """Show a study until its controller ends; the exit code is 0 where Prefect holds it all.
 
     Args:
-        given: the open file that says what to show, a ``Shown``.
+        given: the open file that says what to show, a ``ShowRequest``.
     """
-    shown = msgspec.json.decode(os.pread(given, os.fstat(given).st_size, 0), type=Shown)
+    shown = msgspec.json.decode(os.pread(given, os.fstat(given).st_size, 0), type=ShowRequest)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     handler.addFilter(lambda record: record.name.startswith("hpo"))  # Prefect's own is in Prefect
@@ -139,12 +139,12 @@ def main(given: int) -> int:
     return 1
 
 
-def which_server(shown: Shown) -> str:
+def which_server(shown: ShowRequest) -> str:
     """Tells Prefect servers apart."""
     return OWN_SERVER if shown.server_folder else without_credentials(configured_api() or "")
 
 
-def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> int:
+def _main(shown: ShowRequest, controller: Controller, server: SharedServer | None) -> int:
     # Prefect's own lines go to its API (the UI shows them); an unreachable server is said in a sentence.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
@@ -190,7 +190,7 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
     return 0
 
 
-def _begin_flow_run(client: SyncPrefectClient, shown: Shown, began: datetime) -> FlowRun:
+def _begin_flow_run(client: SyncPrefectClient, shown: ShowRequest, began: datetime) -> FlowRun:
     """Make the flow run of a study, which runs from now on.
 
     A home's own server notes ``began`` as its start. Others note when they are told, which is before the first job,

@@ -34,8 +34,8 @@ WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown, and in which Prefect."""
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is to show of a study, and in which Prefect."""
 
     study: str
     action: str
@@ -75,7 +75,7 @@ class PrefectProcess:
 
     def __init__(
         self,
-        shown: Shown,
+        shown: ShowRequest,
         folder: Path,
         *,
         journal: str,

@@ -164,9 +164,11 @@ class StudyPages:
             self._answers = api_answers()
             self._asked = time.monotonic()
             if self._answers:
-                with contextlib.suppress(httpx.HTTPError):
+                try:
                     if (state := client.read_flow_run(self._flow_run).state) is not None:
                         self._on_state(client, state)
+                except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
+                    log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
             if not self._answers and not self._told:
                 self._told = True
                 self._say("The Prefect server does not answer: its pages stop here. The study goes on.")

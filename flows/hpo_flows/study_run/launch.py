@@ -38,7 +38,7 @@ from hpo_flows.prefect_api.connection import (
     prepare_environment,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
+from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, ShowRequest, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
@@ -72,13 +72,13 @@ def launch(
     shown = session.spec.prefect != "off" if prefect is None else prefect
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
-    waits = False
-    crowded = oversubscription(session.spec, available_cores(), os.environ)
-    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
+    waits_for_pages = False
+    crowding = oversubscription(session.spec, available_cores(), os.environ)
+    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
-    board = out.is_terminal and not as_json
-    session.trackers.is_awaited = not board
-    say = session.say = partial(_say, out if board else err, as_json)
+    has_board = out.is_terminal and not as_json
+    session.trackers.is_awaited = not has_board
+    say = session.say = partial(_say, out if has_board else err, as_json)
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
         raise_at_interrupt()
@@ -87,7 +87,7 @@ def launch(
         tell_address = _address_teller(server, say)
         session.start_cluster()
         if shown:
-            what = Shown(
+            request = ShowRequest(
                 study=name,
                 action=action,
                 start=1 if spec is not None else session.journal.info(name).entries,
@@ -99,10 +99,10 @@ def launch(
             )
             try:
                 pages = PrefectProcess(
-                    what,
+                    request,
                     session.folder,
                     journal=session.journal_url,
-                    say=partial(_say, out if board else err, False),  # with --json as well
+                    say=partial(_say, out if has_board else err, False),  # with --json as well
                     on_shown=tell_address,
                 )
             except (OSError, HpoError) as error:
@@ -117,19 +117,19 @@ def launch(
         session.wait_for_cluster()
         if dashboard := session.executor.dashboard:
             say(f"Dask dashboard: {dashboard}")
-        _show_in_terminal(session, board, as_json)
+        _show_in_terminal(session, has_board, as_json)
 
         _, summary = session.run()
         if pages is not None:
             pages.end(links=summary.links)
         if warning := session.trackers.finish():
             err.print(warning, style="yellow")
-        waits = pages is not None and session.trackers.is_awaited
+        waits_for_pages = pages is not None and session.trackers.is_awaited
         _finish(session, summary, as_json, file)
     except KeyboardInterrupt:
         if pages is not None:
             pages.end(interrupted=True)
-        err.print(f"\nInterrupted; nothing is lost. {_cure(session)}", style="yellow")
+        err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if pages is not None:
@@ -137,14 +137,14 @@ def launch(
         raise
     finally:
         session.close()
-        if waits and pages is not None and not pages.wait():
+        if waits_for_pages and pages is not None and not pages.wait():
             err.print("Prefect does not show all of this study; the journal has it.", style="yellow")
         if server is not None:
             server.let_go()
 
 
-def _cure(session: Session) -> str:
-    """What goes on with a study that was interrupted."""
+def _how_to_go_on(session: Session) -> str:
+    """The command that goes on with an interrupted study."""
     name = session.name
     if session.train is not None:
         return f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
@@ -174,7 +174,7 @@ def _find_api(home: Home) -> SharedServer | None:
 
 
 def _address_teller(server: SharedServer | None, say: Callable[[str], None]) -> Callable[[], None]:
-    """Tell where the home's own Prefect server is, if that is known; returns what tells it once it has changed."""
+    """Tell the address of the home's own Prefect server, if known; returns a function that tells a new address."""
     told = ""
 
     def tell() -> None:
@@ -186,7 +186,7 @@ def _address_teller(server: SharedServer | None, say: Callable[[str], None]) -> 
             say(f"Prefect UI while it runs: {told} ({word}), once its server has started")
 
     def look_and_tell() -> None:
-        """Tell it of the server that runs now: the process that shows the study may have started another one."""
+        """Read the address again, and tell it: the process that shows the study may have started another server."""
         if server is not None:
             server.read_address()
         tell()
@@ -195,10 +195,10 @@ def _address_teller(server: SharedServer | None, say: Callable[[str], None]) -> 
     return look_and_tell
 
 
-def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if board:
+    if has_board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
 
@@ -213,12 +213,13 @@ def _as_interrupt(_signal: int, _frame: Any) -> None:
 
 
 def _say(console: Console, as_json: bool, line: str) -> None:
-    """Above the board, where there is one."""
+    """Print a line, above the live board where there is one; nothing with ``--json``."""
     if not as_json:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
+    """Print how the study ended, and exit with its code."""
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
     known = summarize(study)

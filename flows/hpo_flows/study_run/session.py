@@ -1,4 +1,4 @@
-"""One controller driving one study: cluster, Prefect API, driver, projections, report, in the right order."""
+"""Session: one controller of one study. It starts cluster and trackers, runs the loop, and writes the report."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ class Session:
         self.journal = RetryingJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
+        """Number of this controller, from the journal; None until the study is claimed."""
         try:
             self.spec = self._find_spec(train)
             self.folder = home.study_folder(name, create=True)
@@ -129,7 +130,7 @@ class Session:
         return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
-        """Refuse early what cannot go well; nothing has been started or written yet."""
+        """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
         if self._given is not None:
             try:
                 self.journal.info(self.name)

@@ -14,12 +14,11 @@ from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Observer
-from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
+from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, placer_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Job, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
@@ -30,11 +29,11 @@ from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
 
 POOL_NEWS_SECONDS = 10.0
-"""Between two lines about the pool at least."""
+"""Least seconds between two lines about the pool."""
 
 
-class ClusterNews:
-    """Observer that has the news of the cluster told.
+class NewsTeller(Observer):
+    """Observer that tells a person the news of the cluster, or of the placer, as time passes.
 
     Args:
         tell: tells what is new, if anything.
@@ -43,19 +42,13 @@ class ClusterNews:
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """A report is no news of the cluster."""
-
     def on_tick(self) -> None:
-        """Time passed."""
+        """Tell what is new."""
         self._tell()
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class PoolNews(ClusterNews):
-    """Observer that has it told when a study's share of its pool changes much, or studies come and go there.
+class PoolNews(NewsTeller):
+    """Observer that tells a person when the study's share of its pool changes much, or studies come and go there.
 
     Args:
         seat: of the study in its pool.
@@ -93,7 +86,7 @@ class Wiring:
     seat: PoolSeat | None = None
     """The study's seat in its pool, where it shares slots with other studies."""
     after: list[Callable[[], None]] = field(default_factory=list)
-    """What is to be done once the loop has ended well."""
+    """Functions to call once the loop has ended without an error."""
 
     def close(self) -> None:
         """Give back what the study holds in its pool."""
@@ -119,7 +112,7 @@ def wire(
     """
     spec = study.spec
     placer = placer_of(study, cluster)
-    found = Wiring(cluster, placer, [ClusterNews(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
+    found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
@@ -151,6 +144,6 @@ def wire(
         found.observers += [
             PlacementWriter(study, placer),
             MeasurementWriter(study, placer.estimates),
-            ClusterNews(lambda: tell(placer.news())),
+            NewsTeller(lambda: tell(placer.news())),
         ]
     return found

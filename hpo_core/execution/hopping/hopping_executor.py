@@ -18,7 +18,7 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES

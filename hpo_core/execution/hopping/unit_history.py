@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from hpo_core.execution.hopping.hopped_job import JobProgress
-from hpo_core.execution.packed_placing import objective_digest
+from hpo_core.execution.placing import objective_digest
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement, Usage

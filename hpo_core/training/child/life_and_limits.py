@@ -141,7 +141,7 @@ class RunningChild:
     Args:
         request: what it is to do.
         progress: page shared with it.
-        without: children of this process that are none of the attempt.
+        without: process ids of children of the zygote that do not belong to the attempt.
 
     Raises:
         StorageError: the attempt's log cannot be written.

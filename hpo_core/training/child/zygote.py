@@ -112,8 +112,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_in)
         self._selector = selectors.PollSelector()  # no descriptor of its own that a fork would share
-        self._selector.register(control, selectors.EVENT_READ, self._on_control)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signal)
+        self._selector.register(control, selectors.EVENT_READ, self._on_message)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child_exit)
 
     def serve(self) -> NoReturn:
         """Answer the trainer until it goes away; then exit."""
@@ -127,7 +127,8 @@ class Zygote:
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
 
-    def _on_control(self) -> None:
+    def _on_message(self) -> None:
+        """Do what the trainer sent; exit where it is gone."""
         try:
             data = os.read(self._control, 1 << 16)
             messages = list(self._inbox.feed(data))
@@ -176,6 +177,7 @@ class Zygote:
         self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
+        """Fork the child that trains this job, and tell the trainer."""
         assert self._function is not None and self._child is None
         if not is_loaded(request):  # before the child's limits begin: it does not count as a step of training
             self._send(Loading())
@@ -228,7 +230,7 @@ class Zygote:
             faulthandler.register(signal.SIGTERM, file=2, chain=True)
             progress.start()
             if request.portion is not None:
-                apply_share(request.portion, request.threads)
+                apply_portion(request.portion, request.threads)
             whole: list[str] = []
             report = run_attempt(function, request, progress, log=whole.append)
             progress.finish()
@@ -251,7 +253,8 @@ class Zygote:
         if child is self._child and not read():  # it may have ended in this very turn
             self._selector.unregister(descriptor)
 
-    def _on_signal(self) -> None:
+    def _on_child_exit(self) -> None:
+        """Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
         child = self._child
@@ -313,67 +316,67 @@ _pools: Any = None
 """Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
 
 
-def apply_share(share: Portion, threads: int | None) -> None:
-    """Limit this process, and what it will start, to its share.
+def apply_portion(portion: Portion, threads: int | None) -> None:
+    """Limit this process, and what it will start, to its portion of a device.
 
     A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
     objective's module was imported, and such a library cannot use a GPU in a forked process anyway.
 
     Args:
-        threads: to compute with, where the study says so; None: as many as the share has cores.
+        threads: to compute with, where the study says so; None: as many as the portion has cores.
     """
-    if share.gpu:
-        os.environ.update(gpu_environment(share))
-        _limit_torch(share)
+    if portion.gpu:
+        os.environ.update(gpu_environment(portion))
+        _limit_torch(portion)
         return
-    if (wanted := _threads_to_set(share, threads)) is not None:
+    if (wanted := _threads_to_set(portion, threads)) is not None:
         _limit_threads(wanted)
-    _limit_data(share)
+    _limit_data(portion)
 
 
-def gpu_environment(share: Portion) -> dict[str, str]:
+def gpu_environment(portion: Portion) -> dict[str, str]:
     """Variables that CUDA reads when it is first used.
 
-    Under MPS the driver itself keeps a process to its share: of compute, rounded up to a percent (with oversubscription
-    those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
+    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
+    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
 
     >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
     {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
     """
-    found = {"CUDA_VISIBLE_DEVICES": share.device}
-    if share.mps:
-        found["CUDA_MPS_PIPE_DIRECTORY"] = share.mps
-    if share.mps and not share.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-share.compute // 10))))
-        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, share.allowed // 2**20)}M"
+    found = {"CUDA_VISIBLE_DEVICES": portion.device}
+    if portion.mps:
+        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
+    if portion.mps and not portion.alone:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
     return found
 
 
-def _limit_torch(share: Portion) -> None:
-    """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
+def _limit_torch(portion: Portion) -> None:
+    """Torch's allocator refuses what is beyond the portion. Another library's allocator is not reached."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
 
     def limit() -> None:
         total = cuda.get_device_properties(0).total_memory
-        cuda.set_per_process_memory_fraction(min(1.0, share.allowed / total), 0)
+        cuda.set_per_process_memory_fraction(min(1.0, portion.allowed / total), 0)
 
     if cuda is not None:
         cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
 
 
-def _threads_to_set(share: Portion, threads: int | None) -> int | None:
+def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
     """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
-    wanted = max(1, share.cores // 1000)
+    wanted = max(1, portion.cores // 1000)
     return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
 
 
-def find_thread_pools(share: Portion, threads: int | None) -> None:
+def find_thread_pools(portion: Portion, threads: int | None) -> None:
     """Look for loaded libraries once, in the zygote before the fork, and not in each child.
 
     It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
     """
     global _pools
-    if share.gpu or _pools is not None or _threads_to_set(share, threads) is None:
+    if portion.gpu or _pools is not None or _threads_to_set(portion, threads) is None:
         return
     with contextlib.suppress(ImportError):
         from threadpoolctl import ThreadpoolController
@@ -393,9 +396,9 @@ def _limit_threads(threads: int) -> None:
         _pools.limit(limits=threads)
 
 
-def _limit_data(share: Portion) -> None:
+def _limit_data(portion: Portion) -> None:
     """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
-    most, hard = data_size() + share.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 

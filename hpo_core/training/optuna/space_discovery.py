@@ -4,8 +4,8 @@
 2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; pairs
    of values.
 
-A parameter that is suggested only under some values of another one gets a condition. Where no single parameter
-explains it, it gets none and is listed as unclear. What was not tried is listed as a gap.
+A parameter that is suggested only under some values of one or two others gets a condition. Where they do not explain
+it, it gets none and is listed as unclear. What was not tried is listed as a gap.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MAX_VALUES = 20
 """Integers with more values are ranges: not all of their values are tried one by one."""
 MAX_CALLS = 200
 RANDOM_DRAWS = 30
+CONDITION_CHECKS = 40
+"""Calls reserved for checking conditions on two parameters: a few draws agree with such a rule by chance."""
 MAX_SECONDS = 60.0
 """Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
 
@@ -144,7 +146,7 @@ class FoundSpace:
     space: dict[str, dict[str, Any]]
     """The parameters as a study file has them, without default values."""
     unclear: list[str]
-    """Parameters suggested under some choices only, which no condition on one other explains."""
+    """Parameters suggested under some choices only, which no condition on one or two others explains."""
     calls: int
     gaps: list[str]
     """What was not tried, in words."""
@@ -168,7 +170,7 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
     search.try_range_ends()
     search.try_random_draws()
     search.try_pairs()
-    conditions = {name: search.condition(name) for name in search.conditional()}
+    conditions = search.confirmed_conditions()
     return FoundSpace(
         space={
             name: {"type": asked.type}
@@ -269,6 +271,7 @@ class _SpaceSearch:
 
     def try_pairs(self) -> None:
         """Each pair of values of any two parameters; of ranges, their ends."""
+        self.reserve = CONDITION_CHECKS
         for one, two in itertools.combinations(list(self.space), 2):
             base = self.contexts[one] | self.contexts[two]
             if any(base[name] != value for name, value in self.contexts[one].items()):
@@ -285,23 +288,85 @@ class _SpaceSearch:
                     self.call(base | dict(zip((one, two), values, strict=True)))
                     self.try_single_values()
 
+    def confirmed_conditions(self) -> dict[str, dict[str, Any] | None]:
+        """Conditions by parameter; one on two others stands where calls that could refute it did not."""
+        self.reserve = 0
+        confirmed: dict[str, dict[str, Any]] = {}
+        for name in self.conditional():
+            for turn in range(3):  # where one is refuted, there may be another one
+                when = self.condition(name)
+                if when is None or len(when) == 1 or not self._test(name, when, turn):
+                    break
+                if self.condition(name) == when:
+                    confirmed[name] = when
+                    break
+        found = {name: self.condition(name) for name in self.conditional()}
+        return {
+            name: when if when is None or len(when) == 1 or confirmed.get(name) == when else None
+            for name, when in found.items()
+        }
+
+    def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
+        """Try to refute a rule: with values that it forbids, and by draws within it. False: too few calls are left."""
+        wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
+        forbidden = [
+            self.contexts[name] | {other: value}
+            for other, values in wanted.items()
+            for value in values_of(self.space[other])
+            if scalar_key(value) not in map(scalar_key, values)
+        ]
+        draws = [Stream(turn, "condition", number) for number in range(6)]
+        if self.called + len(forbidden) + len(draws) > MAX_CALLS:
+            return False
+        for chosen in forbidden:
+            self.call(chosen)
+        for stream in draws:
+            self.call({other: stream.choice(values) for other, values in wanted.items()}, stream)
+        self.try_single_values()
+        return not self.limit_reached()
+
     def condition(self, name: str) -> dict[str, Any] | None:
-        """The condition of a parameter on another one, all of whose values were tried; None if there is none."""
+        """The condition of a parameter, ``{other: value or values}`` with one or two others; None if there is none.
+
+        All values of the others were tried, and for two others all pairs that the rule allows.
+        """
         calls = [call.values for call in self.calls]
+        present = [call for call in calls if name in call]
+        if not present:
+            return None  # suggested by calls that raised alone
+
+        def explained(rule: Mapping[str, set[Any]]) -> bool:
+            return all(
+                (name in call) == all(scalar_key(call[other]) in wanted for other, wanted in rule.items())
+                for call in calls
+                if all(other in call for other in rule)
+            )
+
+        def listed(rule: Mapping[str, set[Any]]) -> dict[str, Any]:
+            when: dict[str, Any] = {}
+            for other, wanted in rule.items():
+                found = [value for value in values_of(self.space[other]) if scalar_key(value) in wanted]
+                when[other] = found[0] if len(found) == 1 and not isinstance(found[0], list) else found
+            return when
+
+        rules: dict[str, set[Any]] = {}
         for other, asked in self.space.items():
             values = values_of(asked)
             tried = {scalar_key(call[other]) for call in calls if other in call}
             if other == name or not values or len(tried) < len(values):
                 continue
-            wanted = {scalar_key(call[other]) for call in calls if name in call and other in call}
-            explained = all(
-                (name in call) == (scalar_key(call[other]) in wanted) if other in call else name not in call
-                for call in calls
-            )
-            # a condition can only name parameters suggested before
-            if explained and all(other in _suggested_before(name, call) for call in calls if name in call):
-                found = [value for value in values if scalar_key(value) in wanted]
-                return {other: found[0] if len(found) == 1 and not isinstance(found[0], list) else found}
+            if not all(other in _suggested_before(name, call) for call in present):
+                continue  # a condition can only name parameters suggested before
+            rules[other] = {scalar_key(call[other]) for call in present}
+            if explained({other: rules[other]}):
+                return listed({other: rules[other]})
+            if rules[other] == tried:
+                del rules[other]
+        for one, two in itertools.combinations(rules, 2):
+            pairs = {(scalar_key(call[one]), scalar_key(call[two])) for call in calls if one in call and two in call}
+            rule = {one: rules[one], two: rules[two]}
+            if explained(rule) and pairs.issuperset(itertools.product(rules[one], rules[two])):
+                return listed(rule)
         return None
 
     def conditional(self) -> list[str]:

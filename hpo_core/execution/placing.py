@@ -1,4 +1,4 @@
-"""The placement that a study describes, with what is known of its jobs' needs."""
+"""The placer of a study, and the observers that record where jobs run and what they need."""
 
 from __future__ import annotations
 

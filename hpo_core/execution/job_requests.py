@@ -1,4 +1,4 @@
-"""From a job to the request that a training process understands: the one place where both meet."""
+"""JobRequests: makes of a job the request that is sent to the process that trains it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JobRequests:
         }
 
     def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
-        """All that one attempt needs to know.
+        """The request of one attempt.
 
         Args:
             portion: the part of a device that it was placed on; None: its worker is all its own.
