@@ -42,6 +42,8 @@ log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
 
+WARM_UP_ENDS_SECONDS = 120.0
+"""How long the report waits for its imports at most; they take seconds."""
 WARM_UP_SECONDS = 1.0
 """After the first jobs have begun."""
 
@@ -255,6 +257,7 @@ class Session:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
+        warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
         halted = study.state.halted
         report, links = self.write_report(study)
         return study, Summary(
