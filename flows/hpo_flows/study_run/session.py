@@ -158,11 +158,8 @@ class Session:
         Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
         """
         folders = self.home.import_folders(spec)
-        named = {"build": spec.build}
-        if spec.cluster.permission is None:  # it stays on this machine
-            named |= {"objective": spec.objective, "data.load": spec.loader or None}
-        for setting, name in named.items():
-            if name is not None:
+        for setting, name in spec.functions.items():
+            if setting == "build" or spec.cluster.permission is None:  # a cluster that stays on this machine
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:
