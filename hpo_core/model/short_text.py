@@ -67,9 +67,9 @@ def near_name(typed: object, known: Iterable[object]) -> str:
 
 
 def did_you_mean(typed: object, known: Iterable[object]) -> str:
-    """``did you mean 'x'?``; empty where no known name is near."""
+    """``did you mean 'x'?``; empty where no other known name is near."""
     near = near_name(typed, known)
-    return f"did you mean {near!r}?" if near else ""
+    return f"did you mean {near!r}?" if near and near != str(typed) else ""
 
 
 def meant_or_known(typed: object, known: Iterable[object], has: str = "there are") -> str:

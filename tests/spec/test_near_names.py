@@ -40,6 +40,7 @@ def test_near_is_a_slip_or_a_beginning(typed: str, known: list[str], near: str) 
 
 def test_words_name_what_was_meant_or_what_there_is() -> None:
     assert did_you_mean("ahsa", ["asha", "random"]) == "did you mean 'asha'?" and did_you_mean("x", ["asha"]) == ""
+    assert did_you_mean("/data/part-*", ["/data/part-*"]) == "", "what was written is no suggestion"
     assert meant_or_known("bayes", ["asha", "random"]) == "there are asha, random"
     assert meant_or_known("x", []) == "there are none"
 
