@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -158,6 +160,20 @@ class ResultLines:
         )
 
 
+def shown_progress(study: Study, placed: Callable[[], int] | None = None) -> LiveBoard | PlainLines | NotebookBoard:
+    """What shows a study where Python runs: a board in the cell of a notebook or in a terminal, else lines.
+
+    Args:
+        placed: tells how many jobs run, where jobs share devices.
+    """
+    if (shell := sys.modules.get("IPython")) is not None and getattr(shell.get_ipython(), "kernel", None) is not None:
+        return NotebookBoard(study, placed)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        return LiveBoard(study, console, placed)
+    return PlainLines(study, lambda line: print(line, file=sys.stderr, flush=True), placed)
+
+
 class PlainLines:
     """A line per report, for pipes and logs.
 
@@ -206,14 +222,18 @@ class LiveBoard:
         self._lines = ResultLines(study)
         self._last = ""
         self._drawn = time.monotonic()
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._console = console
+        self._start()
+
+    def _start(self) -> None:
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
         self._live.update(self.board())
         self._live.start()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         self._last = self._lines.line(report, granted)
         for line in self._lines.warnings(report):  # above the board, where it stays
-            self._live.console.print(Text(line, style="yellow"), soft_wrap=True)
+            self._console.print(Text(line, style="yellow"), soft_wrap=True)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self.on_tick()
 
@@ -233,7 +253,7 @@ class LiveBoard:
             f"{state.completed_jobs} jobs done, {granted_words(study, self._placed and self._placed())}, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
-        parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]
+        parts: list[RenderableType] = [head, rung_table(study, self._console.width)]
         for title, line, style in self._notes():
             parts.append(Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="fold"))
         return Group(*parts)
@@ -251,6 +271,33 @@ class LiveBoard:
             yield "halted", halt_words(study.spec, study.state.halted), "yellow"
         yield "best", best_line(study), "green"
         yield "last", self._last, ""
+
+
+class NotebookBoard(LiveBoard):
+    """The board in the output cell of a notebook: HTML, and plain text where no HTML is shown."""
+
+    WIDTH = 100
+
+    def __init__(self, study: Study, placed: Callable[[], int] | None = None) -> None:
+        super().__init__(study, Console(file=io.StringIO(), width=self.WIDTH, record=True, force_jupyter=False), placed)
+
+    def _start(self) -> None:
+        from IPython.display import display
+
+        self._shown = display(self._pictures(), raw=True, display_id=True)
+
+    def on_tick(self) -> None:
+        self._drawn = time.monotonic()
+        self._shown.update(self._pictures(), raw=True)
+
+    def close(self) -> None:
+        self.on_tick()
+
+    def _pictures(self) -> dict[str, str]:
+        self._console.print(self.board())
+        plain = self._console.export_text(clear=False)
+        page = self._console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        return {"text/plain": plain, "text/html": page}
 
 
 def rung_table(study: Study, width: int = 80) -> Table:

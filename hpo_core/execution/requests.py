@@ -11,6 +11,7 @@ from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
+from hpo_core.training.by_value import placed
 from hpo_core.training.request import JobRequest, RankPlace
 
 LOG_BYTES = 10_000_000
@@ -30,7 +31,7 @@ class JobRequests:
     def __init__(self, spec: StudySpec, folder: str) -> None:
         if spec.objective is None:
             raise HpoError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        self.objective = spec.objective
+        self.objective = placed(spec.objective, folder)
         self._spec = spec
         self._folder = folder
         self.threads = threads_of(spec, available_cores())

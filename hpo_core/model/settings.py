@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_plain_validator_function, plain_serializer_function_ser_schema
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import did_you_mean, shown
 
 RECORDED: dict[str, bool] = {"recorded": True}
 """Validation context of a description that a journal holds: it was accepted when it was new."""
@@ -48,10 +51,40 @@ def _is_number(model: type[BaseModel], name: str) -> bool:
     return (int in kinds or float in kinds) and not (bool in kinds or Any in kinds or object in kinds)
 
 
-class Part(BaseModel):
-    """Base of all settings: immutable; unknown keys, NaN, infinities, and truth values for numbers are refused."""
+class Written(BaseModel):
+    """Base of what a person writes, in Python or in a study file: immutable, and refused in the same words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # a type checker knows the fields as arguments
+
+        def __init__(self, **data: Any) -> None:
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                raise SpecError(_refusal(type(self), error)) from None
+
+        __init__.__pydantic_base_init__ = True  # the data of a study file do not pass through here
+
+
+def _refusal(model: type[BaseModel], error: ValidationError) -> str:
+    """A line for each argument that is wrong: place, rule, value."""
+    lines = []
+    for one in error.errors(include_url=False):
+        place = ".".join(map(str, one["loc"]))
+        words = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            words = f"is no argument. {did_you_mean(place, list(model.model_fields))}".strip()
+        elif one["type"] == "missing":
+            words = "is required and absent"
+        elif place:
+            words += f" (got {shown(one['input'])})"
+        lines.append(f"{model.__name__}: {place}{': ' if place else ''}{words}")
+    return "\n".join(lines)
+
+
+class Part(Written):
+    """Base of all settings: unknown keys, NaN, infinities, and truth values for numbers are refused."""
 
     @model_validator(mode="before")
     @classmethod

@@ -64,15 +64,17 @@ class DaskExecutor:
     Args:
         spec: the study; names cluster, objective, limits.
         folder: absolute study folder, reachable from every worker.
+        security: ``distributed.Security`` for a scheduler that runs already; None: as Dask's configuration says.
     """
 
     poll_seconds = 1.0
 
-    def __init__(self, spec: StudySpec, folder: str) -> None:
+    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None) -> None:
         self._spec = spec
         self._folder = folder
         self._asked = Asked.of(spec, folder)
         self._kind = cluster_of(spec, folder)
+        self._kind.security = security
         self._connection: SchedulerClient | None = None
         self._watch: ClusterWatch | None = None
         self._room: ClusterRoom | None = None

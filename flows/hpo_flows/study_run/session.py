@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -33,6 +34,7 @@ from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.training.by_value import digest_of
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
@@ -75,6 +77,8 @@ class Session:
         train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
             search is over or halted.
         observers: made once the study is open.
+        scheduler: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
+            configuration says.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Session:
         extend: int = 0,
         train: tuple[int | None, int] | None = None,
         observers: list[ObserverFactory] | None = None,
+        scheduler: Any = None,
     ) -> None:
         self.home = home
         self.name = name
@@ -115,7 +120,7 @@ class Session:
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
-        self.executor = DaskExecutor(self._importable(), str(self.folder))
+        self.executor = DaskExecutor(self._importable(), str(self.folder), security=scheduler)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
@@ -177,7 +182,7 @@ class Session:
         if spec.cluster.permission is None:  # it stays on this machine
             named |= {"objective": spec.objective, "data.load": spec.loader or None}
         for setting, name in named.items():
-            if name is not None:
+            if name is not None and digest_of(name) is None:
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:

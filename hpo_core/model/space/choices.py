@@ -109,12 +109,18 @@ class CategoricalParameter(ListedParameter):
     """One of several values; those of an ordinal ascend, and neighbours are alike."""
 
     type: Literal["categorical", "ordinal"] = Field(
-        description="ordinal: the choices ascend, and neighbours are alike."
+        default="categorical", description="ordinal: the choices ascend, and neighbours are alike."
     )
     choices: list[Value] = Field(min_length=1, description="Texts, numbers, true, false, null, or lists of them.")
     weights: list[float] | None = Field(
         default=None, description="How likely each choice is to be drawn, in any unit; default: all equally."
     )
+
+    def __init__(self, *values: Value, **more: Any) -> None:
+        """Take the choices one by one; ``more``: ``weights``, ``type``, ``when``, ``default``, ``static``."""
+        super().__init__(**({"choices": list(values)} if values else {}), **more)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _check(self) -> CategoricalParameter:

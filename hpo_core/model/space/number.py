@@ -245,11 +245,17 @@ def check_range(low: float, high: float, log: bool) -> None:
 class FloatParameter(NumberParameter):
     """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
 
-    type: Literal["float"]
+    type: Literal["float"] = "float"
     low: Real = Field(description="Smallest value, or ``{param: NAME}``: the value of another number.")
     high: Real = Field(description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
+
+    def __init__(self, low: float | Reference, high: float | Reference, **more: Any) -> None:
+        """Take the ends of the range by position as well; ``more``: ``log``, ``step``, ``when``, ``default``, ``static``."""
+        super().__init__(low=low, high=high, **more)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
@@ -308,11 +314,17 @@ class IntParameter(NumberParameter):
 
     whole: ClassVar[bool] = True
 
-    type: Literal["int"]
+    type: Literal["int"] = "int"
     low: Whole = Field(description="Smallest value, or ``{param: NAME}``: the value of another whole number.")
     high: Whole = Field(description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
+
+    def __init__(self, low: int | Reference, high: int | Reference, **more: Any) -> None:
+        """Take the ends of the range by position as well; ``more``: ``log``, ``step``, ``when``, ``default``, ``static``."""
+        super().__init__(low=low, high=high, **more)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _check(self) -> IntParameter:

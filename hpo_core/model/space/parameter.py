@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.settings import check_numbers
+from hpo_core.model.settings import Written, check_numbers
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
@@ -36,10 +36,8 @@ class Change(msgspec.Struct, frozen=True):
     """A range for changed numbers that is narrower than the parameter's."""
 
 
-class ParameterType(BaseModel, ABC):
+class ParameterType(Written, ABC):
     """One parameter of a search space; each type is a subclass, told apart by ``type``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     when: When = Field(
         default_factory=dict,

@@ -50,7 +50,7 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
             ClusterError: no scheduler answers.
             SpecError: the certificates cannot be used.
         """
-        security = security_of(self.settings)
+        security = self.security or security_of(self.settings)
         try:
             return distributed.Client(  # type: ignore[no-untyped-call]
                 self.settings.address, timeout=CONNECT_SECONDS, set_as_default=False, security=security

@@ -53,6 +53,8 @@ class ClusterKind(ABC, Generic[Settings]):
         self.settings = settings
         self.study = study
         self.folder = folder
+        self.security: Any = None
+        """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
         self.cluster: Any = None
         """What :meth:`create` returned; None before, after the end, and for a scheduler that others started."""
 

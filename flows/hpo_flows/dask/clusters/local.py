@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import multiprocessing.spawn
 from typing import Any
 
 import distributed
@@ -75,6 +77,26 @@ class LocalDaskWorkers(LocalKind[LocalClusterSpec]):
     def may_hold_attempts(self) -> bool:
         """Never: they are new."""
         return False
+
+
+@functools.cache
+def keep_main_from_workers() -> None:
+    """Let worker processes that a nanny starts not import the script that runs now.
+
+    Python's ``multiprocessing`` imports ``__main__`` anew in each process that it spawns. A script without
+    ``if __name__ == "__main__":`` would begin its study again in every worker. Workers need nothing of it: functions
+    of a script are sent by value.
+    """
+    prepare = multiprocessing.spawn.get_preparation_data
+
+    def without_main(name: str) -> dict[str, Any]:
+        found = prepare(name)
+        if name.startswith("Dask Worker process"):
+            found.pop("init_main_from_name", None)
+            found.pop("init_main_from_path", None)
+        return found
+
+    multiprocessing.spawn.get_preparation_data = without_main
 
 
 _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
