@@ -26,7 +26,7 @@ import plot_style
 import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.checkpoints.budget import Budget, promotion_chance
+from hpo_core.checkpoints.retention import Budget, promotion_chance
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Job, Report

@@ -33,9 +33,8 @@ from syne_tune_rules import Borrowed, TheirPasha, plug
 
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.rng import Stream
-from hpo_core.model.stage import Rung
-from hpo_core.search.asha import Asha
-from hpo_core.search.asha_stopping import AshaStopping
+from hpo_core.model.trial import Rung
+from hpo_core.search.asha import Asha, AshaStopping
 from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.method import Promote
 from hpo_core.search.pasha import Pasha
@@ -83,13 +82,13 @@ class Follower:
         self.method = method
         self.reason = reason
         self.drawn = drawn
-        self.asha: Asha | AshaStopping = getattr(method, "asha", method)
+        self.asha: Asha = method
         self.levels: list[int] = case["levels"]
 
     def promotes(self, bracket: int | None) -> Decision:
         """What it would do with a free worker now; ``bracket`` is the one Syne Tune drew for it."""
         if self.drawn and bracket is not None:
-            ladder, _ = self.asha.brackets.place(bracket, 0)
+            ladder, _ = self.asha.place(bracket, 0)
             waiting = ((ladder.rungs[k].candidate(), ladder.level(k + 1)) for k in ladder.sources())
             return next(((trial, level) for trial, level in waiting if trial is not None), None)
         action = self.method.next_action()
@@ -102,7 +101,7 @@ class Follower:
             self.method._passed.clear()
             self.method._stopped.clear()
             return not stopped
-        rung = self.asha.brackets.rung(event.bracket, event.rung)
+        rung = self.asha.rung(event.bracket, event.rung)
         return bool(rung.goes_on(event.trial))  # type: ignore[attr-defined]
 
     def ceiling(self) -> int:
@@ -137,15 +136,15 @@ def followers(case: dict[str, Any]) -> list[Follower]:
         return [*found, Follower(case, TheirPasha(pasha), "theirs")]
     settings |= {"brackets": brackets, "assignment": "proportional" if len(brackets) > 1 else "budget"}
     asha = AshaSearch(**settings, rung_system="per_bracket" if case["per_bracket"] else "shared")
-    first = AshaStopping(asha.plan(), asha.configs) if case["type"] == "stopping" else Asha(asha)
+    first = (AshaStopping if case["type"] == "stopping" else Asha)(asha.plan(), asha.configs)
     found = [Follower(case, first, None)]
     own = case["per_bracket"] and case["type"] == "promotion"
     if own:
-        found.append(Follower(case, Asha(asha), "bracket", drawn=True))
+        found.append(Follower(case, Asha(asha.plan(), asha.configs), "bracket", drawn=True))
     for rule in ("arrival", "quantile", "levels"):
         for drawn in (False, True)[: 1 + own]:
-            method_of_theirs = Asha(asha)
-            plug(method_of_theirs.brackets.ladders, rule)
+            method_of_theirs = Asha(asha.plan(), asha.configs)
+            plug(method_of_theirs.ladders, rule)
             name = "ties" if rule == "arrival" else rule
             found.append(Follower(case, method_of_theirs, f"{name} and bracket" if drawn else name, drawn=drawn))
     return found

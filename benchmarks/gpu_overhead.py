@@ -71,8 +71,7 @@ def stages(called: float, returned: float, metrics: dict[str, float]) -> dict[st
 
 def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]:
     """Medians of new jobs, and of jobs that go on from theirs."""
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import Checkpoint, Job
+    from hpo_core.model.trial import Checkpoint, Job, Rung
     from hpo_core.training.child.trainer import Trainer
     from hpo_core.training.request import JobRequest
 

@@ -75,7 +75,7 @@ def play(search: dict[str, Any], way: str, speeds: dict[int, float], seed: int) 
         for trial in study.state.trials
         for result in trial.results
     ]
-    return clock.now / 3600, played.busy_seconds / 3600, jobs
+    return clock.now / 3600, played.executor.busy_seconds / 3600, jobs
 
 
 def draw(search: str, speeds: str, seed: int) -> None:

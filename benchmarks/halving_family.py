@@ -118,7 +118,7 @@ def play(table: CurveTable, method: str, seed: int, *, until: float, workers: in
         "regrets": regrets,
         "trials": len(study.state.trials),
         "highest": max((trial.resource for trial in study.state.trials), default=0) / table.max_resource,
-        "used": executor.utilization,
+        "used": executor.executor.utilization,
     }
 
 

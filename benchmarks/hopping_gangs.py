@@ -68,7 +68,7 @@ def play(search: dict[str, Any], way: str, speeds: dict[int, float], seed: int) 
     played.run()
     assert study.finished
     study.check()
-    return clock.now / 3600, played.busy_seconds / 3600
+    return clock.now / 3600, played.executor.busy_seconds / 3600
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ import numpy as np
 import plot_style
 import result_file
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.placement.room import SharedDevice
 
 PAIRS = ("ja-en", "so-en", "zh-en")
 BY = ("bpe_symbols", "num_layers", "num_embed", "ff_num_hidden", "attention_heads")

@@ -90,7 +90,7 @@ def tune(
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
         "search": {**search, "configs": configs},
         "cluster": {"kind": "local", "workers": 2},
-        "prefect": {"grain": grain},
+        "prefect": f"{grain}s",
     }
     if packing is not None:
         study["packing"] = packing

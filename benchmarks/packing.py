@@ -37,10 +37,9 @@ import result_file
 from packing_bound import lower_bound
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.packing.exact import ExactPacking
-from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
+from hpo_core.placement.fill import Fill
+from hpo_core.placement.policies import ExactPacking, FirstFit, PackingPolicy, WorstFit
+from hpo_core.placement.room import Assignment, Room, SharedDevice, WaitingJob
 
 MODELS = {
     "ResNet-18": (300, 400),

@@ -52,7 +52,7 @@ def study(given: argparse.Namespace, packing: dict[str, Any]) -> dict[str, Any]:
         "search": {"method": "random", "configs": given.jobs, "max_resource": given.units},
         "cluster": {"kind": "local", "workers": 1},
         "packing": oversubscribe | packing,
-        "prefect": {"enabled": False},
+        "prefect": "off",
         "tracking": {"mlflow": "off"},
         "pythonpath": [str(result_file.ROOT)],
     }

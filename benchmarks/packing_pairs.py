@@ -48,14 +48,12 @@ import plot_style
 import result_file
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job as PlacedJob
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import PackingSpec
 

@@ -45,8 +45,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.rng import Stream
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Rung
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.spec import StudySpec, load_spec

@@ -36,7 +36,8 @@ from hpo_core.model.trial import Params
 from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.samplers.ranked_results import by_rung, scored
 from hpo_core.samplers.sampler import Sampler, SamplerContext
-from hpo_core.spec import StudySpec, create_sampler
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_sampler
 
 WAYS = ("random", "rungs", "ranks")
 

@@ -35,7 +35,8 @@ from samplers import SHOWN, bootstrapped, regrets_of
 from hpo_core import MemoryJournal
 from hpo_core.replay.past_results import with_past
 from hpo_core.simulation import Simulation, VirtualClock
-from hpo_core.spec import StudySpec, create_sampler
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_sampler
 from hpo_core.study import Study
 
 FAMILIES = ("lcbench", "taskset_imdb")

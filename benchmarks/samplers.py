@@ -39,7 +39,8 @@ from sampler_tables import RowsOf, SpaceOfTable
 from hpo_core.model.events import JobCompleted
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation import CurveTable, Simulation, VirtualClock
-from hpo_core.spec import StudySpec, create_sampler
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_sampler
 from hpo_core.study import Study
 
 LOOKS = {

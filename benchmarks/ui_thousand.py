@@ -71,7 +71,7 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
         "search": {"method": "asha", "configs": configs, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
         "cluster": {"kind": "local", "workers": 2},
         "tracking": {"mlflow": "off"},
-        "prefect": {"grain": grain},
+        "prefect": f"{grain}s",
     }
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(study))  # JSON is YAML

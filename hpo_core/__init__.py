@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from hpo_core.search.random import RandomSearch as Random
     from hpo_core.search.sha import ShaSearch as Sha
     from hpo_core.spec import StudySpec, load_spec
-    from hpo_core.spec.clusters import KubernetesClusterSpec as Kubernetes
-    from hpo_core.spec.clusters import LocalCudaClusterSpec as LocalCuda
-    from hpo_core.spec.clusters import SlurmClusterSpec as Slurm
     from hpo_core.spec.data import DataSpec as Data
     from hpo_core.spec.packing import PackingSpec as Packing
     from hpo_core.spec.sections import CheckpointSpec as Checkpoints
+    from hpo_core.spec.sections import KubernetesClusterSpec as Kubernetes
+    from hpo_core.spec.sections import LocalCudaClusterSpec as LocalCuda
     from hpo_core.spec.sections import SamplerSpec as Sampler
     from hpo_core.spec.sections import ShareSpec as Share
+    from hpo_core.spec.sections import SlurmClusterSpec as Slurm
     from hpo_core.spec.sections import StopSpec as Stop
     from hpo_core.spec.sections import TrackingSpec as Tracking
     from hpo_core.spec.sections import TrainingSpec as Training
@@ -65,9 +65,9 @@ _PUBLIC = {
     "Random": "hpo_core.search.random:RandomSearch",
     "Grid": "hpo_core.search.grid:GridSearch",
     "Sampler": "hpo_core.spec.sections:SamplerSpec",
-    "Slurm": "hpo_core.spec.clusters:SlurmClusterSpec",
-    "Kubernetes": "hpo_core.spec.clusters:KubernetesClusterSpec",
-    "LocalCuda": "hpo_core.spec.clusters:LocalCudaClusterSpec",
+    "Slurm": "hpo_core.spec.sections:SlurmClusterSpec",
+    "Kubernetes": "hpo_core.spec.sections:KubernetesClusterSpec",
+    "LocalCuda": "hpo_core.spec.sections:LocalCudaClusterSpec",
     "Packing": "hpo_core.spec.packing:PackingSpec",
     "Share": "hpo_core.spec.sections:ShareSpec",
     "Data": "hpo_core.spec.data:DataSpec",
@@ -93,7 +93,7 @@ _PUBLIC = {
 }
 """Public names: the module of each, and its name there where that is another one."""
 
-__all__ = [*_PUBLIC]  # noqa: PLE0604, F401
+__all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

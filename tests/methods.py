@@ -33,7 +33,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
     },
     "asha-loop": {"method": "asha", **_LADDER, "configs": 50, "brackets": "all", "assignment": "loop"},
     "asha-endless": {"method": "asha", "configs": 30, "min_resource": 2, "reduction_factor": 3},
-    "asha-noise": {"method": "asha", **_LADDER, "noise": "auto"},
     "stopping": {"method": "asha", "variant": "stopping", **_LADDER},
     "stopping-brackets": {"method": "asha", "variant": "stopping", **_LADDER, "brackets": [0, 1, 2]},
     "stopping-shared": {

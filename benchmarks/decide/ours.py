@@ -96,7 +96,7 @@ def _fsync(path: Path, times: int = 200) -> float:
 def bare(results: int) -> dict[str, Any]:
     """The method alone: one result applied, the next action asked for and applied."""
     from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
-    from hpo_core.model.stage import Rung
+    from hpo_core.model.trial import Rung
     from hpo_core.search.asha import Asha
     from hpo_core.search.method import Promote, Sample
     from hpo_core.spec import AshaSearch
@@ -108,7 +108,8 @@ def bare(results: int) -> dict[str, Any]:
             min_resource=LEVELS[0],
             max_resource=LEVELS[-1],
             reduction_factor=ETA,
-        )
+        ).plan(),
+        results + SLOTS,
     )
     created = 0
 

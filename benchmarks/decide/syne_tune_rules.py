@@ -75,9 +75,6 @@ class ArrivalRung:
             return True
         return self.size < 2 or self.passes(self.trials.index(trial))
 
-    def margin(self) -> float:
-        raise NotImplementedError("their rungs know no noise")
-
     def promotable(self) -> int:
         return sum(self.passes(i) and trial not in self._promoted for i, trial in enumerate(self.trials))
 

@@ -17,16 +17,14 @@ from typing import Any
 
 from slots import SLOTS, answer
 
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.sql import current_owner, open_journal
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Job, Report, Rung
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import close_all, prepare_worker, train_job
+from hpo_core.training.worker import train_job, trainers
 from hpo_flows.dask.executor import DaskExecutor
 
 HERE = str(Path(__file__).resolve().parent)
@@ -52,7 +50,7 @@ def job(number: int) -> Job:
 
 def by_child(objective: str, jobs: int, folder: Path) -> list[Report]:
     for _ in range(SLOTS):
-        prepare_worker(objective, (HERE,))
+        trainers.prepare(objective, (HERE,))
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(jobs):
         numbers.put(number)
@@ -75,7 +73,7 @@ def by_child(objective: str, jobs: int, folder: Path) -> list[Report]:
         thread.start()
     for thread in threads:
         thread.join()
-    close_all()
+    trainers.close_all()
     return reports
 
 

@@ -109,8 +109,7 @@ def _plain(client: Any, scheduler: int, workers: list[int], tasks: int) -> dict[
 
 def _executor(address: str, scheduler: int, workers: list[int], tasks: int, seconds: float) -> dict[str, Any]:
     from hpo_core.model.devices.inventory import Slot
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import RESULTS, Job, Report
+    from hpo_core.model.trial import RESULTS, Job, Report, Rung
     from hpo_core.spec import StudySpec
     from hpo_flows.dask.executor import DaskExecutor
 

@@ -53,7 +53,7 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
             "metric": {"name": "loss"},
             "space": space,
             "search": search,
-            "prefect": {"grain": grain},
+            "prefect": f"{grain}s",
         }
         journal = MemoryJournal()
         study = Study.create(StudySpec.from_plain(plain, "benchmark"), journal)

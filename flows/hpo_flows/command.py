@@ -12,8 +12,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
-from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
-from hpo_core.cli.output import err, out
+from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, UsePrefect, err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
@@ -37,13 +36,12 @@ def tune(
     ] = None,
     start_with: Annotated[
         str | None,
-        typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
+        typer.Option("--start-with", help="Configurations to try first: '{lr: 0.01}', a list, or a YAML or JSON file."),
     ] = None,
     constants: Annotated[
         list[str] | None, typer.Option("--constant", help="NAME=VALUE: a fixed argument of every trial; repeatable.")
     ] = None,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -73,36 +71,34 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), **shown)
+    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), prefect=prefect)
 
 
 def resume(
     name: Name,
     force: Force = False,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was interrupted, halted, or whose controller died."""
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(Home(home, journal), name, "resume", as_json, force=force, **shown)
+    _launch(Home(home, journal), name, "resume", as_json, force=force, prefect=prefect)
 
 
 def extend(
     name: Name,
     configs: Annotated[
-        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="So many configurations more.")
+        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="How many configurations more.")
     ] = None,
     to: Annotated[
-        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to so many units in all.")
+        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to this number of units in all.")
     ] = None,
-    trial: Annotated[int | None, typer.Option("--trial", min=0, help="With --to: which; default: the best.")] = None,
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=0, help="With --to: the trial; default: the best.")
+    ] = None,
     force: Force = False,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -123,7 +119,6 @@ def extend(
         extend=configs or 0,
         train=train,
         prefect=prefect,
-        prefect_timeout=prefect_timeout,
     )
 
 
@@ -132,13 +127,12 @@ def rerun(
     new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],
     trials: Annotated[
         list[int] | None,
-        typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
+        typer.Option("--trial", min=0, help="Only this trial and its ancestors; repeatable."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")
     ] = None,
     prefect: UsePrefect = None,
-    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -157,8 +151,7 @@ def rerun(
     for added in (one for one in settings if one not in known):
         words = f"--set {added} is no parameter of the space and no constant: every trial gets it beside them"
         err.print(Text("; ".join(filter(None, (words, did_you_mean(added, known)))), style="yellow"), soft_wrap=True)
-    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
-    _launch(place, new, "rerun", as_json, spec=spec, **shown)
+    _launch(place, new, "rerun", as_json, spec=spec, prefect=prefect)
 
 
 def deploy(
@@ -219,10 +212,5 @@ app = new_app(
 )
 
 
-def main() -> None:
-    """Entry point of ``hpo``."""
-    run(app)
-
-
 if __name__ == "__main__":
-    main()
+    run(app)

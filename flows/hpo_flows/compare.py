@@ -1,9 +1,9 @@
 """The flow that puts studies side by side."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from prefect import flow, get_run_logger, tags
+from prefect import get_run_logger, tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
@@ -11,13 +11,14 @@ from pydantic import Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.report.comparison import Comparison, write_comparison
-from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.tracker_links import reason_of
-from hpo_flows.deployed.flow_run import failing_in_words
+from hpo_flows.deployed.flow_run import form_flow
+from hpo_flows.deployed.form_schema import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key
 
@@ -27,29 +28,25 @@ def _run_name() -> str:
     return f"compare-{'-'.join(studies)}"[:120]
 
 
-@flow(name="compare", flow_run_name=_run_name, persist_result=False)
-@failing_in_words()
-@masked_errors()
-def compare(
-    studies: Annotated[
-        list[str], Field(min_length=1, description="Names of the studies; they must optimize one metric.")
-    ],
-) -> dict[str, Any]:
+class CompareForm(FormPart):
+    studies: list[str] = Field(min_length=1, description="Names of the studies; they must optimize one metric.")
+
+
+@form_flow("compare", _run_name)
+def compare(form: CompareForm) -> dict[str, Any]:
     """Put studies side by side: incumbents over training and time, final quality, cost.
 
     Repeats of one search over several seeds (equal settings, names equal up to a number or date at their end) share
     a band.
-
-    Args:
-        studies: Names of the studies; they must optimize one metric.
     """
+    studies = form.studies
     mask_logs()
     place = home_here()
     source = place.read_journal()
     comparison = Comparison.of(source.entries(name) for name in studies)
     page = write_comparison(comparison, place.comparison_path(studies))
     facts = comparison.facts()
-    specs = {member.name: member.series.study.spec for member in comparison.contenders}
+    specs = {series.study.name: series.study.spec for series in comparison.studies}
     tracked = [_tracked(place, source, specs[name]) for name in studies]
     links = {"Page": page.as_uri()} | _track(facts, page, tracked)
     with tags("hpo", *studies):
@@ -74,13 +71,13 @@ def _track(facts: dict[str, Any], page: Path, studies: list[Tracked]) -> dict[st
     """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
     prepare_environment()
     try:
-        logged = log_comparison(facts, page, studies)
+        links, missing = log_comparison(facts, page, studies)
     except Exception as error:
         get_run_logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
         return {}
-    for study, reason in logged.missing.items():
+    for study, reason in missing.items():
         get_run_logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
-    return logged.links
+    return links
 
 
 def _show(facts: dict[str, Any], links: dict[str, str]) -> None:

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.output import best_line
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import RESULTS, Job, Report
+from hpo_core.model.trial import FURTHER, RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
@@ -102,20 +101,12 @@ class ResultLines:
         self._halted = study.state.halted is not None
         self._warned: set[str] = set()
 
-    def warnings(self, report: Report) -> list[str]:
-        """What the training function was warned of and no report before it, one line each."""
-        new = [line for line in report.warnings or () if line not in self._warned]
-        self._warned.update(new)
-        return [terminal_text(f"warning, first seen in trial {report.trial}: {line}") for line in new]
-
-    def line(self, report: Report, granted: list[Job]) -> str:
-        """One report and its consequences."""
+    def lines(self, report: Report, granted: list[Job]) -> list[str]:
+        """One report and its consequences in a line, then new warnings of its training function."""
         study, names = self._study, self._names
         trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
-        last = None
-        if report.outcome in RESULTS and trial is not None:
-            known = trial.all_results
-            last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
+        known = trial.all_results if trial is not None and report.outcome in RESULTS else []
+        last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
         if last is not None and trial is not None:
             reached = ", ".join(
                 f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}"
@@ -133,8 +124,11 @@ class ResultLines:
         for event in study.state.ceilings[self._ceilings :]:
             text += f" -> {names.ceiling_line(event)}"
         self._ceilings = len(study.state.ceilings)
-        text = terminal_text(text)  # a log, too, may be read in a terminal
-        return text + "".join(f" -> {self._granted(job)}" for job in granted)
+        new = [line for line in report.warnings or () if line not in self._warned]
+        self._warned.update(new)
+        warnings = [terminal_text(f"warning, first seen in trial {report.trial}: {line}") for line in new]
+        # a log, too, may be read in a terminal
+        return [terminal_text(text) + "".join(f" -> {self._granted(job)}" for job in granted), *warnings]
 
     def _granted(self, job: Job) -> str:
         if job.retry:
@@ -160,42 +154,32 @@ class ResultLines:
         )
 
 
-def shown_progress(study: Study, placed: Callable[[], int] | None = None) -> LiveBoard | PlainLines | NotebookBoard:
-    """What shows a study where Python runs: a board in the cell of a notebook or in a terminal, else lines.
-
-    Args:
-        placed: tells how many jobs run, where jobs share devices.
-    """
+def shown_progress(study: Study) -> LiveBoard | PlainLines:
+    """What shows a study where Python runs: a board in the cell of a notebook or in a terminal, else lines."""
     if (shell := sys.modules.get("IPython")) is not None and getattr(shell.get_ipython(), "kernel", None) is not None:
-        return NotebookBoard(study, placed)
+        return NotebookBoard(study)
     console = Console(stderr=True)
     if console.is_terminal:
-        return LiveBoard(study, console, placed)
-    return PlainLines(study, lambda line: print(line, file=sys.stderr, flush=True), placed)
+        return LiveBoard(study, console)
+    return PlainLines(study, lambda line: print(line, file=sys.stderr, flush=True))
 
 
 class PlainLines:
-    """A line per report, for pipes and logs.
+    """A line per report, for pipes and logs."""
 
-    Args:
-        placed: tells how many jobs run, where jobs share devices.
-    """
-
-    def __init__(self, study: Study, write: Callable[[str], None], placed: Callable[[], int] | None = None) -> None:
+    def __init__(self, study: Study, write: Callable[[str], None]) -> None:
         self._study = study
-        self._placed = placed
         self._write = write
         self._pace = Pace(study)
         self._lines = ResultLines(study)
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         state = self._study.state
-        jobs = granted_words(self._study, self._placed and self._placed())
-        self._write(
-            f"[{state.completed_jobs} done, {jobs}, best {best_line(self._study)}, "
-            f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
-        )
-        for line in self._lines.warnings(report):
+        jobs = granted_words(self._study)
+        line, *warnings = self._lines.lines(report, granted)
+        best = best_line(self._study)
+        self._write(f"[{state.completed_jobs} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {line}")
+        for line in warnings:
             self._write(line)
         self.on_tick()
 
@@ -209,15 +193,10 @@ class PlainLines:
 
 
 class LiveBoard:
-    """Rungs filling up, best so far, running jobs, ETA; redrawn in place.
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place."""
 
-    Args:
-        placed: tells how many jobs run, where jobs share devices.
-    """
-
-    def __init__(self, study: Study, console: Console, placed: Callable[[], int] | None = None) -> None:
+    def __init__(self, study: Study, console: Console) -> None:
         self._study = study
-        self._placed = placed
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._last = ""
@@ -231,8 +210,8 @@ class LiveBoard:
         self._live.start()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        self._last = self._lines.line(report, granted)
-        for line in self._lines.warnings(report):  # above the board, where it stays
+        self._last, *warnings = self._lines.lines(report, granted)
+        for line in warnings:  # above the board, where it stays
             self._console.print(Text(line, style="yellow"), soft_wrap=True)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self.on_tick()
@@ -250,7 +229,7 @@ class LiveBoard:
         state = study.state
         head = Text.assemble(
             (f"{study.name}  ", "bold"),
-            f"{state.completed_jobs} jobs done, {granted_words(study, self._placed and self._placed())}, "
+            f"{state.completed_jobs} jobs done, {granted_words(study)}, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
         parts: list[RenderableType] = [head, rung_table(study, self._console.width)]
@@ -278,8 +257,8 @@ class NotebookBoard(LiveBoard):
 
     WIDTH = 100
 
-    def __init__(self, study: Study, placed: Callable[[], int] | None = None) -> None:
-        super().__init__(study, Console(file=io.StringIO(), width=self.WIDTH, record=True, force_jupyter=False), placed)
+    def __init__(self, study: Study) -> None:
+        super().__init__(study, Console(file=io.StringIO(), width=self.WIDTH, record=True, force_jupyter=False))
 
     def _start(self) -> None:
         from IPython.display import display
@@ -360,18 +339,13 @@ def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[
     if len(views) > len(shown):  # many: all that is to come in one line
         coming = [view for view in views if view.state == "to come"]
         shown = [view for view in shown if view.state != "to come"]
-        shown += _together(coming)
+        if coming:
+            longest = max(by_shape(coming), key=lambda view: len(view.rungs))
+            whole = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
+            whole.numbers = sorted(number for view in coming for number in view.numbers)
+            for view in coming:
+                whole.rungs[0].add(view.total)
+            shown.append(whole)
     for view in shown:
         resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
         yield view, [view.total] if resting else view.rungs
-
-
-def _together(views: Sequence[BracketView]) -> list[BracketView]:
-    if not views:
-        return []
-    numbers = sorted(number for view in views for number in view.numbers)
-    longest = max(by_shape(views), key=lambda view: len(view.rungs))
-    whole = BracketView(numbers, "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
-    for view in views:
-        whole.rungs[0].add(view.total)
-    return [whole]

@@ -31,7 +31,7 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.results import Result
 from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
-from hpo_core.spec.clusters import AddressClusterSpec, ClusterSettings, LocalClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
 from hpo_core.study import Study
 from hpo_core.training import by_value
 from hpo_flows.dask.clusters.local import keep_main_from_workers
@@ -186,7 +186,7 @@ def _drive(
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     if progress:
-        session.add_observer(lambda study: shown_progress(study, session.placed))
+        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
     try:
         session.start_cluster()

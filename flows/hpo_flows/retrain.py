@@ -1,27 +1,26 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
-All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining``, and each of them can be
+All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining_run``, and each of them can be
 repeated. So the flow can be started any number of times for the same data, also after a crash.
 """
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from prefect import flow, tags
+from prefect import tags
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 from pydantic import Field
 
 from hpo_core.retraining.repeated_studies import absolute_path
-from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.security.masking import mask_logs
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
-from hpo_flows.deployed.flow_run import failing_in_words
+from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
-from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
+from hpo_flows.deployed.form_schema import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.retraining.actions import Retraining, RetrainingBusyError, only_retraining
-from hpo_flows.retraining.challengers import Rules, check_function
+from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
 
 __all__ = ["Rules", "retrain"]
 
@@ -38,47 +37,35 @@ def _run_name() -> str:
     return run_name(flow_run.parameters["model"], flow_run.scheduled_start_time, flow_run.id)
 
 
-@flow(name="retrain", flow_run_name=_run_name, persist_result=False)
-@failing_in_words()
-@masked_errors()
-def retrain(
-    model: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="Name in MLflow's model registry.")
-    ],
-    data: Annotated[
-        str, Field(min_length=1, description="The new data, as trial.params['data'] shows it to the training function.")
-    ],
-    evaluate: Annotated[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
-        Field(description="package.module:function that evaluates a trained model; default: the champion's."),
-        WithoutNone(),
-    ] = NOTHING,
-    study: Annotated[
-        str | None,
-        Field(description="Where there is no champion yet: the study whose best trial becomes the first."),
-        WithoutNone(),
-    ] = NOTHING,
-    rules: Annotated[Rules, Field(description="When to tune again, what a challenger must show.")] = Rules(),  # noqa: B008
-    attempt: Annotated[
-        int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
-    ] = 1,
-) -> State[Any]:
+class RetrainForm(FormPart):
+    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="Name in MLflow's model registry.")
+    data: str = Field(
+        min_length=1, description="The new data, as trial.params['data'] shows it to the training function."
+    )
+    evaluate: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = Field(
+        default=None,
+        description="package.module:function that evaluates a trained model; default: the champion's.",
+    )
+    study: str | None = Field(
+        default=None,
+        description="Where there is no champion yet: the study whose best trial becomes the first.",
+    )
+    rules: Rules = Field(default=Rules(), description="When to tune again, what a challenger must show.")
+    attempt: int = Field(
+        default=1, ge=1, description="Raise it to do the work for the same data once more; else it is done once."
+    )
+
+
+@form_flow("retrain", _run_name)
+def retrain(form: RetrainForm) -> State[Any]:
     """Retrain a champion on new data and replace it where a challenger is better by more than the noise of seeds.
 
     Evaluate the champion on the new data; check for drift; train its parameters again along the recorded schedule, or
     (after drift, or where that is not good enough) tune again, begun from earlier studies; test the challenger; move
     the alias. A failed or partial run changes nothing. One run at a time for each model: another one that begins
     meanwhile says so and ends as Skipped.
-
-    Args:
-        model: Name in MLflow's model registry.
-        data: The new data, as trial.params['data'] shows it to the training function.
-        evaluate: package.module:function that evaluates a trained model; default: the champion's.
-        study: Where there is no champion yet: the study whose best trial becomes the first.
-        rules: When to tune again, what a challenger must show.
-        attempt: Raise it to do the work for the same data once more; else it is done once.
     """
-    evaluate, study = given(evaluate), given(study)
+    model, data, evaluate = form.model, form.data, form.evaluate
     end_with_worker()
     mask_logs()
     place = home_here()
@@ -93,7 +80,9 @@ def retrain(
             errors_without_credentials(),
             only_retraining(place, model, f"flow run {flow_run.name}"),
         ):
-            found = Retraining(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)
+            found = Retraining(place, model, evaluate, form.rules, form.attempt).retrain(
+                absolute_path(data), form.study
+            )
     except RetrainingBusyError as busy:
         words = f"{model} is being retrained by {busy.who}; nothing was done. Start it again after that, if need be."
         return Completed(name="Skipped", message=words, data={"model": model, "skipped": True})

@@ -2,6 +2,10 @@
 
 Written by this package itself, so that hashing, writing and fsync take one pass without a second copy in memory. The
 safetensors library reads the file and checks its header.
+
+All seed repeats of a trial share one file. The best repeat's state lies where that of a trial without repeats lies:
+whatever reads one model (evaluation, weights alone, MLflow) reads that one. The others lie beside it under names of
+their own.
 """
 
 from __future__ import annotations
@@ -300,3 +304,41 @@ def _state_dict(node: Any) -> dict[str, str]:
             return {}
         found[key] = block
     return found
+
+
+def merge_parts(
+    folder: str | Path,
+    relative_path: str,
+    parts: Sequence[Checkpoint],
+    *,
+    best: int,
+    base: str = "",
+    parent: str | None = None,
+) -> Checkpoint:
+    """Write one checkpoint that holds the states of all repeats.
+
+    Args:
+        folder: the study's folder.
+        relative_path: of the file within ``folder``; or a URL.
+        parts: the checkpoint of each repeat, in their order, all at one resource.
+        best: number of the repeat that is read where one model is wanted.
+        base: folder or URL that the parts must be below.
+        parent: URI of the checkpoint that training started from.
+
+    Raises:
+        CheckpointError: a part is missing or damaged.
+        StorageError: the folder cannot be read or written; no file is left behind.
+    """
+    with contextlib.ExitStack() as stack:
+        metadata = {"hpo_format": str(FORMAT), BEST: str(best)}
+        blocks: dict[str, Block] = {}
+        for repeat, part in enumerate(parts):
+            path = local_path(folder, part.uri, base)
+            if path is None:
+                path = stack.enter_context(local_copy(part.uri))
+            verify(path, part, Path(folder))
+            own, own_blocks = mapped(path)
+            metadata[tree_key(repeat, best)] = own["hpo_tree"]
+            blocks |= {block_name(name, repeat, best): block for name, block in own_blocks.items()}
+        chunks = file_chunks(metadata, blocks)
+        return write_chunks(folder, relative_path, chunks, resource=parts[0].resource, parent=parent)

@@ -1,4 +1,4 @@
-"""LiveCheckpoints: the checkpoints that may still be loaded or wanted.
+"""Which checkpoints may still be loaded or wanted (LiveCheckpoints), and which go first within a limit (Budget).
 
 Without a limit a checkpoint stays exactly as long as something may load it, or a person may want it:
 
@@ -13,11 +13,25 @@ Without a limit a checkpoint stays exactly as long as something may load it, or 
 Everything else is dead at once: older checkpoints of a trial, all of a trial that was abandoned, stopped, passed over
 at a barrier, is at the top of its ladder, or has no finite loss.
 
-Limits on all of this: :mod:`hpo_core.checkpoints.budget`.
+Within a limit, the live checkpoints and the room that running jobs need for theirs stay below it at any time. What
+goes first, until the next job fits:
+
+1. fallbacks, the oldest first: they cost nothing unless a disk fails;
+2. checkpoints of paused trials, those first whose loss costs the least: the chance that the trial is promoted after
+   all (:func:`promotion_chance`) times the units of training behind it, for such a trial starts from scratch; between
+   equals the one with less training behind it, then the younger trial. The trial whose turn it is now keeps its own;
+3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
+   worst in the first objective first, then the last ones of trials that a person had trained beyond the search, and at
+   last the checkpoint of the trial whose turn it is.
+
+The incumbent's and those that running or repeated attempts load are pinned. If they leave no room for the next job,
+fewer jobs run at once; if none runs, the study halts.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, insort
 from enum import IntEnum
 
 from hpo_core.model.events import (
@@ -30,10 +44,13 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
     TrialStopped,
+    concerns_search,
 )
 from hpo_core.model.trial import Checkpoint
 from hpo_core.search.method import SearchMethod
+from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
+from hpo_core.state.best_results import dominates
 
 
 class Hold(IntEnum):
@@ -241,3 +258,211 @@ def _kept_for_the_user(state: StudyState) -> _Holds:
         checkpoint.uri: (checkpoint, Hold.PINNED if member is best else Hold.FRONT)
         for member, checkpoint in reversed(state.front_checkpoints())
     }
+
+
+_Key = tuple[float, ...]
+"""Total violation, losses and trial number: what results at one rung are ordered by."""
+
+
+class Budget:
+    """A study's limits on its checkpoints: whether another job fits, and what goes to make it fit.
+
+    A job is expected to write as much as the largest checkpoint so far and 2 % (counters and losses in it change its
+    length); until the first result shows how much that is, a limit in bytes lets one job run alone. A checkpoint that
+    is larger still can exceed the limit by the difference, until what it needs has been removed.
+    """
+
+    def __init__(self, spec: StudySpec, live: LiveCheckpoints) -> None:
+        self.limits = spec.checkpoints
+        self.live = live
+        self.largest: int | None = None
+        """Bytes of the largest checkpoint so far; None: not known yet."""
+        outline = spec.search.outline()
+        self._several_brackets = outline.several_brackets
+        self._reduction_factor = outline.reduction_factor
+        self._objectives = len(spec.objectives)
+        self._saves = True
+        self._state = live.state
+        self._rungs: dict[tuple[int, int], _RungOrder] = {}
+        """Results by bracket (0 where they share their rungs) and units of training."""
+        self._at: dict[int, _RungOrder] = {}
+        """The rung of each trial's latest result."""
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact that the state and the method hold already."""
+        self.live.apply(event)
+        if type(event) is not JobCompleted:
+            return
+        if event.checkpoint is not None:
+            self.largest = max(self.largest or 0, event.checkpoint.size)
+            self._saves = True
+        elif event.loss is not None and self.largest is None:
+            self.largest = 0
+            self._saves = False  # an objective that tracks nothing
+        if concerns_search(event):
+            place = (event.bracket if self._several_brackets else 0, event.resource)
+            rung = self._rungs.setdefault(place, _RungOrder(several=self._objectives > 1))
+            losses = event.losses or (event.loss,) * self._objectives
+            ranked = (math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
+            rung.add((event.violation, *ranked, event.trial))
+            self._at[event.trial] = rung
+
+    def over(self, more: int) -> bool:
+        """Whether the limit would not hold with so many more jobs than run now."""
+        jobs = len(self._state.running) + more
+        limits = self.limits
+        if limits.max_count is not None and len(self.live) + jobs * self._saves > limits.max_count:
+            return True
+        if limits.max_bytes is None:
+            return False
+        if self.largest is None:
+            return jobs > 1
+        return self.live.bytes + jobs * self.room > limits.max_bytes
+
+    @property
+    def room(self) -> int:
+        """Bytes that a job may write."""
+        return 0 if self.largest is None else self.largest + self.largest // 50
+
+    def removal(self, more: int, turn: int | None = None) -> CheckpointRemoved | None:
+        """Choose the checkpoint that goes next so that ``more`` jobs fit; None: they fit, or nothing can go.
+
+        Args:
+            turn: the trial that would be granted.
+        """
+        if not self.over(more):
+            return None
+        for trial, checkpoint in self.live.fallbacks.values():
+            return CheckpointRemoved(trial, checkpoint.resource, 0.0)
+        rungs = [rung for rung in self._rungs.values() if rung.waiting]
+        if choices := [choice for rung in rungs if (choice := self._choice(rung, turn)) is not None]:
+            _, resource, trial, chance = min(choices)
+            return CheckpointRemoved(-trial, resource, chance)
+        return None if self._state.running else self._last_resort(turn)
+
+    def _choice(self, rung: _RungOrder, turn: int | None) -> tuple[float, int, int, float] | None:
+        """Return (expected loss, resource, -trial, chance) of the last trial of a rung whose checkpoint may go."""
+        for key in rung.worst_first():
+            trial = int(key[-1])
+            checkpoint, record = self.live.resting.get(trial), self._state.trials[trial]
+            if checkpoint is None or self._at[trial] is not rung:
+                if self._at[trial] is not rung or not (
+                    record.running or record.waiting or trial in self._state.extended
+                ):
+                    rung.forget(key)  # it never rests here again
+            elif trial != turn and self.live.why(checkpoint.uri) is Hold.RESTING:
+                chance = promotion_chance(rung.place(key), len(rung.results), self._reduction_factor)
+                return chance * checkpoint.resource, checkpoint.resource, -trial, chance
+        return None
+
+    def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
+        for member, checkpoint in reversed(self._state.front_checkpoints()):
+            if self.live.why(checkpoint.uri) is Hold.FRONT:
+                return CheckpointRemoved(member.trial, checkpoint.resource, 0.0)
+        for trial in self._state.trials:
+            for checkpoint in trial.further_checkpoints()[:1] if trial.further else ():
+                if self.live.why(checkpoint.uri) is Hold.FRONT:
+                    return CheckpointRemoved(trial.number, checkpoint.resource, 0.0)
+        own = None if turn is None else self.live.resting.get(turn)
+        if turn is None or own is None or self.live.why(own.uri) is not Hold.RESTING:
+            return None
+        return CheckpointRemoved(turn, own.resource, 1.0)
+
+    def shortage(self) -> str:
+        """Why no job fits, and the cure."""
+        must_stay = "what must stay (the checkpoints of the best so far, and those that waiting jobs load)"
+        name, least = self.least
+        if name == "max_count":
+            limit = f"max_count = {self.limits.max_count}"
+            need = f"{must_stay} are {len(self.live)}, and a job writes one more"
+        else:
+            limit = f"max_bytes = {self.limits.max_bytes:,}"
+            need = f"{must_stay} are {self.live.bytes:,} bytes, and a job may write {self.room:,} more"
+        return (
+            f"checkpoints.{limit} leaves no room for a job: {need}. Start a new study with "
+            f"checkpoints: {{{name}: {least}}} or more, or make the checkpoints smaller"
+        )
+
+    @property
+    def least(self) -> tuple[str, int]:
+        """The limit that is too small, and the least with which one more job fits."""
+        if self.limits.max_count is not None and len(self.live) + self._saves > self.limits.max_count:
+            return "max_count", len(self.live) + 2
+        return "max_bytes", self.live.bytes + 2 * self.room
+
+    def check(self) -> None:
+        """Assert that orders are orders, and that every trial that rests can be found."""
+        self.live.check()
+        assert all(self._at[trial].holds(trial) for trial in self.live.resting)
+        assert all(rung.results == sorted(rung.results) for rung in self._rungs.values())
+
+
+class _RungOrder:
+    """The results at one rung in order, and those of them whose trials may rest there.
+
+    Args:
+        several: whether there are several objectives. Then a feasible result stands behind those that dominate it.
+    """
+
+    __slots__ = ("_dominators", "_several", "results", "waiting")
+
+    def __init__(self, *, several: bool) -> None:
+        self.results: list[_Key] = []
+        self.waiting: list[_Key] = []
+        """Results of trials that rest here, or may do so again."""
+        self._several = several
+        self._dominators: dict[_Key, int] = {}
+        """Number of results that dominate the result of a trial that waits."""
+
+    def add(self, key: _Key) -> None:
+        """Add the result of a trial, which waits from now on."""
+        if self._several:
+            for other in self._dominators:
+                self._dominators[other] += _dominates(key, other)
+            better = self.results[: bisect_left(self.results, key)]
+            self._dominators[key] = sum(_dominates(other, key) for other in better)
+        insort(self.results, key)
+        insort(self.waiting, key)
+
+    def forget(self, key: _Key) -> None:
+        """Strike out a trial that never rests here again."""
+        del self.waiting[bisect_left(self.waiting, key)]
+        self._dominators.pop(key, None)
+
+    def place(self, key: _Key) -> int:
+        """The place among the results, from 1."""
+        if self._several and not key[0]:
+            return self._dominators[key] + 1
+        return bisect_left(self.results, key) + 1
+
+    def worst_first(self) -> list[_Key]:
+        """The trials that wait, the worst first."""
+        return sorted(self.waiting, key=self.place, reverse=True) if self._several else self.waiting[::-1]
+
+    def holds(self, trial: int) -> bool:
+        """Whether the trial waits here."""
+        return any(key[-1] == trial for key in self.waiting)
+
+
+def _dominates(one: _Key, other: _Key) -> bool:
+    """Whether a feasible result dominates another one."""
+    return not one[0] and not other[0] and dominates(one[1:-1], other[1:-1])
+
+
+def promotion_chance(place: int, results: int, reduction_factor: float) -> float:
+    """Estimate the probability that a trial is among the best 1/eta of its rung at some moment.
+
+    With results in random order, ``place - results / eta`` is a random walk whose spread is that of ``results`` draws
+    with probability 1/eta; to be promoted it has to come back to 0. By the reflection principle the chance is twice the
+    tail of the normal distribution. How many results are still to come is left out: with it no checkpoint was chosen
+    better (``benchmarks/checkpoint_removal.py``).
+
+    >>> promotion_chance(3, 9, 3), round(promotion_chance(5, 9, 3), 3), round(promotion_chance(9, 9, 3), 5)
+    (1.0, 0.18, 6e-05)
+    """
+    share = 1 / reduction_factor
+    behind = place - results * share
+    if behind <= 0:
+        return 1.0
+    chance = math.erfc(behind / math.sqrt(2 * (results + 1) * share * (1 - share)))
+    return float(f"{chance:.9g}")  # erfc's last bits differ between machines, and an audit computes the chance again

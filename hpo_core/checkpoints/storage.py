@@ -22,8 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Further, Job
 
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""

@@ -22,13 +22,11 @@ from hpo_core import __version__
 from hpo_core.cli.debugging import check, try_trial
 from hpo_core.cli.history import history
 from hpo_core.cli.output import err
-from hpo_core.cli.partition_command import partition
-from hpo_core.cli.planning import simulate_study, space
+from hpo_core.cli.planning import partition, simulate_study, space
 from hpo_core.cli.results import compare, import_study, project, report, schedule
-from hpo_core.cli.steering import enqueue, share
-from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
+from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError
-from hpo_core.model.short_text import did_you_mean, near_names
+from hpo_core.model.short_text import did_you_mean
 from hpo_core.security.masking import mask_logs, masked
 
 EXTRAS = {
@@ -93,24 +91,21 @@ GROUPS = {
 
 
 class _Command(TyperCommand):
-    """A command that answers an option or a choice that is not there with the one that was probably meant."""
+    """A command that answers a choice that is not there with the one that was probably meant."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # typer has a click of its own, or that which is installed
             said: Any = error
-            if hasattr(said, "possibilities"):
-                every = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
-                said.possibilities = near_names(said.option_name, every)
-            elif " is not one of " in (message := getattr(said, "message", "")):
+            if " is not one of " in (message := getattr(said, "message", "")):
                 typed, *known = re.findall(r"'([^']*)'", message)
                 said.message = "; ".join(filter(None, (message.rstrip("."), did_you_mean(typed, known))))
             raise
 
 
 class _Commands(TyperGroup):
-    """The commands; one that is not there is answered likewise, and the help lists them in groups."""
+    """The commands; the help lists them in groups."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         left = list(self.commands)
@@ -120,12 +115,6 @@ class _Commands(TyperGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            meant = did_you_mean(args[0], self.commands)
-            ctx.fail(f"No such command {args[0]!r}{f'; {meant}' if meant else '.'}")
-        return super().resolve_command(ctx, args)
 
 
 def _print_version(wanted: bool) -> None:
@@ -177,12 +166,3 @@ def run(app: typer.Typer) -> None:
         else:
             err.say(masked("".join(traceback.format_exception(error))), lines=True)
         sys.exit(1)
-
-
-def main() -> None:
-    """Run the commands of the core: ``python -m hpo_core.cli``."""
-    run(app)
-
-
-if __name__ == "__main__":
-    main()

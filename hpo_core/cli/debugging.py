@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption
-from hpo_core.cli.output import err, out, print_json
+from hpo_core.cli.output import AsJson, HomeOption, err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.training.error_text import explained, leads_to_user_code
+from hpo_core.training.user_code import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 if TYPE_CHECKING:
@@ -46,16 +45,18 @@ def try_trial(
     more_params: MoreParams = None,
     params: ParamsOption = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Train so far; default: as far as the study's first job.")
+        int | None,
+        typer.Option("--steps", min=1, help="Train to this step; default: the target of the study's first job."),
     ] = None,
     post_mortem: Annotated[bool, typer.Option("--pdb", help="Open the debugger where an error was raised.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
-    from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
+    from hpo_core.execution.in_process import first_job, parse_params, request_of
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
     from hpo_core.spec.assembly import VARIABLES
+    from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 
     spec = with_partitions(load_spec(study_file))
@@ -71,7 +72,8 @@ def try_trial(
         if request.threads is not None:
             os.environ.update(dict.fromkeys(VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
-            report = run_here(load_objective(request.objective, request.pythonpath), request)
+            function = load_objective(request.objective, request.pythonpath)
+            report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
         except bdb.BdbQuit:
             _say("left by the debugger")
             raise typer.Exit(INTERRUPTED) from None
@@ -86,7 +88,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report, "epoch" if spec.hops else "step")
+    _say_result(report, spec.unit_word)
 
 
 def _say(line: str) -> None:
@@ -159,13 +161,21 @@ def check(
     params: ParamsOption = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=2, max=1000, help="Train so far; default: 3, then up to 27 in a minute."),
+        typer.Option(
+            "--steps",
+            min=2,
+            max=1000,
+            help="Train to this step; default: 3, then up to 27 if that takes less than a minute.",
+        ),
     ] = None,
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
     ] = None,
     style: Annotated[
-        str, typer.Option("--style", help="Of MODULE:FUNCTION: handle, train(trial); optuna, an Optuna objective.")
+        str,
+        typer.Option(
+            "--style", help="Style of MODULE:FUNCTION: handle (train(trial)) or optuna (an Optuna objective)."
+        ),
     ] = "handle",
     home: HomeOption = None,
     as_json: AsJson = False,
@@ -202,8 +212,8 @@ def check(
 
 def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
-    from hpo_core.execution.requests import JobRequests
-    from hpo_core.execution.single_trial import first_job, parse_params
+    from hpo_core.execution.in_process import first_job, parse_params
+    from hpo_core.execution.job_requests import JobRequests
     from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
 
@@ -215,10 +225,9 @@ def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest
 
 
 def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
-    from hpo_core.execution.single_trial import parse_params, read_value
+    from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
-    from hpo_core.model.stage import Rung
-    from hpo_core.model.trial import Job
+    from hpo_core.model.trial import Job, Rung
     from hpo_core.training.request import JobRequest
 
     if style not in ("handle", "optuna"):
@@ -242,14 +251,13 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         style=style,
         space=space,
         stall_timeout=3600.0,
-        log_limit=10_000_000,
     )
 
 
 def _optuna_space(
     objective: str, values: dict[str, str], folder: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    from hpo_core.execution.single_trial import completed_params
+    from hpo_core.execution.in_process import completed_params
     from hpo_core.model.rng import Stream
     from hpo_core.spec import StudySpec
     from hpo_core.training.objective import load_objective

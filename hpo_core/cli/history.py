@@ -5,45 +5,33 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import out, print_json, print_rows
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements, measurements_of
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text
-from hpo_core.views.formatting import duration
-from hpo_core.views.measured_needs import (
+from hpo_core.views.device_use import (
     MeasuredNeed,
     measured_needs,
 )
+from hpo_core.views.formatting import duration
 
 _DAY = 86_400.0
 
 
-class Action(StrEnum):
-    """What is done with the history."""
-
-    list = "list"
-    export = "export"
-    import_ = "import"
-    forget = "forget"
-
-
-class FileFormat(StrEnum):
-    """Format of an exported file."""
-
-    json = "json"
-    csv = "csv"
+Action = Literal["list", "export", "import", "forget"]
+"""What is done with the history."""
+FileFormat = Literal["json", "csv"]
+"""Format of an exported file."""
 
 
 def _completed(column: str, context: typer.Context, incomplete: str) -> list[str]:
@@ -65,41 +53,44 @@ def _architectures(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def history(
-    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.list,
+    action: Annotated[Action, typer.Argument(help="What to do.")] = "list",
     file: Annotated[
-        Path | None, typer.Argument(help="Of export: the file to write (default: standard output); of import: to read.")
+        Path | None,
+        typer.Argument(help="With export: file to write (default: standard output); with import: file to read."),
     ] = None,
     objective: Annotated[
-        str | None, typer.Option("--objective", help="Of this module:function only.", autocompletion=_objectives)
+        str | None, typer.Option("--objective", help="Only this module:function.", autocompletion=_objectives)
     ] = None,
     architecture: Annotated[
         str | None,
-        typer.Option("--architecture", help="On this only, such as A100 or CPU.", autocompletion=_architectures),
+        typer.Option(
+            "--architecture", help="Only this architecture, such as A100 or CPU.", autocompletion=_architectures
+        ),
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, help="Measured more than so many days ago only.")
+        float | None, typer.Option("--older-than", min=0, help="Only what was measured more than this many days ago.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Of forget: all there is.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Of forget: do not ask.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With forget: all measurements.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With forget: do not ask.")] = False,
     file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Of export; default: as the file's name ends, or JSON.")
+        FileFormat | None, typer.Option("--format", help="With export; default: by the file's name, or JSON.")
     ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """What jobs needed, by their deciding parameters: list, export, import or forget it."""
+    """List, export, import or forget what jobs needed, by their deciding parameters."""
     _refuse(action, file, everything=everything, yes=yes, file_format=file_format)
     place = Home(home, journal)
-    if action is Action.import_:
+    if action == "import":
         assert file is not None
         _import(place, file)
         return
     kept = measurements_of(place.read_journal())
     found = _chosen(kept.all(), objective, architecture, older_than)
-    if action is Action.list:
+    if action == "list":
         _list(found, as_json)
-    elif action is Action.export:
+    elif action == "export":
         _export(found, file, file_format)
     else:
         has_filter = any(one is not None for one in (objective, architecture, older_than))
@@ -113,14 +104,14 @@ def history(
 
 def _refuse(action: Action, file: Path | None, *, everything: bool, yes: bool, file_format: FileFormat | None) -> None:
     """Refuse what does not go together, before anything is read."""
-    if file is not None and action not in (Action.export, Action.import_):
-        raise SpecError(f"hpo history {action.value}: takes no file ({file}); export and import do.")
-    if file is None and action is Action.import_:
+    if file is not None and action not in ("export", "import"):
+        raise SpecError(f"hpo history {action}: takes no file ({file}); export and import do.")
+    if file is None and action == "import":
         raise SpecError("hpo history import: name the file, as `hpo history export FILE` wrote it.")
-    if (everything or yes) and action is not Action.forget:
-        raise SpecError(f"hpo history {action.value}: --all and --yes belong to forget; leave them out.")
-    if file_format is not None and action is not Action.export:
-        raise SpecError(f"hpo history {action.value}: --format belongs to export; leave it out.")
+    if (everything or yes) and action != "forget":
+        raise SpecError(f"hpo history {action}: --all and --yes belong to forget; leave them out.")
+    if file_format is not None and action != "export":
+        raise SpecError(f"hpo history {action}: --format belongs to export; leave it out.")
 
 
 def _chosen(
@@ -191,7 +182,7 @@ def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFo
     from hpo_core.journal.measurements import format_of, written
 
     by_name = None if file is None else format_of(file)
-    chosen = by_name if file_format is None else file_format.value
+    chosen = by_name if file_format is None else file_format
     if file is not None and (chosen is None or by_name not in (None, chosen)):
         raise SpecError(f"hpo history export {file}: let the name end with .json or .csv, and agree with --format.")
     text = written(found, chosen or "json")

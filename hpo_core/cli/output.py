@@ -8,30 +8,37 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
-from hpo_core.home import Home
+from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
-from hpo_core.tracking.tracker_links import optuna_links, read_place
-from hpo_core.views.device_use import device_jobs, device_lines, device_uses, granted_words, running_lines
+from hpo_core.tracking.tracker_links import study_links
+from hpo_core.views.device_use import (
+    device_lines,
+    device_uses_of,
+    granted_words,
+    measured_ratio_lines,
+    measured_ratios,
+    running_lines,
+)
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
-from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import (
     BracketView,
     RungNames,
@@ -41,7 +48,6 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
-from hpo_core.views.settings_words import gang_words, packing_words
 from hpo_core.views.summary import (
     BestResult,
     Extension,
@@ -50,7 +56,9 @@ from hpo_core.views.summary import (
     constraint_words,
     exhausted_words,
     front_rows,
+    gang_words,
     other_best_words,
+    packing_words,
     rule_words,
     spread_of,
     summarize,
@@ -180,25 +188,13 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 _FRONT_SHOWN = 10
 _JOBS_SHOWN = 8
-_SHOWN = (
-    "study",
-    "status",
-    "reason",
-    "rule",
-    "trials",
-    "jobs",
-    "running",
-    "waiting",
-    "to_train_further",
-    "abandoned",
-    "failed_attempts",
-    "infeasible",
-    "best_of",
-    "best",
-    "best_of_highest_rung",
-    "front",
-)
-"""Fields of the summary in ``hpo show --json``."""
+
+
+def say_facts(facts: Iterable[tuple[str, object]], style: str = "") -> None:
+    """Print each title with its words as a line; what has no words is left out."""
+    for title, words in facts:
+        if words:
+            out.say(words, style, title=title)
 
 
 def best_line(study: Study) -> str:
@@ -258,40 +254,31 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     if as_json:
         print_json(msgspec.to_builtins(result))
         return
+
+    def tell(title: str, words: object, style: str = "") -> None:
+        if words:
+            out.say(f"  {title:<11} {words}", style)
+
     out.print()
-    out.print(
-        Text.assemble(
-            (f"{result.study} {result.status}", "bold green" if result.status == "finished" else "bold yellow"),
-            f": {result.trials} trials, {result.jobs} jobs in {duration(result.seconds)}",
-        ),
-        soft_wrap=True,
-    )
-    if result.reason:
-        rule = "stop rule met: " if result.rule else ""
-        out.say(f"  reason      {rule}{result.reason}", style="yellow")
+    style = "bold green" if result.status == "finished" else "bold yellow"
+    took = f"{result.trials} trials, {result.jobs} jobs in {duration(result.seconds)}"
+    out.print(Text.assemble((f"{result.study} {result.status}", style), f": {took}"), soft_wrap=True)
+    tell("reason", result.reason and f"{'stop rule met: ' if result.rule else ''}{result.reason}", "yellow")
     if (best := result.best) is not None:
-        reached = f"{terminal_text(result.metric)} = {number(best.value, 5)}"
-        out.say(f"  best        {reached}  (trial {best.trial} at {best.resource})")
+        tell("best", f"{result.metric} = {number(best.value, 5)}  (trial {best.trial} at {best.resource})")
         for key, value in best.params.items():  # in full: they are copied from here
-            out.say(f"              {key} = {value}")
+            tell("", f"{key} = {value}")
     _print_front(result.study, result.front, most=_FRONT_SHOWN)
-    if result.trained_further is not None:
-        out.say(f"  further     {result.trained_further.words}")
-    for title, line in zip(["failures", *[""] * 99], failure_lines(result.failures, folder), strict=False):
-        out.say(f"  {title:<11} {line}", style="yellow")
-    places = {
-        "checkpoint": result.checkpoint,
-        "MLflow": result.mlflow,
-        "Optuna": result.optuna,
-        "report": result.report,
-    }
-    for title, target in places.items():
-        if target:
-            out.say(f"  {title:<11} {target}")
+    tell("further", result.trained_further and result.trained_further.words)
+    for at, line in enumerate(failure_lines(result.failures, folder)):
+        tell("" if at else "failures", line, "yellow")
+    tell("checkpoint", result.checkpoint)
+    tell("MLflow", result.mlflow)
+    tell("Optuna", result.optuna)
+    tell("report", result.report)
     commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
     others = ", ".join(command for command in commands if command != following)
-    after = f"then: {then}; " if then else ""
-    out.say(f"  next        {following}   ({after}also: {others})")
+    tell("next", f"{following}   ({f'then: {then}; ' if then else ''}also: {others})")
 
 
 def print_status(home: Home, name: str, as_json: bool) -> None:
@@ -302,55 +289,37 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     from hpo_core.journal.sql import is_alive
     from hpo_core.pool.store import live_rows
 
-    source = home.read_journal()
+    source, folder = home.read_journal(), home.study_folder(name)
     with damage_named(source, name):
         study = Study.open(name, source, reading=True)
-        summary = summarize(study)
         status = status_word(study, source.info(name))
-        _print_counts(study, status, summary)
-        _print_halt(study)
-        _print_grid(study)
-        out.say(f"best: {best_line(study)}")
-        if line := hopping_line(study):
-            out.say(f"data: {line}")
-        if study.spec.shares and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
-            out.say(standing.words)
-        if rules := study.rules.progress(study.state, _now_of(status)):
-            out.say(f"stops at: {', '.join(rules)}")
-        if study.spec.packs:
-            for line in running_lines(study):
-                out.say(line)
-        elif summary.running:
-            ended = epochs_that_ended(study, home.study_folder(name))
-            jobs = ", ".join(
-                f"trial {job.trial} to {job.target:,}{ended.get(job.trial, '')}"
-                f"{f' by {job.ranks:,} ranks' if job.ranks > 1 else ''}"
-                for job in summary.running[:_JOBS_SHOWN]
-            )
-            more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
-            out.say(f"running: {jobs}{more}")
-        for line in device_lines(study, latest=True) if study.status == "open" else ():
-            out.say(f"device, last minute: {line}")
-        _print_failures(failures_of(study.state), home.study_folder(name))
+        _print_state(study, status, summarize(study))
+        standing = standings(live_rows(source, is_alive)).get(name)
+        running = running_lines(study, epochs_that_ended(study, folder), jobs=_JOBS_SHOWN)
+        ended = device_lines(study, latest=True) if study.status == "open" else ()
+        say_facts(
+            [
+                ("best", best_line(study)),
+                ("data", hopping_line(study)),
+                ("slots", standing and standing.words),
+                ("stops at", ", ".join(study.rules.progress(study.state, _now_of(status)))),
+                *(("", line) for line in running),
+                *(("device, last minute", line) for line in ended),
+            ]
+        )
+        _print_failures(study, folder)
         out.say(f"more: hpo show {name}", style="dim")
 
 
 def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
     """By trial that hops: how far its job has come, as the files of its progress say."""
-    if not study.spec.hops:
-        return {}
     files = ProgressFiles(folder)
     found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])
     return {job.trial: f" ({progress.epoch:,} done)" for job, progress in found if progress is not None}
 
 
-def _print_grid(study: Study) -> None:
-    """The four states of a grid's configurations."""
-    if (states := grid_states(study)) is not None:
-        out.say(f"grid: {states.words}")
-
-
-def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
+def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
+    """The counts of trials and jobs, why a study halted, and the states of a grid's configurations."""
     counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
     counts += [granted_words(study)] if summary.running else []
     counts += [
@@ -363,19 +332,16 @@ def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str =
         if count
     ]
     out.print(Text.assemble((summary.study, "bold"), f"{as_of}: {status}, {', '.join(counts)}"), soft_wrap=True)
-
-
-def _print_halt(study: Study) -> None:
     if study.state.halted is not None:
-        halted = terminal_text(f"halted: {halt_words(study.spec, study.state.halted)}")
-        out.say(halted, style="yellow")
+        say_facts([("halted", halt_words(study.spec, study.state.halted))], "yellow")
     elif study.state.exhausted:
         out.say(exhausted_words(study), style="yellow")
+    if (states := grid_states(study)) is not None:
+        say_facts([("grid", states.words)])
 
 
-def _print_failures(failures: Failures, folder: Path) -> None:
-    for line in failure_lines(failures, str(folder)):
-        out.say(line, style="yellow")
+def _print_failures(study: Study, folder: Path) -> None:
+    say_facts((("", line) for line in failure_lines(failures_of(study.state), str(folder))), "yellow")
 
 
 def _now_of(status: str) -> float:
@@ -383,97 +349,84 @@ def _now_of(status: str) -> float:
     return time.time() if status == "running" else 0.0
 
 
-def _print_settings(study: Study, summary: StudySummary, created: float, now: float) -> None:
+def _settings(study: Study, summary: StudySummary, created: float, now: float) -> Iterator[tuple[str, str]]:
     """What was asked for, and the best trial's parameters."""
     spec = study.spec
-    wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
-    facts = {
-        "wanted": wanted,
-        "method": f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}",
-        "repeats": f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1),
-        "objective": spec.objective or "",
-        "cluster": spec.cluster.title if spec.objective else "",  # it was imported, or trains in its own process
-        "packing": packing_words(spec.packing),
-        "gangs": gang_words(study),
-        "share": share_words(spec.share, spec.slot_word),
-        "data": hopping_line(study),
-        "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
-        "resource": f"{summary.resource:,} units of training used",
-        "stops at": ", ".join(study.rules.progress(study.state, now)),
-        "checkpoint": summary.checkpoint or "",
-    }
-    for title, words in facts.items():
-        if words:
-            out.say(words, title=title)
-    out.say(f"best: {best_line(study)}")
-    for key, value in (summary.best.params if summary.best is not None else {}).items():
-        out.say(f"    {key} = {value}")
-    if other := other_best_words(study):
-        out.say(other)
+    yield "wanted", ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
+    yield "method", f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}"
+    yield "repeats", f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1)
+    yield "objective", spec.objective or ""
+    yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
+    yield "packing", packing_words(spec.packing)
+    yield "gangs", gang_words(study)
+    yield "share", share_words(spec.share, spec.slot_word)
+    yield "data", hopping_line(study)
+    yield "created", time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
+    yield "resource", f"{summary.resource:,} units of training used"
+    yield "stops at", ", ".join(study.rules.progress(study.state, now))
+    yield "checkpoint", summary.checkpoint or ""
+    yield "best", best_line(study)
+    yield from (("", f"    {key} = {value}") for key, value in (summary.best.params if summary.best else {}).items())
+    yield "", other_best_words(study)
+
+
+def study_at(source: Journal, name: str, at: int | None) -> tuple[Study, StudyInfo]:
+    """A study as of an entry of its journal; None: the last one.
+
+    Raises:
+        HpoError: it has no such entry.
+    """
+    info = source.info(name)
+    if at is not None and at >= info.entries:
+        raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
+    return Study.open(name, source, at=at, reading=True), info
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
     """A study as of an entry."""
     source = home.read_journal()
     with damage_named(source, name):
-        _print_study(source, name, at, as_json, home=home)
+        _print_study(*study_at(source, name, at), at, as_json, home=home)
 
 
-def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, home: Home) -> None:
-    info = source.info(name)
-    if at is not None and at >= info.entries:
-        raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
-    study = Study.open(name, source, at=at, reading=True)
-    state = study.state
+def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *, home: Home) -> None:
+    state, folder = study.state, home.study_folder(study.name)
     views = bracket_views(study, details=True)
     names = RungNames(study.spec)
     ceilings = [names.ceiling_line(event) for event in state.ceilings]
-    summary, failures = summarize(study), failures_of(state)
+    summary = summarize(study)
     status = status_word(study, info) if at is None else summary.status
     if as_json:
         print_json(
             {"entry": study.seq - 1, "entries": info.entries, "rungs": _plain_rungs(study, views), "ceilings": ceilings}
-            | summary.plain(*_SHOWN)
-            | {"status": status, "failures": msgspec.to_builtins(failures)}
+            | msgspec.to_builtins(summary)
+            | {"status": status, "failures": msgspec.to_builtins(failures_of(state))}
             | _plain_jobs(study)
         )
         return
     entry, every = study.seq - 1, f"{info.entries:,}"
-    as_of = (
-        f" as of entry {entry:,}, the last of {every}"
-        if at is None
-        else f" as of entry {entry:,} (0 is the first of {every})"
-    )
-    _print_counts(study, status, summary, as_of)
-    _print_halt(study)
-    _print_grid(study)
-    _print_settings(study, summary, info.created, _now_of(status) if at is None else 0.0)
-    for line in device_lines(study):
-        out.say(line, title="device")
-    for line in measured_ratio_lines(measured_ratios(study)):
-        out.say(line)
-    _print_failures(failures, home.study_folder(name))
-    if constraints := constraint_words(study.spec, state.infeasible_results):
-        out.say(f"constraints: {constraints}")
-    _print_front(name, summary.front)
+    which = f"{entry:,}, the last of {every}" if at is None else f"{entry:,} (0 is the first of {every})"
+    _print_state(study, status, summary, f" as of entry {which}")
+    say_facts(_settings(study, summary, info.created, _now_of(status) if at is None else 0.0))
+    say_facts(("device", line) for line in device_lines(study))
+    say_facts(("", line) for line in measured_ratio_lines(measured_ratios(study)))
+    _print_failures(study, folder)
+    say_facts([("constraints", constraint_words(study.spec, state.infeasible_results))])
+    _print_front(study.name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         out.say(f"all brackets share these rungs; their trials enter at {places}")
     print_rows(out, without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state"))
-    for line in ceilings:
-        out.say(f"ceiling: {line}")
+    say_facts(("ceiling", line) for line in ceilings)
     for wanted in state.extended.values():
         if wanted.trial not in state.running:
-            out.say(f"to be trained further: trial {wanted.trial} to {wanted.target}")
+            say_facts([("to be trained further", f"trial {wanted.trial} to {wanted.target}")])
     for job in state.wanted():
         rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
         where = f" on {placed.device}, {memory_words(placed.share[1])}" if placed is not None else ""
         what = "running" if state.trains(job.trial) else "waiting for a device"
-        line = f"{what}: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}"
-        out.say(line)
-    run = read_place(home.study_folder(name))
-    for title, target in (({} if run is None else {"MLflow": run.url}) | optuna_links(home, study.spec)).items():
-        out.say(f"{title}: {target}")
+        say_facts([(what, f"trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}")])
+    say_facts(study_links(home, study.spec).items())
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:
@@ -481,13 +434,10 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
 
     As far as there are any.
     """
-    states = grid_states(study)
-    jobs = device_jobs(study.state)
-    uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
-    plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
+    uses: list[dict[str, Any]] = msgspec.to_builtins(device_uses_of(study))
     found = {
-        "grid": states and msgspec.to_builtins(states),
-        "devices": plain,
+        "grid": msgspec.to_builtins(grid_states(study)),
+        "devices": [{key: value for key, value in use.items() if key != "load"} for use in uses],
         "ratios": msgspec.to_builtins(measured_ratios(study)),
         "hops": plain_hops(study),
     }
@@ -550,3 +500,28 @@ def status_word(study: Study, info: StudyInfo) -> str:
 def print_json(value: Any) -> None:
     """For programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def names_of_studies(context: typer.Context, incomplete: str) -> list[str]:
+    """Names that complete what was typed, for a shell; empty where there is no journal to look into."""
+    home = Home(context.params.get("home"), context.params.get("journal"))
+    try:
+        names = [info.name for info in home.read_journal().studies()]
+    except Exception:  # a shell that asks for a completion shows no error
+        return []
+    return [name for name in names if name.startswith(incomplete) and is_name(name)]
+
+
+Name = Annotated[str, typer.Argument(help="Name of the study.", callback=checked_name, autocompletion=names_of_studies)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+HomeOption = Annotated[
+    str | None, typer.Option("--home", help="Folder of journal, checkpoints, reports (HPO_HOME, or .hpo).")
+]
+JournalOption = Annotated[
+    str | None, typer.Option("--journal", help="SQLAlchemy URL of the journal (HPO_JOURNAL, or SQLite in the home).")
+]
+UsePrefect = Annotated[
+    bool | None,
+    typer.Option("--prefect/--no-prefect", help="Show the study in Prefect; default: as the study file says."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]

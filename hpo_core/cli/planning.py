@@ -1,125 +1,118 @@
-"""Commands before a study: simulate, space."""
+"""Commands before a study: simulate, space, partition."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption
-from hpo_core.cli.output import err
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, err, out, print_json
 from hpo_core.home import Home
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.partitioning import partition_data
+from hpo_core.partitioning.manifest import MANIFEST
+from hpo_core.partitioning.splitting import TRAINING, VALIDATION
+from hpo_core.views.formatting import plural
 
 
-def simulate_study(
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of ``hpo simulate``: a field for each of its options."""
+
     study_file: Annotated[
         Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
-    ] = None,
-    workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None,
+    ] = None
+    workers: Annotated[
+        list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
+    ] = None
     repeat: Annotated[
         int | None,
         typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
-    ] = None,
+    ] = None
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
-    ] = None,
+    ] = None
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="Another search method; again to compare.")
-    ] = None,
+        list[str] | None, typer.Option("--method", help="Another search method; repeatable, to compare.")
+    ] = None
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; a key again: alternatives to compare."),
-    ] = None,
-    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None,
+        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; the same key again: values to compare."),
+    ] = None
+    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None
     stragglers: Annotated[
         float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
-    ] = 0.0,
+    ] = 0.0
     drops: Annotated[
         float, typer.Option("--drops", help="Chance that a job is dropped, per time that one unit takes.")
-    ] = 0.0,
-    drop: Annotated[str, typer.Option("--drop", help="What becomes of a dropped job: retry or abandon.")] = "retry",
-    speeds: Annotated[str, typer.Option("--speeds", help="Given to the workers in turn, as 1,1,0.5.")] = "1",
-    join: Annotated[list[str] | None, typer.Option("--join", help="COUNT@SECONDS: so many workers come.")] = None,
-    leave: Annotated[list[str] | None, typer.Option("--leave", help="COUNT@SECONDS: so many workers go.")] = None,
+    ] = 0.0
+    drop: Annotated[str, typer.Option("--drop", help="What happens to a dropped job: retry or abandon.")] = "retry"
+    speeds: Annotated[str, typer.Option("--speeds", help="Speeds of the workers in turn, as 1,1,0.5.")] = "1"
+    join: Annotated[list[str] | None, typer.Option("--join", help="Workers that join, as COUNT@SECONDS.")] = None
+    leave: Annotated[list[str] | None, typer.Option("--leave", help="Workers that leave, as COUNT@SECONDS.")] = None
     seconds_per_unit: Annotated[
-        float | None, typer.Option("--seconds-per-unit", help="What one unit of training takes.")
-    ] = None,
-    overhead: Annotated[float, typer.Option("--overhead", help="Seconds of every job beside (made-up curves).")] = 0.0,
+        float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
+    ] = None
+    overhead: Annotated[
+        float, typer.Option("--overhead", help="Seconds each job takes beside training (made-up curves).")
+    ] = 0.0
     cost_spread: Annotated[
-        float, typer.Option("--cost-spread", help="How configurations differ in cost: deviation of its logarithm.")
-    ] = 0.0,
+        float,
+        typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
+    ] = 0.0
     devices: Annotated[
         str | None,
         typer.Option("--devices", help="Devices that jobs share, as 4xA100-80GB,2xH100-80GB: each policy is played."),
-    ] = None,
+    ] = None
     demands: Annotated[
         str | None, typer.Option("--demands", help="With --devices: a study whose attempts were measured.")
-    ] = None,
+    ] = None
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="With --devices: this packing policy only; again to compare. Also exact."),
-    ] = None,
+        typer.Option("--policy", help="With --devices: only this packing policy, or exact; repeatable."),
+    ] = None
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", help="Models hop between so many equal partitions, before any data was split."),
-    ] = None,
-    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1,
+        typer.Option("--partitions", help="Number of equal partitions that models hop over; no data are needed."),
+    ] = None
+    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1
+
+
+def simulate_study(
+    *,
     picture: Annotated[
         str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
     ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
-    """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulating import (
-        REPEATS,
-        REPEATS_OF_POLICIES,
-        Question,
-        parse_changes_of_cluster,
-        parse_numbers,
-        simulate,
-    )
-    from hpo_core.model.errors import SpecError
-    from hpo_core.simulation.device_list import SharedDevicesQuestion
+    """Estimate what a study would take, on virtual workers; nothing is trained."""
+    from hpo_core.cli.simulating import simulate
 
-    if devices is None and (demands is not None or policy):
-        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
-    shared = None if devices is None else SharedDevicesQuestion(devices, demands, policy or ())
-    question = Question(
-        study_file=study_file,
-        from_journal=from_journal,
-        workers=workers or (),
-        repeat=repeat if repeat is not None else REPEATS if shared is None else REPEATS_OF_POLICIES,
-        changes=[*(f"search.method={name}" for name in method or ()), *(changes or ())],
-        stragglers=stragglers,
-        drops=drops,
-        drop=drop,
-        speeds=parse_numbers("--speeds", speeds),
-        joins=parse_changes_of_cluster("--join", join or ()),
-        leaves=parse_changes_of_cluster("--leave", leave or ()),
-        seconds_per_unit=seconds_per_unit,
-        overhead=overhead,
-        cost_spread=cost_spread,
-        target=target,
-        shared=shared,
-        partitions=partitions,
-        copies=copies,
-    )
-    simulate(question, Home(home, journal), picture=picture, as_json=as_json)
+    simulate(Question(**options), Home(home, journal), picture=picture, as_json=as_json)
+
+
+*_own, _options = signature(simulate_study, eval_str=True).parameters.values()
+simulate_study.__signature__ = Signature(  # type: ignore[attr-defined]
+    [*signature(Question, eval_str=True).parameters.values(), *_own]
+)
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
-    from hpo_core.training.optuna.suggestions import in_one_line, to_yaml
+    from hpo_core.training.optuna.trial_adapter import in_one_line
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(
-        "space:\n" + "".join(f"  {in_one_line(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
+        "space:\n" + "".join(f"  {in_one_line(name)}: {in_one_line(item)}\n" for name, item in found.space.items())
     )
     if found.constraints:
         sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
@@ -127,8 +120,71 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     if found.unclear:
         names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+        err.say(f"Suggested under some choices only, which no condition on one or two parameters explains: {names}.")
     if found.gaps:
         gaps = "; ".join(found.gaps)
         line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
         err.say(line)
+
+
+def partition(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .npz, .npy, .parquet or .csv file, a folder of .npy or .parquet files, or MODULE:FUNCTION that "
+            "returns arrays, a DataFrame or a torch Dataset."
+        ),
+    ],
+    parts: Annotated[int, typer.Option("--parts", help="Number of partitions that are trained on.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder for the partitions; it must be empty, or not exist yet.")],
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same files.")] = 0,
+    stratify: Annotated[
+        str | None, typer.Option("--stratify", help="Array or column: each partition gets its share of each value.")
+    ] = None,
+    validation: Annotated[
+        float, typer.Option("--validation", help="Share of the examples for validation, in files of their own.")
+    ] = 0.0,
+    validation_parts: Annotated[
+        int | None, typer.Option("--validation-parts", help="Number of files for validation; default: that of --parts.")
+    ] = None,
+    file_format: Annotated[
+        Literal["npz", "parquet", "csv"] | None,
+        typer.Option("--format", help="Format of the partitions; default: that of the source, npz for arrays."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Shuffle data once and split them into partitions that models hop over, with a manifest."""
+    manifest = partition_data(
+        source,
+        to,
+        parts=parts,
+        seed=seed,
+        stratify=stratify,
+        validation=validation,
+        validation_parts=validation_parts,
+        file_format=file_format,
+        overwrite=overwrite,
+        import_folders=[str(Path.cwd())],
+    )
+    if as_json:
+        print_json(manifest.model_dump(mode="json"))
+        return
+    _say(manifest.partitions, "to train on")
+    _say(manifest.validation, "for validation")
+    out.say(f"manifest: {to / MANIFEST}")
+    lines = [f"partitions: {to.name}/{TRAINING}-*.{manifest.kind}"]
+    if manifest.validation:
+        lines.append(f"validation: {to.name}/{VALIDATION}-*.{manifest.kind}")
+    out.say(f"in a study file beside {to.name}: data: {{{', '.join(lines)}}}")
+
+
+def _say(files: list[PartitionFile], purpose: str) -> None:
+    if files:
+        counts = [file.count or 0 for file in files]
+        each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} or {max(counts):,}"
+        size = sum(file.bytes or 0 for file in files) / 1e6
+        words = f"{plural(len(files), 'partition')} {purpose}: {sum(counts):,} examples, {each} in each, {size:,.3g} MB"
+        out.say(words)

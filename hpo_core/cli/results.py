@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
-from hpo_core.cli.output import out
+from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import damage_named
@@ -31,19 +30,14 @@ def serve_report(home: Home, name: str, port: int) -> None:
     """
     from hpo_core.report.live import LiveReport, LocalServer
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.tracker_links import optuna_links, read_place
+    from hpo_core.tracking.tracker_links import study_links
 
     source = home.read_journal()
     folder = home.study_folder(name)
     with damage_named(source, name):
         first = next(iter(source.entries(name, 0, 1)))
-    copies = optuna_links(home, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
-
-    def links() -> dict[str, str]:
-        place = read_place(folder)
-        return {"Study folder": str(folder)} | ({} if place is None else {"MLflow": place.url}) | copies
-
-    report = LiveReport(source, name, folder, links)
+    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+    report = LiveReport(source, name, folder, lambda: {"Study folder": str(folder)} | study_links(home, spec))
     with damage_named(source, name):
         report.answer("version")
     try:
@@ -70,7 +64,7 @@ def _as_interrupt(_signal: int, _frame: Any) -> None:
 
 def schedule(
     name: Name,
-    trial: Annotated[int | None, typer.Option(help="Whose schedule; default: the best trial's.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
     to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
@@ -125,7 +119,7 @@ def report(
         raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
     from hpo_core.spec import StudySpec
-    from hpo_core.tracking.tracker_links import optuna_links, read_place
+    from hpo_core.tracking.tracker_links import study_links
 
     place = Home(home, journal)
     source = place.read_journal()
@@ -133,10 +127,8 @@ def report(
         entries = iter(source.entries(name))
         first = next(entries)  # not read twice
     folder = place.study_folder(name, create=out_file is None)
-    links = {"Study folder": str(folder)}
-    if (run := read_place(folder)) is not None:
-        links["MLflow"] = run.url
-    links |= optuna_links(place, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
+    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+    links = {"Study folder": str(folder)} | study_links(place, spec)
     with damage_named(source, name):
         page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
     out.say(page)
@@ -158,7 +150,7 @@ def compare(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Studies side by side: incumbents over training and time, final quality, cost."""
+    """Compare studies side by side: best value over training and time, final quality, cost."""
     from hpo_core.cli.output import print_comparison
     from hpo_core.report.comparison import Comparison, write_comparison
 
@@ -176,7 +168,7 @@ def project(
     name: Name,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew, and the whole copy in Optuna."),
+        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow, and the whole copy in Optuna."),
     ] = False,
     home: HomeOption = None,
     journal: JournalOption = None,
@@ -199,7 +191,10 @@ def import_study(
         str | None, typer.Option("--from-optuna", help="Optuna storage: a database URL, or a journal file.")
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option("--tracking-uri", help="Of that MLflow; default: MLFLOW_TRACKING_URI, or the home's.")
+        str | None,
+        typer.Option(
+            "--tracking-uri", help="Tracking URI of that MLflow; default: MLFLOW_TRACKING_URI, or the home's."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
     code: Annotated[
@@ -218,7 +213,7 @@ def import_study(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a study back from its run in MLflow, or take one from an Optuna storage for warm starts and comparisons."""
+    """Restore a study from its run in MLflow, or import one from an Optuna storage for warm starts and comparisons."""
     place = Home(home, journal)
     found: Restored | Imported
     if optuna is not None:

@@ -6,16 +6,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
-from hpo_core.cli.output import err, out, print_json
+from hpo_core.cli.output import err, out, print_json, print_rows
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.partitioning import with_partitions
@@ -25,8 +22,7 @@ from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.device_list import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
 from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
-from hpo_core.simulation.past import PastStudy, read_past
-from hpo_core.simulation.past_curves import RULES, PastCurves
+from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
     Scenario,
@@ -38,47 +34,17 @@ from hpo_core.simulation.repeats import (
     taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import (
-    StopSpec,
-    StudySpec,
-    limits,
-    load_spec,
-    notices,
-)
+from hpo_core.spec import StopSpec, StudySpec, load_spec
+from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread
 
+if TYPE_CHECKING:
+    from hpo_core.cli.planning import Question
+
 MOST_SCENARIOS = 24
 REPEATS, REPEATS_OF_POLICIES = 25, 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What was typed."""
-
-    study_file: Path | None = None
-    from_journal: str | None = None
-    workers: Sequence[int] = ()
-    repeat: int = REPEATS
-    changes: Sequence[str] = ()
-    """``KEY=VALUE``; the same key more than once means alternatives."""
-    stragglers: float = 0.0
-    drops: float = 0.0
-    drop: str = "retry"
-    speeds: Sequence[float] = (1.0,)
-    joins: Sequence[tuple[int, float]] = ()
-    leaves: Sequence[tuple[int, float]] = ()
-    seconds_per_unit: float | None = None
-    overhead: float = 0.0
-    cost_spread: float = 0.0
-    target: float | None = None
-    shared: SharedDevicesQuestion | None = None
-    """Devices that jobs share, in place of workers."""
-    partitions: int | None = None
-    """Number of equal partitions to play instead of the study's; None: the study's, if it has any."""
-    copies: int = 1
-    """Workers that hold each partition."""
 
 
 def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> list[Scenario]:
@@ -87,8 +53,11 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     Raises:
         SpecError: a change is wrong, the number of workers is not known, or there are too many combinations.
     """
+    if question.devices is None and (question.demands is not None or question.policy):
+        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
+    asked: Sequence[int | None] = question.workers or ()
     alternatives: dict[tuple[str, ...], list[str]] = {}
-    for change in question.changes:
+    for change in [*(f"search.method={name}" for name in question.method or ()), *(question.changes or ())]:
         alternatives.setdefault(split_change(change)[0], []).append(change)
     several = math.prod(len(changes) for changes in alternatives.values())
     if several > MOST_SCENARIOS**2:  # some may fall together below
@@ -97,25 +66,26 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     if len(alternatives.get(("search", "method"), ())) > 1:
         combinations = list(dict.fromkeys(map(_fitting, combinations)))
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
-    if len(specs) * max(1, len(question.workers)) > MOST_SCENARIOS:
-        raise SpecError(
-            f"That makes {len(specs) * len(question.workers)} combinations; ask for at most {MOST_SCENARIOS} at once."
-        )
+    if len(specs) * max(1, len(asked)) > MOST_SCENARIOS:
+        raise SpecError(f"That makes {len(specs) * len(asked)} combinations; ask for at most {MOST_SCENARIOS} at once.")
     if question.copies < 1:
         raise SpecError(f"--copies {question.copies} must be at least 1: each partition lies on some worker.")
     faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
-    if question.shared is not None:
-        return _shared_scenarios(question, question.shared, specs, varied=varied, faults=faults, past=past, home=home)
+    if question.devices is not None:
+        shared = SharedDevicesQuestion(question.devices, question.demands, question.policy or ())
+        return _shared_scenarios(question, shared, specs, varied=varied, faults=faults, past=past, home=home)
     found = []
-    sizes: Sequence[int | None] = question.workers or [None]
-    for count in sizes:
+    speeds = parse_numbers("--speeds", question.speeds)
+    joins = parse_changes_of_cluster("--join", question.join or ())
+    leaves = parse_changes_of_cluster("--leave", question.leave or ())
+    for count in asked or [None]:
         for changes, spec in specs:
             size = count if count is not None else _own_workers(spec)
             words = [_short(change) for change in changes if any(change in several for several in varied)]
-            if not words or len(question.workers) > 1:
+            if not words or len(asked) > 1:
                 words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
-            workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
+            workers = make_workers(size, speeds=speeds, joins=joins, leaves=leaves)
             placed = None if not spec.hops else PartitionedData(question.copies)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
     return found
@@ -132,7 +102,7 @@ def _shared_scenarios(
     home: Home,
 ) -> list[Scenario]:
     """Each of the specs with each policy, on the devices that its jobs share."""
-    if question.workers or question.joins or question.leaves or tuple(question.speeds) != (1.0,):
+    if question.workers or question.join or question.leave or question.speeds != "1":
         raise SpecError("--devices lists what jobs run on; drop --workers, --speeds, --join and --leave beside it.")
     if question.partitions is not None or question.copies != 1:
         raise SpecError("--devices and --partitions exclude each other: a model that hops shares no device; drop one.")
@@ -140,9 +110,8 @@ def _shared_scenarios(
     found = []
     for changes, spec in specs:
         known = _known_jobs(shared, spec, question, home)
-        are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
-        measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
-        for cluster in shared.clusters(spec, known, measured_durations=measured):
+        own = past is None and question.seconds_per_unit is None and not question.overhead
+        for cluster in shared.clusters(spec, known, own_durations=own):
             words = [_short(change) for change in changes if any(change in several for several in varied)]
             name = ", ".join([cluster.policy, *words])
             workers = make_workers(len(cluster.devices))
@@ -200,7 +169,6 @@ def _short(change: str) -> str:
     return value if key == "search.method" else f"{key.rpartition('.')[2]} {value}"
 
 
-GAP = 3
 OF_POLICIES = (
     "time to the end",
     "times sooner",
@@ -265,8 +233,11 @@ def answer(question: Question, home: Home) -> Simulated:
         SpecError: the question makes no sense, or asks what the past study does not know.
         StudyNotFoundError: the journal holds no study of that name.
     """
-    if question.repeat < 1:
-        raise SpecError(f"--repeat {question.repeat}: give at least 1.")
+    repeats = question.repeat
+    if repeats is None:
+        repeats = REPEATS if question.devices is None else REPEATS_OF_POLICIES
+    if repeats < 1:
+        raise SpecError(f"--repeat {repeats}: give at least 1.")
     past = None
     if question.from_journal is not None:
         journal = home.read_journal()
@@ -284,8 +255,8 @@ def answer(question: Question, home: Home) -> Simulated:
         for scenario in scenarios:
             world = _world(question, scenario, past, needs)
             runs = []
-            for repeat in range(question.repeat):
-                status.update(f"simulating {scenario.name}: {repeat + 1} of {question.repeat}")
+            for repeat in range(repeats):
+                status.update(f"simulating {scenario.name}: {repeat + 1} of {repeats}")
                 runs.append(play(scenario, world, repeat))
             answers.append(ScenarioAnswer(scenario, tuple(runs)))
     spec = scenarios[0].spec
@@ -403,47 +374,19 @@ def print_simulated(simulated: Simulated) -> None:
     out.say(simulated.heading(), style="bold")
     out.say(simulated.source)
     rows = table(simulated, quartiles=not simulated.shared)
-    if simulated.shared:
-        _print_below_each_other(simulated, rows)
+    names = [one.scenario.name for one in simulated.answers]
+    out.print()
+    if simulated.shared:  # policies are many: a line for each
+        figures = [(label, cells) for label, cells in rows if label in OF_POLICIES]
+        print_rows(
+            out, [{"policy": name} | {label: cells[k] for label, cells in figures} for k, name in enumerate(names)]
+        )
     else:
-        _print_side_by_side(simulated, rows)
+        print_rows(out, [{"": label} | dict(zip(names, cells, strict=True)) for label, cells in rows])
     out.print()
     out.say(MEDIANS if simulated.shared else SPREADS, style="dim")
     for line in [*endings(simulated), *simulated.limits]:
         out.say(f"- {line}", style="dim")
-
-
-def _print_below_each_other(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
-    """Policies are many: a line for each."""
-    shown_rows = [row for row in rows if row[0] in OF_POLICIES]
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    found.add_column(no_wrap=True)
-    for label, _ in shown_rows:
-        found.add_column(Text(label), justify="right")
-    for place, one in enumerate(simulated.answers):
-        found.add_row(Text(one.scenario.name), *(cells[place] for _, cells in shown_rows))
-    out.print()
-    out.print(found)
-
-
-def _print_side_by_side(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
-    labels = ["", *(label for label, _ in rows)]
-    columns = [[one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)]
-    while columns:
-        here = [labels, columns.pop(0)]
-        while columns and _width([*here, columns[0]]) <= out.width:
-            here.append(columns.pop(0))
-        shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-        for column in here:
-            shown.add_column(Text(column[0]), no_wrap=True)
-        for cells in zip(*(column[1:] for column in here), strict=True):
-            shown.add_row(*cells)
-        out.print()
-        out.print(shown)
-
-
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(GAP + max(map(len, column)) for column in columns) - GAP
 
 
 def facts(simulated: Simulated) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Commands that read a journal, or write one entry to it: list, status, show, audit, export, abandon."""
+"""Commands that read a journal, or write to it: list, status, show, audit, export, abandon, enqueue, share."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +17,29 @@ import typer
 from rich.text import Text
 
 from hpo_core.checkpoints.storage import log_path
-from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
-from hpo_core.cli.output import cell_text, err, out, print_json, print_rows, print_status, print_study, status_word
+from hpo_core.cli.debugging import MoreParams, ParamsOption
+from hpo_core.cli.output import (
+    AsJson,
+    Force,
+    HomeOption,
+    JournalOption,
+    Name,
+    cell_text,
+    err,
+    out,
+    print_json,
+    print_rows,
+    print_status,
+    print_study,
+    status_word,
+    study_at,
+)
 from hpo_core.home import Home
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.errors import HpoError, JournalUnavailableError
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
 from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.model.trial import RESULTS, Outcome, Params, Report
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
@@ -29,6 +48,7 @@ from hpo_core.views.hop_views import plain_visits, visit_lines
 from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
+    from hpo_core.execution.enqueue_requests import EnqueueRequest
     from hpo_core.pool.words import Standing
 
 
@@ -40,10 +60,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     """
     source = home.read_journal()
     with damage_named(source, name):
-        entries = source.info(name).entries
-        if at is not None and at >= entries:
-            raise HpoError(f"--at {at}: study {name!r} has entries 0 to {entries - 1}.")
-        study = Study.open(name, source, at=at, reading=True)
+        study, _ = study_at(source, name, at)
         if trial >= len(study.state.trials):
             known = f"trials 0 to {len(study.state.trials) - 1}" if study.state.trials else "no trial"
             raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
@@ -107,13 +124,13 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     from hpo_core.journal.sql import is_alive
     from hpo_core.pool.store import live_rows
     from hpo_core.pool.words import standings
-    from hpo_core.study import Study
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
-    pools = standings(live_rows(source, is_alive))
+    known = source.studies()
+    pools = standings(live_rows(source, is_alive)) if known else {}  # a home without studies has no database
     rows = []
-    for info in source.studies():
+    for info in known:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         try:
             study = Study.open(info.name, source, reading=True)
@@ -150,12 +167,12 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
         return {}
     if standing is None:
         return dict.fromkeys(["pool", "share", "used", "demand", "waits"])
-    waits = f"{standing.waited:.0f} s" if standing.held < standing.share else ""
+    waits = f"{standing.member.waited:.0f} s" if standing.held < standing.share else ""
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
         "used": standing.held,
-        "demand": standing.demand,
+        "demand": standing.member.demand,
         "waits": waits,
     }
 
@@ -226,25 +243,181 @@ def abandon(
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Give up one trial of a study that nobody drives at the moment; `hpo resume` goes on without it."""
-    from hpo_core.journal.sql import current_owner
-    from hpo_core.model.errors import StudyBusyError
-    from hpo_core.study import Study
-    from hpo_core.views.trial_story import trial_story
-
-    source = Home(home, journal).read_journal()
+    """Give up one trial of a study that no controller runs; `hpo resume` goes on without it."""
     try:
-        epoch = source.claim(name, current_owner(), time.time(), force=force)
+        with _claimed(Home(home, journal), name, force=force) as study:
+            study.abandon(trial)
     except StudyBusyError as error:
         raise StudyBusyError(
             f"{error} Interrupted with Ctrl-C, it loses nothing: then `hpo abandon {name} --trial {trial}`, then "
             f"`hpo resume {name}`."
         ) from None
+    for line in trial_story(study, trial)[-2:]:
+        out.say(line)
+
+
+@contextmanager
+def _claimed(home: Home, name: str, *, force: bool = False) -> Iterator[Study]:
+    """A study that this command drives for a moment.
+
+    Raises:
+        StudyBusyError: another controller drives it.
+    """
+    from hpo_core.journal.sql import current_owner
+
+    source = home.read_journal()
+    epoch = source.claim(name, current_owner(), time.time(), force=force)
     try:
         study = Study.open(name, source, reading=True)
         study.epoch = epoch
-        study.abandon(trial)
+        yield study
     finally:
         source.release(name, epoch)
-    for line in trial_story(study, trial)[-2:]:
-        out.say(line)
+
+
+_ASK_SECONDS = 5.0
+"""Between two looks whether the study is still driven."""
+
+
+def enqueue(
+    name: Name,
+    more_params: MoreParams = None,
+    params: ParamsOption = None,
+    skip_if_exists: Annotated[
+        bool, typer.Option("--skip-if-exists", help="Do nothing where a trial has these values already.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait for a running study to take it.")
+    ] = 60.0,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
+    from hpo_core.execution.in_process import parse_params, read_params
+    from hpo_core.study.checked_requests import checked_configuration
+
+    place = Home(home, journal)
+    source = place.read_journal()
+    study = Study.open(name, source, reading=True)
+    texts = parse_params([*(params or ()), *(more_params or ())])
+    if not texts:
+        raise HpoError(f"hpo enqueue {name}: give at least one value, as --params lr=0.01.")
+    given = checked_configuration(study.spec, read_params(study.spec.search_space(), texts))
+    if not _write(place, name, given, skip_if_exists):
+        _ask(place, name, given, skip_if_exists, seconds=wait)
+    out.say(f"enqueued in {name}: {json.dumps(given)}")
+
+
+def _write(home: Home, name: str, given: Params, skip_if_exists: bool) -> bool:
+    """Enqueue it where nobody drives the study; False where somebody does."""
+    try:
+        with _claimed(home, name) as study:
+            study.enqueue(given, skip_if_exists=skip_if_exists)
+    except StudyBusyError:
+        return False
+    return True
+
+
+def _ask(home: Home, name: str, given: Params, skip_if_exists: bool, *, seconds: float) -> None:
+    """Ask whoever drives it; enqueue it after all where that ended meanwhile."""
+    from hpo_core.execution.enqueue_requests import EnqueueRequest
+
+    folder = home.study_folder(name)
+    if not folder.is_dir():
+        raise HpoError(
+            f"Study {name!r} runs with another home folder than {home.folder}; nothing was enqueued. Give the one of "
+            "its controller with --home, or enqueue once it is interrupted."
+        )
+    request = EnqueueRequest(folder, given, skip_if_exists=skip_if_exists)
+    try:
+        _await(request, home, name, given, skip_if_exists=skip_if_exists, seconds=seconds)
+    except KeyboardInterrupt:  # whoever ends the command does not expect the configuration to come later
+        request.withdraw()
+        raise
+
+
+def _await(
+    request: EnqueueRequest, home: Home, name: str, given: Params, *, skip_if_exists: bool, seconds: float
+) -> None:
+    end = time.monotonic() + seconds
+    while not request.wait(max(0.0, min(_ASK_SECONDS, end - time.monotonic()))):
+        late, ended = time.monotonic() >= end, not _is_driven(home, name)
+        if not (late or ended):
+            continue
+        if request.withdraw():
+            if ended and _write(home, name, given, skip_if_exists):
+                return
+            raise HpoError(
+                f"Study {name!r} runs and did not take the configuration within {seconds:g} s; nothing was enqueued. "
+                "Does its controller have another home folder, or another version? Then enqueue once it is interrupted."
+            )
+        if late:
+            raise HpoError(
+                f"Study {name!r} took the request and did not answer within {seconds:g} s. If `hpo show {name}` has no "
+                "such configuration, `hpo resume` enqueues it first."
+            )
+
+
+def _is_driven(home: Home, name: str) -> bool:
+    from hpo_core.journal.sql import is_alive
+
+    return is_alive(home.read_journal().info(name))
+
+
+def share(
+    name: Name,
+    weight: Annotated[float | None, typer.Option("--weight", help="Its slots compared with those of weight 1.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Studies of a higher priority get all that they can use first.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Change a study's weight or priority in the pool that it shares; without options, show how it stands.
+
+    A running study follows within seconds, and a resumed one keeps the change. Where HPO_ALLOWED_SHARE is set, as for
+    deployments, it bounds this as well.
+    """
+    from hpo_core.journal.sql import current_owner, is_alive
+    from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.pool.seat import pool_of
+    from hpo_core.pool.store import live_rows, pools_of
+    from hpo_core.pool.words import standings
+    from hpo_core.spec import AddressClusterSpec
+    from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
+
+    if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")
+    if priority is not None and not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise SpecError(f"--priority {priority}: give a priority from {LEAST_PRIORITY} to {MOST_PRIORITY}.")
+    source = Home(home, journal).read_journal()
+    spec = Study.open(name, source, at=0).spec
+    if spec.share is None:
+        raise SpecError(
+            f"Study {name!r} shares its slots with nobody (no share in its settings), so it has no weight or "
+            "priority. A new study has one with --set share.pool=NAME."
+        )
+    change: dict[str, Any] = {"weight": weight, "priority": priority}
+    claim = spec.share.model_copy(update={key: value for key, value in change.items() if value is not None})
+    most = allowed_share(os.environ)
+    if most is not None and claim != spec.share:
+        at_address = isinstance(spec.cluster, AddressClusterSpec)
+        if why := excess(claim, most, at_address=at_address):
+            raise SpecError(f"{why}, which {ALLOWED_SHARE} does not allow here. Whoever sets it can change it.")
+    pools = pools_of(source)
+    present = [row.pool for row in pools.all() if row.study == name and row.member is not None]
+    pool = present[0] if present else pool_of(spec, current_owner().host)  # it may have run on another machine before
+    if weight is not None or priority is not None:
+        pools.say(pool, name, Wish(weight=weight, priority=priority))
+    wish = next((row.wish for row in pools.all() if (row.pool, row.study) == (pool, name)), None) or Wish()
+    now = {
+        "weight": f"{spec.share.weight if wish.weight is None else wish.weight:g}",
+        "priority": f"{spec.share.priority if wish.priority is None else wish.priority}",
+    }
+    terms = ", ".join(f"{title} {value}" for title, value in now.items())
+    out.say(f"{name} in pool {pool}: {terms}")
+    standing = standings(live_rows(source, is_alive)).get(name)
+    if standing is None:
+        out.say(f"{name} does not run now; when it goes on, it begins with that.")
+    elif weight is None and priority is None:
+        out.say(standing.words)

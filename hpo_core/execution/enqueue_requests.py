@@ -16,9 +16,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from hpo_core.execution.loop import Observer
 from hpo_core.model.errors import FencedError, HpoError, JournalError, StorageError
 from hpo_core.model.limits import FILE_BYTES
-from hpo_core.model.trial import Job, Params, Report
+from hpo_core.model.trial import Params
 from hpo_core.security.private_files import open_private, private_folder, write_private
 from hpo_core.study import Study
 
@@ -29,7 +30,7 @@ LOOK_SECONDS = 0.1
 """Between two looks of who asked."""
 
 
-class EnqueueRequests:
+class EnqueueRequests(Observer):
     """Takes the requests of one study; an observer of its loop, which looks about once a second.
 
     Args:
@@ -41,9 +42,6 @@ class EnqueueRequests:
         self._folder = _folder_of(folder)
         self._left: set[Path] = set()
         """Refused, and could not be removed."""
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Nothing: requests are looked for as time passes."""
 
     def on_tick(self) -> None:
         """Enqueue what was asked for, the oldest request first."""
@@ -59,9 +57,6 @@ class EnqueueRequests:
             except (OSError, StorageError) as error:  # a study does not end because of who asks something of it
                 self._left.add(path)
                 logging.getLogger(__name__).warning("Request %s cannot be answered or removed: %s", path, error)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _requests(self, suffix: str) -> list[Path]:
         found = self._folder.glob(f"*{suffix}")

@@ -27,15 +27,11 @@ class Inbox:
     def __len__(self) -> int:
         return len(self.reports)
 
-    def put(self, report: Report) -> None:
-        """Add a report."""
+    def put(self, _: Job, report: Report) -> None:
+        """Add the report of a job."""
         self.reports.append(report)
         if self._awaited:
             self._arrived.set()
-
-    def take(self) -> Report | None:
-        """The oldest report, or None."""
-        return self.reports.popleft() if self.reports else None
 
     def wake(self) -> None:
         """End the wait for a report, or the next one: the executor has news for the loop."""

@@ -11,23 +11,142 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from hpo_core.execution.attempts import Attempts, AttemptState
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
+from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files, remove
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import StudyHalted
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement import Placement, Placer, Slots
+from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
+from hpo_core.placement.placer import Placer
 from hpo_core.study import Study
+
+
+class CheckpointCleanup:
+    """Keeps the files of one study to what is live.
+
+    Args:
+        folder: the study's folder.
+    """
+
+    def __init__(self, study: Study, folder: Path) -> None:
+        self._study = study
+        self._folder = folder
+        self._base = study.spec.checkpoint_base
+
+    def remove_dead(self) -> None:
+        """Remove what became superfluous since the last call."""
+        for uri in self._study.checkpoints.take_dead():
+            remove(self._folder, uri, self._base)
+
+    def remove_rest_of(self, report: Report) -> None:
+        """Remove files that an attempt left and no result names: it failed or came too late."""
+        live = self._study.checkpoints
+        if report.checkpoint is None or report.checkpoint.uri not in live:
+            for uri in attempt_files(self._folder, self._base, report.trial, report.attempt):
+                if uri not in live:
+                    remove(self._folder, uri, self._base)
+
+    def sweep(self) -> None:
+        """Remove every checkpoint file that nothing can need, recorded or not, and folders that are empty then."""
+        live = self._study.checkpoints
+        for uri in all_files(self._folder, self._base):
+            if uri not in live:
+                remove(self._folder, uri, self._base)
+        root = self._folder / CHECKPOINTS
+        for folder in [] if root.is_symlink() else root.glob("*"):
+            if not folder.is_symlink():
+                with contextlib.suppress(OSError):  # it is not empty
+                    folder.rmdir()
+
+
+class AttemptState(StrEnum):
+    """Where an attempt is."""
+
+    WAITING = "waiting"
+    """Granted, and without a slot."""
+    PLACED = "placed"
+    """Submitted to the executor: it starts or trains."""
+    CANCELLING = "cancelling"
+    """Submitted, and its end was asked for."""
+    DOUBTED = "doubted"
+    """Failed, and held back for a moment: an attempt on the same device may be to blame."""
+    ENDED = "ended"
+    """Reported; the study has not been told yet."""
+
+
+PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
+
+TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | None]] = {
+    "granted": ((None,), AttemptState.WAITING),
+    "dropped": ((AttemptState.WAITING,), None),
+    "withdrawn": ((AttemptState.WAITING,), AttemptState.ENDED),
+    "placed": ((AttemptState.WAITING,), AttemptState.PLACED),
+    "returned": (PLACED, None),
+    "cancelled": (PLACED, AttemptState.CANCELLING),
+    "doubted": (PLACED, AttemptState.DOUBTED),
+    "told": ((*PLACED, AttemptState.DOUBTED, AttemptState.ENDED, None), None),
+}
+"""By transition: the states that it starts from, and the one that it leads to; None: the attempt is not known.
+
+granted: the study wants it. dropped: the study no longer wants it. withdrawn: it was cancelled or refused before it was
+placed. placed: it was submitted. returned: submitting it failed, so nobody will report it. cancelled: its end was asked
+for. doubted: its report is held back. told: the study took its report; one that an earlier loop submitted is unknown.
+"""
+
+
+class Attempts:
+    """The attempts of one loop, by (trial, attempt)."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Job] = []
+        """Jobs without a slot, the oldest first."""
+        self.states: dict[JobKey, AttemptState] = {}
+
+    def under_way(self) -> list[JobKey]:
+        """Attempts that were submitted and whose report the study has not taken, in order."""
+        skipped = (AttemptState.WAITING, AttemptState.ENDED)
+        return sorted(key for key, state in self.states.items() if state not in skipped)
+
+    def move(self, transition: str, keys: Iterable[JobKey]) -> None:
+        """Make a transition of :data:`TRANSITIONS`."""
+        states, (befores, after) = self.states, TRANSITIONS[transition]
+        for key in keys:
+            if states.get(key) not in befores:
+                raise AssertionError(f"attempt {key} is {states.get(key) or 'unknown'} and cannot be {transition}")
+            if after is None:
+                states.pop(key, None)
+            else:
+                states[key] = after
+
+    def synchronize(self, wanted: Iterable[Job]) -> None:
+        """Replace the waiting jobs by those of the wanted ones that were not submitted yet."""
+        self.move("dropped", [job.key for job in self.waiting])
+        self.waiting = []
+        self.add([job for job in wanted if job.key not in self.states])
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Add jobs that the study granted; they wait for slots."""
+        self.waiting += jobs
+        self.move("granted", [(job.trial, job.attempt) for job in jobs])
+
+    def leave(self, transition: str, keys: Sequence[JobKey]) -> None:
+        """Make a transition that takes these jobs out of the waiting ones."""
+        self.move(transition, keys)
+        if len(keys) == len(self.waiting):
+            self.waiting = []
+        elif keys:
+            states = self.states
+            self.waiting = [job for job in self.waiting if states.get((job.trial, job.attempt)) is AttemptState.WAITING]
+
 
 RENEW_SECONDS = 10.0
 """How often a controller renews its lease on the study."""
@@ -40,19 +159,19 @@ log = logging.getLogger("hpo.loop")
 
 
 class Observer(Protocol):
-    """Watches a study: a terminal, artifacts, logs."""
+    """Watches a study: a terminal, artifacts, logs. A subclass has the methods that it needs."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         """The study took ``report`` and granted these jobs in turn."""
-        ...
+        return
 
     def on_tick(self) -> None:
         """Time passed."""
-        ...
+        return
 
     def close(self) -> None:
         """For whoever made the observer, once the loop has ended; the loop itself may run again."""
-        ...
+        return
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +208,7 @@ class Loop:
     ) -> None:
         self.study = study
         self._executor = executor
-        self._placer: Placer = Slots() if placer is None else placer
+        self._placer: Placer = Placer() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover
@@ -127,13 +246,15 @@ class Loop:
             if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
                 self._is_taken_over = True
-            self._synchronize()
+            self._notice_capacity()  # whatever happened to the executor since this loop last ran
+            self._attempts.synchronize(study.state.wanted())
+            self._act()
             reports = 0
             most = math.inf if max_reports is None else max_reports
             timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
                 goes_on = self._wait(self._wake_at(until) if timed else until)
-                count = self._tell_all(most - reports)
+                count = self._tell(most - reports)
                 reports += count
                 if count and not (self._polls and self._executor.now() >= self._next_poll):
                     continue
@@ -159,12 +280,6 @@ class Loop:
             self.study.train_further(*takeover.train)
         self._next_renewal = time.monotonic() + RENEW_SECONDS
 
-    def _synchronize(self) -> None:
-        """Make the executor do what the study wants, whatever happened to it since this loop last ran."""
-        self._notice_capacity()
-        self._attempts.synchronize(self.study.state.wanted())
-        self._act()
-
     # While it runs.
 
     def _wake_at(self, until: float) -> float:
@@ -180,7 +295,7 @@ class Loop:
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
             log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
-            self._attempts.granted(self.study.note_standstill(late))
+            self._attempts.add(self.study.note_standstill(late))
         return goes_on
 
     def _renew(self) -> None:
@@ -188,38 +303,37 @@ class Loop:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
             self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
-    def _tell_all(self, most: float) -> int:
-        """Tell the reports that are here, but not past the time of the next poll; returns how many."""
-        count = 0
-        inbox = self._inbox
-        while inbox.reports and count < most:
-            if self._tell(inbox.reports.popleft()):
-                count += 1
-                if self._polls and self._executor.now() >= self._next_poll:
-                    break
-        return count
+    def _tell(self, most: float) -> int:
+        """Tell the study of the reports that are here, until the next poll is due; returns how many.
 
-    def _tell(self, report: Report) -> bool:
-        """Tell the study of a report; returns whether it was told, and not held back."""
-        if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
-            self._notice_capacity()
-        key = report.trial, report.attempt
-        judged = self._placer.judge(report, waited=self._attempts.state(key) is AttemptState.DOUBTED)
-        if judged is None:
-            self._attempts.doubted(key)
-            self._doubts.append((self._executor.now(), report))
-            return False
-        granted = self.study.tell_report(judged)
-        self._attempts.told(key)
-        self._placer.release(key)
-        if self._checkpoints is not None:
-            self._checkpoints.remove_rest_of(judged)
-        if granted:
-            self._attempts.granted(granted)
-        self._act()
-        for observer in self._observers:
-            observer.on_report(judged, granted)
-        return True
+        A report that the placer doubts is held back, and does not count.
+        """
+        count = 0
+        reports, attempts = self._inbox.reports, self._attempts
+        while reports and count < most:
+            report = reports.popleft()
+            if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
+                self._notice_capacity()
+            key = report.trial, report.attempt
+            judged = self._placer.judge(report, waited=attempts.states.get(key) is AttemptState.DOUBTED)
+            if judged is None:
+                attempts.move("doubted", [key])
+                self._doubts.append((self._executor.now(), report))
+                continue
+            granted = self.study.tell_report(judged)
+            attempts.move("told", [key])
+            self._placer.release(key)
+            if self._checkpoints is not None:
+                self._checkpoints.remove_rest_of(judged)
+            if granted:
+                attempts.add(granted)
+            self._act()
+            for observer in self._observers:
+                observer.on_report(judged, granted)
+            count += 1
+            if self._polls and self._executor.now() >= self._next_poll:
+                break
+        return count
 
     def _poll(self, *, look_for_work: bool) -> bool:
         """Check clock, capacity and lease.
@@ -233,10 +347,10 @@ class Loop:
         now = self._executor.now()
         self._next_poll = now + self._executor.poll_seconds
         while self._doubts and now >= self._doubts[0][0] + DOUBT_SECONDS:
-            self._inbox.put(self._doubts.pop(0)[1])
+            self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
         self._cancelled_for = None
-        self._attempts.granted(self.study.tick())
+        self._attempts.add(self.study.tick())
         self._notice_capacity()
         self._act()
         changed = self._inventory is not inventory
@@ -254,7 +368,7 @@ class Loop:
             self._inventory = inventory
         self._homeless = self._placer.update(self._inventory)
         if granted := self.study.set_capacity(self._placer.capacity()):
-            self._attempts.granted(granted)
+            self._attempts.add(granted)
 
     def _act(self) -> None:
         """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
@@ -264,12 +378,16 @@ class Loop:
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
         state, attempts = self.study.state, self._attempts
-        if len(attempts) != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
+        if len(attempts.states) != len(
+            state.running
+        ):  # trials were stopped while they train, or an observer had jobs granted
             attempts.synchronize(state.wanted())
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
             self._cancel(set(attempts.under_way()) - wanted)
         if state.halted is not None:
-            if state.halted is not self._cancelled_for:  # asked at every report it would take workers squared
+            if (
+                state.halted is not self._cancelled_for
+            ):  # once a poll, not at every report: that would be (number of workers) squared
                 self._cancelled_for = state.halted
                 self._cancel(self.study.to_cancel())
             if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
@@ -280,45 +398,45 @@ class Loop:
             self._place()
 
     def _cancel(self, keys: Iterable[JobKey]) -> None:
-        """Said again at every poll while an attempt is under way: it may have been on its way to its worker."""
-        keys = list(keys)
-        halted = self.study.state.halted
-        for trial, attempt in self._attempts.withdrawn(keys):
+        """Withdraw attempts that wait, cancel those that were submitted.
+
+        Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
+        """
+        keys, states = list(keys), self._attempts.states
+        if waiting := [key for key in keys if states.get(key) is AttemptState.WAITING]:
+            self._attempts.leave("withdrawn", waiting)
+            halted = self.study.state.halted
             why = "" if halted is None else halted.reason
-            self._inbox.put(Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why))
-        if begun := self._attempts.cancelled(keys):
+            self._inbox.reports += [
+                Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why)
+                for trial, attempt in waiting
+            ]
+        if begun := sorted(key for key in keys if states.get(key) in PLACED):
+            self._attempts.move("cancelled", begun)
             self._executor.cancel(begun)
 
     def _place(self) -> None:
-        """Place what can be placed; where jobs share devices, that decides for how many more the study may grant."""
+        """Place and submit what can be placed; where jobs share devices, the study may grant more for it."""
         attempts = self._attempts
         while attempts.waiting:
-            placed = self._placer.place(attempts.waiting, now=self.study.now())
-            for report in placed.refused:
-                attempts.withdrawn([(report.trial, report.attempt)])
-                self._inbox.put(report)
-            self._submit(placed.begun)
+            begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
+            attempts.leave("withdrawn", [(report.trial, report.attempt) for report in refused])
+            self._inbox.reports += refused
+            attempts.leave("placed", [(job.trial, job.attempt) for job, _ in begun])
+            for number, (job, slot) in enumerate(begun):
+                self._submitted += 1
+                try:
+                    self._executor.submit(job, slot, self._inbox.put)
+                except Exception:  # nobody will report it, and another run may start it
+                    for left, _ in begun[number:]:
+                        attempts.move("returned", [left.key])
+                        self._placer.release(left.key)
+                    raise
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
-            attempts.granted(granted)
-
-    def _submit(self, placements: Sequence[Placement]) -> None:
-        self._attempts.placed([job for job, _ in placements])
-        on_report = self._on_report
-        for number, (job, slot) in enumerate(placements):
-            self._submitted += 1
-            try:
-                self._executor.submit(job, slot, on_report)
-            except Exception:  # nobody will report it, and another run may start it
-                for left, _ in placements[number:]:
-                    self._attempts.returned(left.key)
-                    self._placer.release(left.key)
-                raise
-
-    def _on_report(self, _: Job, report: Report) -> None:
-        self._inbox.put(report)
+            attempts.add(granted)
 
     # An end before the end.
 

@@ -1,22 +1,23 @@
-"""Virtual executor: no threads, processes or waiting; jobs end when the virtual clock says so."""
+"""Virtual executors: no threads, processes or waiting; jobs end when the virtual clock says so."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
-from hpo_core.spec import limits
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -151,21 +152,23 @@ class VirtualClock:
         return self.now
 
 
+@dataclass(slots=True, eq=False)
 class VirtualAttempt:
     """A job on a worker."""
 
-    __slots__ = ("begin", "dropped", "end", "job", "on_report", "others", "worker")
-
-    def __init__(self, job: Job, on_report: OnReport, worker: int, *, begin: float, dropped: bool) -> None:
-        self.job = job
-        self.on_report = on_report
-        self.worker = worker
-        self.others: tuple[int, ...] = ()
-        """Workers of the other ranks of a gang."""
-        self.begin = begin
-        self.dropped = dropped
-        self.end = math.inf
-        """When it ends, as far as is known now."""
+    job: Job
+    on_report: OnReport
+    worker: int
+    others: tuple[int, ...]
+    """Workers of the other ranks of a gang."""
+    begin: float
+    dropped: bool
+    end: float = math.inf
+    """When it ends, as far as is known now."""
+    left: float = 0.0
+    """On a device that jobs share: seconds of it that are left, at full speed."""
+    compute: int = 0
+    """On a device that jobs share: permille that it keeps busy."""
 
 
 class VirtualExecutor:
@@ -254,12 +257,13 @@ class VirtualExecutor:
         return self._inventory
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        number = self._numbers[slot.name]
-        seconds = self._duration(job, slot) / self.workers[number].speed
-        others: tuple[int, ...] = ()
-        if slot.others:
-            others = tuple(self._numbers[other.name] for other in slot.others)
-            seconds = self._gang_seconds(job, (number, *others), self._duration(job, slot))
+        number, *others = (self._numbers[rank.name] for rank in slot.ranks)
+        seconds = self._duration(job, slot)
+        if others:  # a gang is as fast as its slowest worker lets it be
+            speedup = len(slot.ranks) if self._speedup is None else self._speedup(job)
+            seconds /= speedup * min(self.workers[rank].speed for rank in (number, *others))
+        else:
+            seconds /= self.workers[number].speed
         if not 0 <= seconds < math.inf:
             raise HpoError(
                 f"Simulation: trial {job.trial} to {job.target} takes {seconds} seconds; durations must be finite "
@@ -271,19 +275,13 @@ class VirtualExecutor:
             moment = self._faults.dropped_after(job)
             dropped = moment < seconds
             seconds = min(seconds, moment)
-        attempt = VirtualAttempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
-        attempt.others = others
+        attempt = VirtualAttempt(job, on_report, number, tuple(others), self.clock.now, dropped)
         self._attempts[job.trial, job.attempt] = attempt
         self._begin(attempt, slot, seconds)
 
     def _duration(self, job: Job, slot: Slot) -> float:
         """Seconds at speed 1."""
         return self._seconds(job)
-
-    def _gang_seconds(self, job: Job, workers: Sequence[int], alone: float) -> float:
-        """A gang is as fast as its slowest worker lets it be."""
-        speedup = len(workers) if self._speedup is None else self._speedup(job)
-        return alone / (speedup * min(self.workers[number].speed for number in workers))
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
         self._end_at(attempt, self.clock.now + seconds)
@@ -398,3 +396,133 @@ class VirtualExecutor:
             started=attempt.begin,
             ended=self.clock.now,
         )
+
+
+WHOLE = 1000
+"""Compute of one device in permille."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one job is to a device."""
+
+    seconds: float
+    """Seconds that the job takes alone on the device."""
+    compute: int
+    """Permille of the device that it keeps busy while it runs; more than all of it counts as all."""
+
+
+class VirtualDevices(VirtualExecutor):
+    """Runs jobs on virtual devices that they share.
+
+    The rule: jobs that claim together no more compute than the device has run as fast as alone. Where they claim more
+    (oversubscription), each runs at the device's compute over the sum of the claims. Memory and cores are the
+    placement's concern: what it gives is not exceeded here, and no attempt runs out of memory.
+
+    Args:
+        clock: moved forward by :meth:`wait`; the study's own.
+        devices: each with its capacity.
+        load: what a job is to the device of its slot.
+        train: what training a job gives, as for :class:`~hpo_core.execution.virtual.VirtualExecutor`.
+        poll_seconds: how often the loop looks how many jobs may wait, in virtual time.
+        workers: when each device joins and leaves; default: all are there from the beginning to the end.
+        more: ``objectives``, ``curve``, ``checkpoints``, ``faults`` of the virtual executor.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        devices: Sequence[Device],
+        load: Callable[[Job, Slot], Load],
+        train: Callable[[Job], Any],
+        poll_seconds: float,
+        workers: Sequence[Worker] | None = None,
+        **more: Any,
+    ) -> None:
+        workers = [Worker() for _ in devices] if workers is None else workers
+        super().__init__(clock, workers=workers, train=train, seconds=lambda job: 0.0, **more)
+        self._devices = list(devices)
+        self._numbers = {device.name: number for number, device in enumerate(devices)}
+        self._load = load
+        self._placed = Load(0.0, 0)
+        """What the job that is being submitted is to its device."""
+        self.poll_seconds = poll_seconds
+        self._running: list[list[VirtualAttempt]] = [[] for _ in devices]
+        """By device: its attempts."""
+        self._counted = [clock.now for _ in devices]
+        """By device: until then, what its jobs have done is counted."""
+        self._claims = [0 for _ in devices]
+        """By device: permille that its jobs claim together; above 1000 they slow each other down."""
+        self.history: list[list[tuple[float, int]]] = [[] for _ in devices]
+        """By device: (moment, permille claimed from then on)."""
+        self.used_seconds = 0.0
+        """Device time with at least one job, until the last change."""
+        self.claimed_seconds = 0.0
+        """Device time weighted with the compute claimed, likewise."""
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        heap = self._heap
+        while heap and heap[0][1] == END and heap[0][3].end != heap[0][0]:  # it ends at another moment by now
+            heapq.heappop(heap)
+        if not inbox.reports and not heap:
+            return False  # nothing runs, and no device will join, however often the loop looks
+        return super().wait(inbox, until)
+
+    def _duration(self, job: Job, slot: Slot) -> float:
+        self._placed = self._load(job, slot)
+        return self._placed.seconds
+
+    def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
+        self._count_until_now(attempt.worker)
+        attempt.left, attempt.compute = seconds, min(self._placed.compute, WHOLE)
+        self._running[attempt.worker].append(attempt)
+        self._changed(attempt.worker, new=attempt)
+
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
+        self._count_until_now(attempt.worker)
+        self._running[attempt.worker].remove(attempt)
+        attempt.end = math.nan
+        self._changed(attempt.worker)
+        super()._report(attempt, report)
+
+    def _count_until_now(self, number: int) -> None:
+        """Advance the work done by a device's jobs to the present moment."""
+        passed, self._counted[number] = self.clock.now - self._counted[number], self.clock.now
+        if self._running[number] and passed > 0:
+            self.used_seconds += passed
+            self.claimed_seconds += passed * self._claims[number] / WHOLE
+            for attempt in self._running[number]:
+                attempt.left = max(0.0, attempt.left - passed * self._rate(number))
+
+    def _rate(self, number: int) -> float:
+        """Speed of a device's jobs, as part of their speed alone."""
+        return WHOLE / max(self._claims[number], WHOLE)
+
+    def _changed(self, number: int, new: VirtualAttempt | None = None) -> None:
+        """A job began (``new``) or ended: the others may run at another speed from now on."""
+        before = self._rate(number)
+        self._claims[number] = sum(attempt.compute for attempt in self._running[number])
+        rate = self._rate(number)
+        for attempt in self._running[number]:
+            if rate != before or attempt is new:
+                self._end_at(attempt, self.clock.now + attempt.left / rate)
+        history = self.history[number]
+        if history and history[-1][0] == self.clock.now:
+            history.pop()
+        history.append((self.clock.now, self._claims[number]))
+
+    @property
+    def utilization(self) -> float:
+        """Share of the devices' time so far in which at least one job ran."""
+        return self._part_of_time(lambda: self.used_seconds)
+
+    @property
+    def occupancy(self) -> float:
+        """Compute claimed, over the compute that was there so far; above 1 with oversubscription."""
+        return self._part_of_time(lambda: self.claimed_seconds)
+
+    def _part_of_time(self, seconds: Callable[[], float]) -> float:
+        for number in range(len(self._devices)):
+            self._count_until_now(number)
+        return seconds() / self.offered_seconds if self.offered_seconds else 0.0

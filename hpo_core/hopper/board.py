@@ -1,4 +1,4 @@
-"""What is where: configurations, workers, partitions, and the work that each has left."""
+"""State of a hop schedule: configurations, workers, partitions, and the work that is left for each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the end of a unit meant."""
+    """Consequences of the end of a unit."""
 
     counted: bool
     """False where the unit was lost, or its configuration removed, before it ended."""
@@ -98,7 +98,7 @@ class Visiting:
         """The price list that ``work`` was summed with."""
 
     def next_step(self, behind: int) -> Step | None:
-        """What is recorded after so many visits of this epoch; None: any partition that is left."""
+        """Recorded step after so many visits of this epoch; None: any partition that is left."""
         for step in self.orders.get(self.epoch, ()):
             if behind <= 0:
                 return step
@@ -106,7 +106,7 @@ class Visiting:
         return None
 
     def wait_for_next(self) -> None:
-        """Open what may be next: any partition that is left, or the next of the recorded order."""
+        """Set the partitions that may be next: any that is left, or the next of the recorded order."""
         step = self.next_step(len(self.visits))
         if step is None:
             self.open = self.left
@@ -188,7 +188,7 @@ class Board:
         return sum(loads[each] * size(each) / speeds[each] for each in worker.partitions)
 
     def seat(self, worker: HopWorker, partitions: Sequence[int] | None) -> None:
-        """The worker holds these now; None: it has left."""
+        """Set the partitions that a worker holds; None: the worker has left."""
         for partition in worker.partitions:
             if worker in self.holders[partition]:
                 self.holders[partition].remove(worker)
@@ -212,7 +212,7 @@ class Board:
         self._list += 1
 
     def measured(self, unit: PlannedUnit, seconds: float) -> None:
-        """A unit ended: estimates change, and prices where the worker's slowness moved."""
+        """Take the seconds of a unit that ended; prices change where the worker's slowness moved."""
         if unit.others:
             self.times.observe_gang(unit.configuration, unit.seats, seconds)
             return
@@ -250,7 +250,7 @@ class Board:
         insort(self.waiting, entry)
 
     def charge(self, visiting: Visiting, cost: float) -> None:
-        """Counts what is left for the configuration at this cost from now on."""
+        """Count the work that is left for the configuration at this cost from now on."""
         more, later = cost - visiting.charged, visiting.to - visiting.epoch
         for partition in range(len(self.loads)):  # those of validation are charged when they are due
             epochs = later if partition < self.trained_on else 0

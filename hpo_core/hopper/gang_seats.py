@@ -57,50 +57,30 @@ def recorded_seats(
 def _matched(wanted: Sequence[Sequence[HopWorker]]) -> list[HopWorker] | None:
     """Choose a worker from each list, all different; None: there is no such choice.
 
-    Augmenting paths, as many in one pass as there are apart from each other (Hopcroft and Karp, 1973, without the
-    layers): a gang of thousands of ranks takes few passes. A pass that finds none proves that there is none.
+    Each list in turn gets a worker along the shortest augmenting path: others that had one may move to another.
     """
     owner: dict[str, int] = {}
-    chosen: list[HopWorker | None] = [None] * len(wanted)
-    without = list(range(len(wanted)))
-    while without:
-        seen: set[str] = set()
-        left = [place for place in without if not _augmented(place, wanted, owner, chosen, seen)]
-        if len(left) == len(without):
+    chosen: list[HopWorker] = []
+    for place in range(len(wanted)):
+        reached: dict[str, int] = {}
+        """List from which each worker was reached, by its name."""
+        lists = [place]
+        free: HopWorker | None = None
+        for at in lists:
+            for worker in wanted[at]:
+                if worker.name not in reached:
+                    reached[worker.name] = at
+                    if worker.name not in owner:
+                        free = worker
+                        break
+                    lists.append(owner[worker.name])
+            if free is not None:
+                break
+        if free is None:
             return None
-        without = left
-    return [worker for worker in chosen if worker is not None]
-
-
-def _augmented(
-    place: int,
-    wanted: Sequence[Sequence[HopWorker]],
-    owner: dict[str, int],
-    chosen: list[HopWorker | None],
-    seen: set[str],
-) -> bool:
-    """Give the place a worker; others that had one may move to another. Not recursive: paths may visit all places.
-
-    Args:
-        owner: places by worker.
-        chosen: workers by place.
-        seen: workers that need not be tried any more in this pass.
-    """
-    path = [(place, iter(wanted[place]))]
-    workers: list[HopWorker] = []
-    """Workers that the places of the path would take; the next place of the path has each of them now."""
-    while path:
-        worker = next((each for each in path[-1][1] if each.name not in seen), None)
-        if worker is None:
-            path.pop()
-            del workers[-1:]
-            continue
-        seen.add(worker.name)
-        workers.append(worker)
-        if worker.name not in owner:
-            for (at, _), taken in zip(path, workers, strict=True):
-                owner[taken.name], chosen[at] = at, taken
-            return True
-        other = owner[worker.name]
-        path.append((other, iter(wanted[other])))
-    return False
+        chosen.append(free)
+        while (at := reached[free.name]) != place:
+            owner[free.name] = at
+            chosen[at], free = free, chosen[at]
+        owner[free.name], chosen[place] = place, free
+    return chosen

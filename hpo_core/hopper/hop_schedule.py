@@ -63,7 +63,7 @@ class HopSchedule:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"HopSchedule(partitions): {names} must be at least one name, and none of them twice.")
         self.times = times or UnitTimes()
-        self.gangs = gangs
+        self.gangs = gangs or GangLimit(self.times, most=1)
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
         self._policy = policy or Remaining()
         self._to_choose: dict[str, HopWorker] = {}
@@ -282,7 +282,7 @@ class HopSchedule:
                 self._without_work[worker.name] = worker
             else:
                 visiting, partition = waiting[chosen[0]][2], chosen[1]
-                others = self._further(worker, visiting, partition, reserved, self.gangs) if self.gangs else []
+                others = self._further(worker, visiting, partition, reserved)
                 started.append(self._start([(partition, worker), *others], visiting))
         self._to_choose = {
             name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
@@ -290,7 +290,7 @@ class HopSchedule:
         return started
 
     def halted(self) -> dict[str, tuple[int, ...]]:
-        """Configurations under way that still have to visit a partition without a worker, by its name."""
+        """Configurations under way that still have to visit a partition without a worker, by the partition's name."""
         board = self.board
         found = {}
         for partition, holders in enumerate(board.holders):
@@ -384,11 +384,11 @@ class HopSchedule:
         return started, reserved
 
     def _further(
-        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int, gangs: GangLimit
+        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
     ) -> list[tuple[int, HopWorker]]:
         """Partitions and workers of the further ranks of a unit that begins here."""
-        board = self.board
-        if visiting.alone or partition >= board.trained_on:
+        board, gangs = self.board, self.gangs
+        if gangs.most == 1 or visiting.alone or partition >= board.trained_on:
             return []
         there = sum(1 for each in board.workers.values() if each.holds & board.everything)
         known = gangs.takes(visiting.configuration)

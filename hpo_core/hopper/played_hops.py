@@ -21,7 +21,7 @@ class PlayedUnit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What a played schedule came to."""
+    """Result of a played schedule."""
 
     units: list[PlayedUnit]
     """Units in the order of their ends; a unit on a lost worker ends when the worker is lost."""

@@ -1,4 +1,4 @@
-"""How long units take: estimated from units that ended, and a pilot or the history before that."""
+"""Expected seconds of units: from units that ended, before that from a pilot or the history."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class UnitTimes:
         self._sum_of_logs = 0.0
 
     def size(self, partition: int) -> float:
-        """Relative to the mean; of one that is evaluated on, the part of it that this takes."""
+        """Size relative to the mean, for validation times the ratio of an evaluation's time to that of training."""
         size = self._sizes[partition] if self._sizes else 1.0
         return size if partition < self._trained_on else size * exp(self._evaluation)
 
@@ -94,7 +94,7 @@ class UnitTimes:
         self._slowness.setdefault(worker, [log(slowness), EXPECTED])
 
     def observe(self, configuration: int, worker: str, partition: int, seconds: float) -> None:
-        """A unit ended after so long. Times of 0 or less (a clock that was set back) are left out."""
+        """Observe the seconds of a unit that ended. Times of 0 or less (a clock that was set back) are left out."""
         if not 0 < seconds < float("inf"):
             return
         measured = log(seconds / self.size(partition))
@@ -120,7 +120,7 @@ class UnitTimes:
             estimate[1] += DRIFT - estimate[1] * gain
 
     def observe_gang(self, configuration: int, seats: Sequence[tuple[int, str]], seconds: float) -> None:
-        """A unit of several ranks ended after so long: says how fast gangs are, and nothing of its workers.
+        """Observe a unit of several ranks: it tells how fast gangs are, and nothing about their workers.
 
         Args:
             seats: (partition, worker) of its ranks.
@@ -140,7 +140,7 @@ class UnitTimes:
         self._gains[ranks] = mean + (log(self.cost(configuration) * work / seconds) - mean) / count, count
 
     def gain(self, ranks: int) -> float:
-        """How many times as fast as one worker a gang is: as measured, else as many times as it has ranks."""
+        """Speed-up of a gang over one worker: as measured, else the number of its ranks."""
         known = self._gains.get(ranks)
         return exp(known[0]) if known else float(ranks)
 
@@ -163,7 +163,7 @@ class UnitTimes:
         return exp(known[0]) if known else self.default
 
     def slowness(self, worker: str) -> float:
-        """How many times as long as elsewhere a unit takes on this worker."""
+        """Time of a unit on this worker as a multiple of that elsewhere."""
         known = self._slowness.get(worker)
         return exp(known[0]) if known else 1.0
 
@@ -186,7 +186,7 @@ class GangLimit:
     Args:
         times: estimates of unit times, which measure gangs.
         efficiency: a gang of g ranks is at least ``efficiency * g`` times as fast as one worker.
-        most: ranks that a unit may have at most; None: as many as there are workers.
+        most: ranks that a unit may have; None: as many as there are workers.
         gains: how many times as fast as one worker a gang is, by ranks.
 
     >>> limit = GangLimit(UnitTimes(), gains={2: 1.9, 4: 3.4, 8: 5.0})
@@ -204,15 +204,16 @@ class GangLimit:
     ) -> None:
         self._times = times
         self._wanted = efficiency * (1 - 1e-12)  # 0.7 * 3 is below 2.1 in floats
-        self._most = most
+        self.most = most
+        """Ranks that a unit may have at most; None: as many as there are workers."""
         self._sizes = None
         if gains:
             self._sizes = [1, *sorted(ranks for ranks, gain in gains.items() if gain >= self._wanted * ranks)]
 
     @property
     def measures(self) -> bool:
-        """Whether sizes are those that were measured to be worth it; else they were given."""
-        return self._sizes is None
+        """Whether sizes of gangs are found by measuring; False: they were given, or there are no gangs."""
+        return self._sizes is None and self.most != 1
 
     def ranks(self, configurations: int, workers: int) -> int:
         """Largest number of ranks for the next unit: an equal part of the workers where models are few, else 1."""
@@ -221,12 +222,12 @@ class GangLimit:
         return self.fitting(workers // configurations)
 
     def takes(self, configuration: int) -> bool:
-        """Whether a model may train in gangs: where these are measured, once its time on one worker is known."""
+        """Whether a model may train in gangs. Where gangs are measured, its time on one worker must be known first."""
         return not self.measures or self._times.is_known(configuration)
 
     def fitting(self, ranks: int) -> int:
         """The largest size that is worth its while and not above this."""
-        ranks = max(1, min(ranks, self._most or ranks))
+        ranks = max(1, min(ranks, self.most or ranks))
         if self._sizes is not None:
             return max(size for size in self._sizes if size <= ranks)
         return min(ranks, self._measured())

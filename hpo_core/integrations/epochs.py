@@ -10,6 +10,10 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.untracked_state import variables_of_objects
 
+A_STEP_IS_AN_EPOCH = "a step of a trial is an epoch; drop it."
+TO_MAX_RESOURCE = "set it to the study's max_resource."
+"""Cures for settings that both libraries have."""
+
 
 class EpochSteps:
     """Maps epochs of another loop to steps of a trial: one epoch is one step."""
@@ -39,8 +43,7 @@ class EpochSteps:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report the metrics of the current epoch; values that are not one real number are ignored."""
-        plain = {name: value for name, value in metrics.items() if _is_number(value)}
-        if plain and self._open:
+        if self._open and (plain := {name: value for name, value in metrics.items() if _is_number(value)}):
             self._trial.report(**plain)
 
 
@@ -59,17 +62,20 @@ def is_of_library(item: Any, *packages: str) -> bool:
     return type(item).__module__.partition(".")[0] in packages
 
 
-def refuse_if(condition: bool, what: str, cure: str) -> None:
-    """Raise ObjectiveError for a setting of the loop that is not supported.
+def refuse(*rows: tuple[bool, str]) -> None:
+    """Refuse settings of a loop that are not supported.
+
+    Args:
+        rows: whether a setting is one, and the message: what and cure.
 
     Raises:
-        ObjectiveError: ``condition`` is true; the message is ``what`` and ``cure``.
+        ObjectiveError: with the message of the first row that is true.
     """
-    if condition:
-        raise ObjectiveError(f"{what} {cure}")
+    for wrong, message in rows:
+        if wrong:
+            raise ObjectiveError(message)
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
+    is_scalar = isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
+    return is_scalar and not isinstance(value, bool)

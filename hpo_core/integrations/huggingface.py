@@ -17,7 +17,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo_core.integrations.epochs import EpochSteps, is_of_library, named_by_class, refuse_if
+from hpo_core.integrations.epochs import (
+    A_STEP_IS_AN_EPOCH,
+    TO_MAX_RESOURCE,
+    EpochSteps,
+    is_of_library,
+    named_by_class,
+    refuse,
+)
 from hpo_core.training.handle import TrialHandle
 
 try:
@@ -48,25 +55,26 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
             callback that ends the training early.
     """
     arguments = trainer.args
-    refuse_if(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
-    refuse_if(
-        arguments.num_train_epochs < trial.target,
-        f"num_train_epochs = {arguments.num_train_epochs} is below the target {trial.target}:",
-        "set it to the study's max_resource.",
-    )
-    refuse_if(
-        arguments.world_size != trial.world_size,
-        f"{arguments.world_size} processes, and the trial has {trial.world_size} (training.gang of the study):",
-        "make TrainingArguments within the training function.",
-    )
-    refuse_if(
-        arguments.load_best_model_at_end, "load_best_model_at_end:", "the trial's state is the last epoch's; drop it."
-    )
-    early = any(isinstance(callback, EarlyStoppingCallback) for callback in trainer.callback_handler.callbacks)
-    refuse_if(
-        early,
-        "EarlyStoppingCallback: it ends the training before the target.",
-        "Stopping is the study's task; drop it.",
+    callbacks, processes = trainer.callback_handler.callbacks, arguments.world_size
+    refuse(
+        (arguments.max_steps > 0, f"max_steps = {arguments.max_steps}: {A_STEP_IS_AN_EPOCH}"),
+        (
+            arguments.num_train_epochs < trial.target,
+            f"num_train_epochs = {arguments.num_train_epochs} is below the target {trial.target}: {TO_MAX_RESOURCE}",
+        ),
+        (
+            processes != trial.world_size,
+            f"{processes} processes, and the trial has {trial.world_size} (training.gang of the study): make "
+            "TrainingArguments within the training function.",
+        ),
+        (
+            arguments.load_best_model_at_end,
+            "load_best_model_at_end: the trial's state is the last epoch's; drop it.",
+        ),
+        (
+            any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks),
+            "EarlyStoppingCallback: it ends the training before the target. Stopping is the study's task; drop it.",
+        ),
     )
     trainer.add_callback(EpochCallback(trial, trainer))
     if trial.resource == 0:
@@ -103,8 +111,7 @@ class EpochCallback(TrainerCallback):  # type: ignore[misc]
         optimizer = objects["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
         tracked = {"model": objects["model"], "optimizer": optimizer, "schedule": objects["lr_scheduler"]}
-        scaler = getattr(self._trainer.accelerator, "scaler", None)  # of float16
-        if scaler is not None:
+        if (scaler := getattr(self._trainer.accelerator, "scaler", None)) is not None:  # of float16
             tracked["scaler"] = scaler
         callbacks = [item for item in self._trainer.callback_handler.callbacks if not is_of_library(item, *_LIBRARIES)]
         stateful = [item for item in callbacks if isinstance(item, ExportableState)]

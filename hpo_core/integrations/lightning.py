@@ -16,7 +16,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from hpo_core.integrations.epochs import EpochSteps, is_of_library, named_by_class, refuse_if
+from hpo_core.integrations.epochs import (
+    A_STEP_IS_AN_EPOCH,
+    TO_MAX_RESOURCE,
+    EpochSteps,
+    is_of_library,
+    named_by_class,
+    refuse,
+)
 from hpo_core.training.handle import TrialHandle
 
 if "pytorch_lightning" in sys.modules:  # both names may be installed, and their classes differ
@@ -57,33 +64,25 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        refuse_if(
-            trainer.max_steps != -1, f"max_steps = {trainer.max_steps}:", "a step of a trial is an epoch; drop it."
-        )
-        ranks = self._trial.world_size
-        refuse_if(
-            trainer.world_size != ranks,
-            f"{trainer.world_size} processes in a gang of {ranks}:"
-            if ranks > 1
-            else f"{trainer.world_size} processes:",
-            'give Trainer(devices=trial.world_size, strategy="ddp").'
-            if ranks > 1
-            else "train in one, with devices=1 (see strategy), or set training.gang of the study.",
-        )
-        every = trainer.check_val_every_n_epoch
-        refuse_if(
-            every not in (None, 1), f"check_val_every_n_epoch = {every}:", "metrics must be each epoch's own; use 1."
-        )
-        for callback in trainer.callbacks:
-            for kinds, reason, cure in _REFUSED:
-                refuse_if(isinstance(callback, kinds), f"{type(callback).__name__}: {reason}", cure)
-        loop, target = trainer.fit_loop, self._trial.target
+        loop, target, ranks = trainer.fit_loop, self._trial.target, self._trial.world_size
         if loop.max_epochs in (None, -1, _UNSET_EPOCHS):
             loop.max_epochs = target
-        refuse_if(
-            loop.max_epochs < target,
-            f"max_epochs = {loop.max_epochs} is below the target {target}:",
-            "set it to the study's max_resource.",
+        every, processes = trainer.check_val_every_n_epoch, f"{trainer.world_size} processes"
+        alone = f"{processes}: train in one, with devices=1 (see strategy), or set training.gang of the study."
+        gang = f'{processes} in a gang of {ranks}: give Trainer(devices=trial.world_size, strategy="ddp").'
+        refuse(
+            (trainer.max_steps != -1, f"max_steps = {trainer.max_steps}: {A_STEP_IS_AN_EPOCH}"),
+            (trainer.world_size != ranks, gang if ranks > 1 else alone),
+            (every not in (None, 1), f"check_val_every_n_epoch = {every}: metrics must be each epoch's own; use 1."),
+            *(
+                (isinstance(callback, kinds), f"{type(callback).__name__}: {message}")
+                for callback in trainer.callbacks
+                for kinds, message in _REFUSED
+            ),
+            (
+                loop.max_epochs < target,
+                f"max_epochs = {loop.max_epochs} is below the target {target}: {TO_MAX_RESOURCE}",
+            ),
         )
         loop.min_epochs = 0  # else Lightning would train on when the target is reached
         self._warn(trainer, pl_module)
@@ -151,22 +150,20 @@ _REFUSED = (
     (
         _AVERAGES,
         "it keeps the averaged weights outside of what a trial saves, and swaps them in at the end of each job, so a "
-        "resumed job would go on from other weights.",
-        "Average in the module: self.average = torch.optim.swa_utils.AveragedModel(self.net), updated in "
-        "on_train_batch_end, is saved with it.",
+        "resumed job would go on from other weights. Average in the module: self.average = "
+        "torch.optim.swa_utils.AveragedModel(self.net), updated in on_train_batch_end, is saved with it.",
     ),
     (
         (pl.callbacks.EarlyStopping, pl.callbacks.Timer),
-        "it ends the training before the target.",
-        "Stopping bad trials early is the study's task; drop it.",
+        "it ends the training before the target. Stopping bad trials early is the study's task; drop it.",
     ),
 )
 
 
 def _others(trainer: Any) -> list[Any]:
     """The user's callbacks, and the data module."""
-    ours = ("hpo_core",)
-    found = [item for item in trainer.callbacks if not is_of_library(item, "lightning", "pytorch_lightning", *ours)]
+    libraries = ("lightning", "pytorch_lightning", "hpo_core")
+    found = [item for item in trainer.callbacks if not is_of_library(item, *libraries)]
     return [*found, trainer.datamodule] if trainer.datamodule is not None else found
 
 

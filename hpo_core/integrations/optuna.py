@@ -384,7 +384,7 @@ class PashaPruner(RungPruner):
         return self.levels[rung] if rung < len(self.levels) - 1 else None
 
     def ceiling(self, study: optuna.Study) -> int:
-        """The resource that trials of the study are trained to at most, as of now."""
+        """The highest resource to which trials of the study are trained now."""
         with self._lock:
             rung: int = self._known(study).ceiling
             return self.levels[rung]

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
-from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import TogetherField, VisitsField
-from hpo_core.model.stage import Further, Stage
-from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
+from hpo_core.model.trial import Checkpoint, Further, Metrics, Outcome, Params, Report, Stage
 
 FORMAT = 1
 
@@ -213,7 +212,11 @@ class JobGranted(_JobFact, frozen=True, omit_defaults=True):
     demand: Demand = ONE_SLOT
 
 
-class JobCompleted(_JobFact, frozen=True):
+NO_VIOLATION = 0.0
+"""All constraints are satisfied. msgspec leaves a number out where it is this very object, not one of equal value."""
+
+
+class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """The target was reached.
 
     ``loss`` is the (first) metric with ``mode: max`` flipped; None if any objective is not finite.
@@ -230,8 +233,8 @@ class JobCompleted(_JobFact, frozen=True):
     """All objectives as losses, in the spec's order, where there are several and all are finite."""
     curve: tuple[tuple[int, float], ...] = ()
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
-    violation: float | msgspec.UnsetType = msgspec.UNSET
-    """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
+    violation: float = NO_VIOLATION
+    """Total violation of the study's constraints."""
     repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
     usage: UsageField = msgspec.UNSET
@@ -243,13 +246,8 @@ class JobCompleted(_JobFact, frozen=True):
 
     @property
     def infeasible(self) -> bool:
-        """Whether it violates a constraint (:mod:`hpo_core.model.feasibility`)."""
-        return self.total_violation > 0
-
-    @property
-    def total_violation(self) -> float:
-        """The violation; 0 where the study has no constraints."""
-        return 0.0 if self.violation is msgspec.UNSET else self.violation
+        """Whether it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
+        return self.violation > 0
 
 
 class AttemptFailed(_JobFact, frozen=True):
@@ -339,7 +337,7 @@ class StudyExtended(_Fact, frozen=True):
 class TrialExtended(_Fact, frozen=True):
     """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
 
-    The stage of its jobs is :class:`~hpo_core.model.stage.Further`.
+    The stage of its jobs is :class:`~hpo_core.model.trial.Further`.
     """
 
     trial: int

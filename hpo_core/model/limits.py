@@ -47,8 +47,8 @@ GRID_POINTS = 1_000_000
 """Points of a grid."""
 GRID_VALUES = 100_000
 """Values on all axes of a grid together."""
-LISTED_CONFIGURATIONS = 2_000
-"""Configurations that BruteForceSampler lists: its time grows with their square."""
+GRID_STEPS = 200_000
+"""Whole and partial points of a grid that are looked at where they are listed one by one."""
 SIMULATED_JOBS = 2_000_000
 """Jobs of one repeat of a simulation."""
 SIMULATED_WORKERS = 100_000

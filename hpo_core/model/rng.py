@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import cos, log, pi, sqrt
 from typing import TypeVar
 
@@ -62,6 +62,14 @@ class Stream:
     def choice(self, items: Sequence[T]) -> T:
         """One item, uniformly."""
         return items[self.below(len(items))]
+
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """The items in a random order, each order as likely."""
+        found = list(items)
+        for i in range(len(found) - 1, 0, -1):
+            j = self.below(i + 1)
+            found[i], found[j] = found[j], found[i]
+        return found
 
     def normal(self) -> float:
         """A standard normal draw (Box-Muller, of whose two values one is used)."""

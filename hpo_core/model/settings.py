@@ -23,19 +23,6 @@ def is_recorded(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("recorded"))
 
 
-def check_numbers(model: type[BaseModel], data: Any, info: ValidationInfo) -> Any:
-    """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0.
-
-    Raises:
-        ValueError: there is one; a journal's description is left as it is.
-    """
-    if isinstance(data, Mapping) and not is_recorded(info):
-        for name, value in data.items():
-            if isinstance(value, bool) and _is_number(model, name):
-                raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
-    return data
-
-
 @functools.cache
 def _is_number(model: type[BaseModel], name: str) -> bool:
     """Whether numbers are taken for a field, and truth values are not among what is."""
@@ -51,8 +38,11 @@ def _is_number(model: type[BaseModel], name: str) -> bool:
     return (int in kinds or float in kinds) and not (bool in kinds or Any in kinds or object in kinds)
 
 
-class Written(BaseModel):
-    """Base of what a person writes, in Python or in a study file: immutable, and refused in the same words."""
+class Part(BaseModel):
+    """Base of all settings, written in Python or in a study file: immutable.
+
+    Unknown keys, NaN, infinities, and truth values for numbers are refused, in the same words.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -65,6 +55,16 @@ class Written(BaseModel):
                 raise SpecError(_refusal(type(self), error)) from None
 
         __init__.__pydantic_base_init__ = True  # the data of a study file do not pass through here
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
+        """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0."""
+        if isinstance(data, Mapping) and not is_recorded(info):
+            for name, value in data.items():
+                if isinstance(value, bool) and _is_number(cls, name):
+                    raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
+        return data
 
 
 def _refusal(model: type[BaseModel], error: ValidationError) -> str:
@@ -81,15 +81,6 @@ def _refusal(model: type[BaseModel], error: ValidationError) -> str:
             words += f" (got {shown(one['input'])})"
         lines.append(f"{model.__name__}: {place}{': ' if place else ''}{words}")
     return "\n".join(lines)
-
-
-class Part(Written):
-    """Base of all settings: unknown keys, NaN, infinities, and truth values for numbers are refused."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
-        return check_numbers(cls, data, info)
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The nouns of training as frozen values: checkpoint, job, outcome."""
+"""The nouns of training as frozen values: stage, checkpoint, job, outcome."""
 
 from __future__ import annotations
 
@@ -8,9 +8,57 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
-from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import Doubt, TogetherField, Unit, VisitsField
-from hpo_core.model.stage import Stage
+
+FURTHER = -1
+""":attr:`Further.rung`: training beyond the search stands at no rung."""
+
+
+class _Stage(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
+    """Base: frozen, tagged with its class name in the journal."""
+
+
+class Rung(_Stage, frozen=True):
+    """A job of the successive halving family, of random and of grid search."""
+
+    bracket: int
+    rung: int
+    """Place in the bracket's ladder, 0 at the bottom."""
+
+
+class Generation(_Stage, frozen=True):
+    """A session of one member of a population (PBT)."""
+
+    member: int
+    """Place in the population, from 0."""
+    generation: int
+
+    @property
+    def bracket(self) -> int:
+        """0: a population has one ladder."""
+        return 0
+
+    @property
+    def rung(self) -> int:
+        """The generation, which is the population's rung."""
+        return self.generation
+
+
+class Further(_Stage, frozen=True):
+    """Training that a person asked for beyond the search (``Study.train_further``); no search method ranks it."""
+
+    bracket: int
+    """The trial's own."""
+
+    @property
+    def rung(self) -> int:
+        """:data:`FURTHER`."""
+        return FURTHER
+
+
+Stage = Rung | Generation | Further
+
 
 Params = dict[str, Any]
 """Name to value; values are float, int, str, bool or None. Inactive conditional parameters are absent."""

@@ -1,4 +1,4 @@
-"""Which partitions a worker holds: files of its folder that are what the study knows of them."""
+"""Partitions that a worker holds: files of its folder with the size and digest that the study knows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ READ_SPEED = 50e6
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 SETTLED_SECONDS = 2.0
-"""How long ago a file must have changed for its digest to be remembered: one that is written twice between two ticks of
-the file system's clock (milliseconds; up to 2 s on some) has the same times before and after. Git has the same rule for
-its index ("racy git")."""
+"""Seconds since its last change after which a file's digest is remembered.
+
+A file that is written twice between two ticks of the file system's clock (milliseconds; up to 2 s on some) has the same
+times before and after. Git has the same rule for its index ("racy git").
+"""
 
 
 def longest_look(files: Sequence[PartitionFile]) -> float:
@@ -36,7 +38,7 @@ def longest_look(files: Sequence[PartitionFile]) -> float:
 
 
 class Held(NamedTuple):
-    """What a worker holds at one moment."""
+    """Partitions of a worker at one moment."""
 
     names: frozenset[str]
     problems: dict[str, str]
@@ -69,7 +71,7 @@ class Holdings:
         """The file that was looked at, by name of a partition that is or was held and has a known size or digest."""
 
     def look(self) -> Held:
-        """What is held now."""
+        """Look at the files, and return the partitions that are held now."""
         try:
             above = self.folder.resolve(strict=True)
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
@@ -97,7 +99,7 @@ class Holdings:
         return Held(frozenset(names), problems)
 
     def doubt(self, name: str) -> None:
-        """Have one read again as a whole: a unit could not use it, though size and time were right."""
+        """Read a partition as a whole at the next look: a unit could not use it, though size and time were right."""
         self._doubted.add(name)
 
     def _gone(self, name: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.short_text import cut
+from hpo_core.spec.study_file import read_text
 
 MANIFEST = "manifest.json"
 _MOST_BYTES = 16_000_000
@@ -19,13 +18,13 @@ _ERRORS_SHOWN = 3
 
 
 class Manifest(BaseModel):
-    """What ``hpo partition`` wrote into a folder. Keys of later versions are ignored."""
+    """List of the partitions that ``hpo partition`` wrote into a folder. Keys of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: Literal[1] = 1
     source: str = ""
-    """What was split, as it was named."""
+    """Name of the data that was split, as the user gave it."""
     seed: int = 0
     stratify: str | None = None
     kind: str = ""
@@ -47,24 +46,17 @@ def read_manifest(path: Path) -> Manifest:
         SpecError: it is absent, no manifest, or of a later format.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SpecError(f"{path}: is a directory, FIFO or device, and no manifest.")
-            content = file.read(_MOST_BYTES + 1)
+        return Manifest.model_validate_json(read_text(path, "a manifest of `hpo partition`", _MOST_BYTES))
     except FileNotFoundError:
         raise SpecError(
             f"{path}: no such manifest. `hpo partition` writes one beside the partitions; where they lie on the "
             "workers alone, copy it here, or list the names in data.partitions."
         ) from None
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
-    if len(content) > _MOST_BYTES:
-        raise SpecError(f"{path}: is larger than {_MOST_BYTES:,} bytes, so it is no manifest of `hpo partition`.")
-    try:
-        return Manifest.model_validate_json(content)
     except ValidationError as error:
         found = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()]
         raise SpecError(
             f"{path}: is no manifest that this version reads ({cut('; '.join(found[:_ERRORS_SHOWN]))}). "
             "`hpo partition` writes them."
         ) from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None

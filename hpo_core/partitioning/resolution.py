@@ -1,4 +1,4 @@
-"""Which partitions a new study trains on: patterns and manifests become the list that the journal keeps."""
+"""Partitions of a new study: patterns and manifests become the list that the journal keeps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _listed(files: str | list[PartitionFile], role: str, folder: Path) -> list[P
 
 
 def _completed(files: list[PartitionFile], folder: Path) -> list[PartitionFile]:
-    """What nobody said of a listed file, where manifest or file are seen here.
+    """Listed files with what their manifest, or the file itself, tells about them here.
 
     Raises:
         SpecError: list and manifest contradict each other.

@@ -18,8 +18,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.short_text import some
-from hpo_core.partitioning.example_sources import open_source
-from hpo_core.partitioning.example_tables import Examples, FileFormat
+from hpo_core.partitioning.example_sources import Examples, FileFormat, open_source
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
 
 Rows = NDArray[np.int64]
@@ -175,7 +174,7 @@ class PartitionWriter:
 
 
 TRAINING, VALIDATION = "part", "validation"
-"""What names of partitions begin with."""
+"""Beginnings of the names of partitions."""
 
 
 def partition_data(

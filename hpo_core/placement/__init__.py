@@ -1,6 +1,1 @@
 """Which job runs on which slot: the pure step between a study and its executor."""
-
-from hpo_core.placement.placer import Placed, Placement, Placer
-from hpo_core.placement.slots import Slots
-
-__all__ = ["Placed", "Placement", "Placer", "Slots"]

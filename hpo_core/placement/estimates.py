@@ -5,6 +5,7 @@ HyperSack (Section IV): known models are taken from the history, the others are 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -14,16 +15,18 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.measurement import Measurement, Usage, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.known_need import KnownNeed, KnownNeeds, NeedFigures
+from hpo_core.placement.known_need import QUANTILE, KnownNeed, KnownNeeds, NeedFigures
 from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.room import WHOLE, SharedDevice
+from hpo_core.placement.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")
+
+PROFILES = 4
+"""Jobs that are profiled on one device at once; each gets that part of it."""
 
 Source = Literal["stated", "measured", "predicted", "profile"]
 
@@ -50,11 +53,7 @@ class Estimates:
         by: the parameters that decide what a job needs.
         stated: what a user says; it wins over what is measured, part by part.
         quantile: share of past configurations that a predicted memory would have covered.
-        profiles: jobs that are profiled on one device at once; each gets that part of it.
         past: measurements of this objective and source, by earlier studies.
-
-    Raises:
-        ValueError: ``profiles`` is below 1, or ``quantile`` not between 0 and 1.
     """
 
     def __init__(
@@ -65,21 +64,17 @@ class Estimates:
         study: str,
         by: tuple[str, ...],
         stated: StatedDemand | None = None,
-        quantile: float = 0.95,
-        profiles: int = 4,
+        quantile: float = QUANTILE,
         past: Iterable[Measurement] = (),
     ) -> None:
-        if profiles < 1:
-            raise ValueError(f"estimates: profiles = {profiles} must be 1 or more.")
-        if not 0 < quantile < 1:
-            raise ValueError(f"estimates: quantile = {quantile} must lie between 0 and 1.")
         self._objective = objective
         self._code = code
         self._study = study
         self._by = by
         self._stated = stated or StatedDemand()
         self._is_told = False
-        self._profiles = profiles
+        self.is_fixed = False
+        """Whether nothing is learned any more."""
         self._known = KnownNeeds(quantile)
         self.ratios = LearnedRatios()
         """How much of a device's compute jobs may claim together."""
@@ -160,9 +155,9 @@ class Estimates:
             rests_on = 0 if figures.memory is None else self._known.measurements(device.architecture)
         stated = self._stated_for(params)
         guesses = {
-            "memory": device.memory // self._profiles,
-            "compute": WHOLE // self._profiles,
-            "cores": node_cores // (devices_on_node * self._profiles),
+            "memory": device.memory // PROFILES,
+            "compute": WHOLE // PROFILES,
+            "cores": node_cores // (devices_on_node * PROFILES),
         }
         found = {
             "memory": self._memory(stated.get("memory"), figures, known, device),
@@ -240,10 +235,8 @@ class Estimates:
         where = architecture or usage.architecture or ("CPU" if usage.device_memory is None else "")
         if not where or not usage.unit_seconds > 0:
             return False
-        try:
-            return self._take(self._measurement(params, usage, where, at=at))
-        except ValueError:  # a figure that no computer has
-            return False
+        one = self._measurement(params, usage, where, at=at)
+        return one is not None and self._take(one)
 
     def observe(self, params: Mapping[str, Any], usage: Usage, *, architecture: str) -> bool:
         """Take what a running attempt was seen to use, such as the first iterations of a profile.
@@ -253,11 +246,8 @@ class Estimates:
         Returns:
             Whether its memory is known.
         """
-        try:
-            one = self._measurement(params, usage, architecture, at=0.0)
-        except ValueError:  # a figure that no computer has
-            return False
-        if not one.peak:
+        one = self._measurement(params, usage, architecture, at=0.0)
+        if one is None or not one.peak:
             return False
         known = self._known.of(architecture, one.key, one.params)
         known.observe(NeedFigures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
@@ -277,7 +267,8 @@ class Estimates:
         """
         seen = max(measured, 0)
         usage = Usage(memory=seen) if is_cpu(architecture) else Usage(device_memory=seen)
-        self._take(self._measurement(params, usage, architecture, at=at, out_of_memory=max(had, 1)))
+        if (one := self._measurement(params, usage, architecture, at=at, out_of_memory=max(had, 1))) is not None:
+            self._take(one)
 
     def _measurement(
         self,
@@ -287,26 +278,27 @@ class Estimates:
         *,
         at: float,
         out_of_memory: int = 0,
-    ) -> Measurement:
-        return Measurement(
-            objective=self._objective,
-            code=self._code,
-            architecture=architecture,
-            params=self._values(params),
-            memory=usage.memory,
-            device_memory=usage.device_memory,
-            compute=None if usage.compute is None else min(usage.compute, 1.0),
-            cores=usage.cores,
-            startup_seconds=usage.startup_seconds,
-            unit_seconds=usage.unit_seconds,
-            out_of_memory=out_of_memory,
-            study=self._study,
-            measured_at=at,
-            load=None if usage.load is None else usage.load / WHOLE,
-            jobs=usage.jobs,
-        )
+    ) -> Measurement | None:
+        """None where a figure is one that no computer has."""
+        taken = ("memory", "device_memory", "cores", "startup_seconds", "unit_seconds", "jobs")
+        with contextlib.suppress(ValueError):
+            return Measurement(
+                objective=self._objective,
+                code=self._code,
+                architecture=architecture,
+                params=self._values(params),
+                compute=None if usage.compute is None else min(usage.compute, 1.0),
+                out_of_memory=out_of_memory,
+                study=self._study,
+                measured_at=at,
+                load=None if usage.load is None else usage.load / WHOLE,
+                **{name: getattr(usage, name) for name in taken},
+            )
+        return None
 
     def _take(self, one: Measurement) -> bool:
+        if self.is_fixed:
+            return False
         # an attempt is known by its moment: what the journal says of it may differ from what was learned when it ended
         attempt = f"{one.architecture} {one.measured_at!r} {bool(one.out_of_memory)} {one.key}"
         if one.identity in self._seen or (one.measured_at and attempt in self._seen):

@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-import msgspec
 import numpy as np
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.devices.measurement import Measurement
 
+QUANTILE = 0.95
+"""Share of past configurations that a predicted memory would have covered."""
 FEWEST = 8
 """Measurements below which nothing is predicted: a quantile of fewer residuals says little."""
 RIDGE = 1.0
 """Strength of the penalty on the slopes, in standardized parameters."""
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class Prediction(NamedTuple):
     """One predicted amount."""
 
     expected: float
     """In the middle of what may come."""
     safe: float
     """Not exceeded by ``quantile`` of the past, each predicted from the others."""
-    measurements: int
 
 
 class Predictor:
@@ -39,17 +39,10 @@ class Predictor:
     Args:
         past: (parameters, amount) of finished measurements; amounts above 0.
         quantile: share of past measurements that the safe amount would have covered, between 0 and 1.
-
-    Raises:
-        ValueError: ``quantile`` is not between 0 and 1, or an amount is not positive.
     """
 
-    def __init__(self, past: Sequence[tuple[Mapping[str, Any], float]], *, quantile: float = 0.95) -> None:
-        if not 0 < quantile < 1:
-            raise ValueError(f"prediction: quantile = {quantile} must lie between 0 and 1.")
+    def __init__(self, past: Sequence[tuple[Mapping[str, Any], float]], *, quantile: float = QUANTILE) -> None:
         amounts = np.array([amount for _, amount in past], dtype=float)
-        if not (np.isfinite(amounts) & (amounts > 0)).all():
-            raise ValueError("prediction: each measured amount must be finite and above 0.")
         rows = [known for known, _ in past]
         self._measurements = len(past)
         if len(past) < FEWEST:
@@ -68,7 +61,7 @@ class Predictor:
         self._margin = max(float(np.sort(residuals)[place]), 0.0)
 
     def predict(self, parameters: Mapping[str, Any]) -> Prediction | None:
-        """None where nothing is known.
+        """Six digits of the amount, for the last ones differ between processors; None where nothing is known.
 
         That is where there are fewer than :data:`FEWEST` measurements, or the job lies outside of what was measured:
         a number beyond the range, a choice or a parameter never seen, or one missing that all of them had.
@@ -80,27 +73,10 @@ class Predictor:
             return None
         features = (np.array(self._features(parameters)) - self._mean) / self._std
         expected = float(self._weights @ np.concatenate([[1.0], features])[: len(self._weights)])
-        return Prediction(
-            expected=_known_digits(np.exp(expected)),
-            safe=_known_digits(np.exp(expected + self._margin)),
-            measurements=self._measurements,
-        )
+        return Prediction(*(float(f"{np.exp(log):.6g}") for log in (expected, expected + self._margin)))
 
     def _features(self, row: Mapping[str, Any]) -> list[float]:
         return [feature for column in self._columns for feature in column.features(row)]
-
-
-def predict(
-    past: Sequence[tuple[Mapping[str, Any], float]], parameters: Mapping[str, Any], *, quantile: float = 0.95
-) -> Prediction | None:
-    """Predict an amount for ``parameters`` from measured ones, see :class:`Predictor`.
-
-    >>> past = [({"width": width}, 100.0 * width) for width in (8, 16, 32, 64, 128, 256, 512, 1024)]
-    >>> found = predict(past, {"width": 100})
-    >>> 9000 < found.expected < 11000 < found.safe, predict(past, {"width": 2048})
-    (True, None)
-    """
-    return Predictor(past, quantile=quantile).predict(parameters)
 
 
 class _Column:
@@ -127,11 +103,6 @@ class _Column:
         if self._is_number:
             return [math.log(value) if self._is_log else float(value)]  # type: ignore[arg-type]
         return [float(repr(value) == choice) for choice in self._choices]
-
-
-def _known_digits(amount: float) -> float:
-    """Six digits: the last ones differ between processors, and would decide between jobs that are expected alike."""
-    return float(f"{amount:.6g}")
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
@@ -190,14 +161,15 @@ class KnownNeed:
         self._running = NeedFigures()
         self._memory = 0
         self._logs: list[float] = []
-        self._failed = 0
+        self.failed = 0
+        """Most bytes that an attempt had when it ran out of memory; 0: none did."""
         self._failed_peak = 0
         self._compute: list[float] = []
         self._sums = dict.fromkeys(("cores", "unit_seconds", "startup_seconds"), 0.0)
 
     def add(self, one: Measurement) -> None:
         if one.out_of_memory:
-            self._failed = max(self._failed, one.out_of_memory)
+            self.failed = max(self.failed, one.out_of_memory)
             self._failed_peak = max(self._failed_peak, one.peak)
             return
         self.measurements += 1
@@ -218,11 +190,6 @@ class KnownNeed:
     def is_known(self) -> bool:
         """Whether an attempt ended, or runs and was measured."""
         return self.measurements > 0 or self._running != NeedFigures()
-
-    @property
-    def failed(self) -> int:
-        """Most bytes that an attempt had when it ran out of memory; 0: none did."""
-        return self._failed
 
     @property
     def figures(self) -> NeedFigures:
@@ -260,9 +227,9 @@ class KnownNeed:
         Twice what it had, or what it was seen to have if that is more, within the capacity of its device, and never
         below what it had. Once a job of the key ended well with as much, that measurement is enough.
         """
-        if self._memory >= self._failed:
+        if self._memory >= self.failed:
             return 0
-        return max(self._failed, min(max(2 * self._failed, self._failed_peak), capacity))
+        return max(self.failed, min(max(2 * self.failed, self._failed_peak), capacity))
 
 
 class KnownNeeds:
@@ -272,7 +239,7 @@ class KnownNeeds:
         quantile: share of the known keys whose memory its prediction would have covered.
     """
 
-    def __init__(self, quantile: float) -> None:
+    def __init__(self, quantile: float = QUANTILE) -> None:
         self._quantile = quantile
         self._known: dict[str, dict[str, KnownNeed]] = {}
         self._counts: Counter[str] = Counter()

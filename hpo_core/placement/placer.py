@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, JobKey, Report
 
 Placement = tuple[Job, Slot]
@@ -22,45 +24,6 @@ class Placed(NamedTuple):
     """Reports of jobs that no device could hold, even if nothing else ran."""
 
 
-class Placer(Protocol):
-    """Knows what is free. It never waits or draws; it is told the time."""
-
-    def update(self, inventory: Inventory) -> Sequence[JobKey]:
-        """Take these devices as those that are there now. Jobs keep what they hold until they are released.
-
-        Returns:
-            Jobs to be cancelled: they run on a device that is gone, and nobody else would notice.
-        """
-        ...
-
-    def capacity(self) -> Inventory:
-        """What the study may grant jobs for now, as the journal records it."""
-        ...
-
-    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
-        """Give slots to some or all of ``jobs``, the oldest of which comes first.
-
-        Args:
-            now: seconds of the study's clock; None: not known.
-        """
-        ...
-
-    def release(self, job: JobKey) -> None:
-        """Free what a job held that ended; nothing happens where it holds nothing."""
-        ...
-
-    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
-        """What the study is told of how an attempt ended, before :meth:`release`; what it shows is learned.
-
-        Args:
-            waited: whether it was held back already, or must not be.
-
-        Returns:
-            None: it is to be held back for a moment, for another attempt on its device may be to blame.
-        """
-        ...
-
-
 class UsageMeter(Protocol):
     """Measures attempts while they run, and limits them: the workers of a cluster whose devices jobs share."""
 
@@ -71,3 +34,203 @@ class UsageMeter(Protocol):
     def limit(self, attempt: JobKey, memory: int) -> None:
         """Let a running attempt use at most so many bytes of its device from now on; returns at once."""
         ...
+
+
+def gang_slots(free: Sequence[Slot], count: int) -> Slot:
+    """The slots of a gang, rank 0 first.
+
+    A device with just enough free slots is taken before one with more, so that large gaps stay for large gangs. Where
+    none has enough, those with most free slots are taken first.
+
+    Args:
+        free: free slots in order; at least ``count``.
+
+    >>> free = [Slot(0, 0, "a"), Slot(0, 1, "a"), Slot(1, 2, "b"), Slot(2, 0, "c"), Slot(2, 1, "c"), Slot(2, 2, "c")]
+    >>> [slot.name for slot in gang_slots(free, 2).ranks], [slot.name for slot in gang_slots(free, 4).ranks]
+    (['a', 'a'], ['c', 'c', 'c', 'a'])
+    """
+    by_device: dict[int, list[Slot]] = {}
+    for slot in free:
+        by_device.setdefault(slot.device, []).append(slot)
+    devices = list(by_device.values())
+    enough = [slots for slots in devices if len(slots) >= count]
+    if enough:
+        chosen = min(enough, key=len)[:count]
+    else:
+        devices.sort(key=len, reverse=True)
+        chosen = [slot for slots in devices for slot in slots][:count]
+    return chosen[0]._replace(others=tuple(chosen[1:]))
+
+
+class Reservation:
+    """What the oldest waiting job is promised.
+
+    Args:
+        slots: that it needs.
+        free: slots that are free now.
+        ends: (expected end, slots) of each running job; infinite where it is not known, and in the past where a job
+            takes longer than expected.
+        now: the present.
+
+    >>> promised = Reservation(4, free=1, ends=[(10.0, 2), (30.0, 4)], now=0.0)
+    >>> promised.begins, promised.spare
+    (30.0, 3)
+    >>> promised.admits(1, end=30.0), promised.admits(1, end=31.0), promised.admits(4, end=31.0)
+    (True, True, False)
+    """
+
+    def __init__(self, slots: int, *, free: int, ends: Iterable[tuple[float, int]], now: float) -> None:
+        self.begins = math.inf
+        """When it begins at the latest; infinite: nobody knows."""
+        self.spare = 0
+        """Slots that will be free beside it then."""
+        for end, count in sorted((max(end, now), count) for end, count in ends):
+            if free >= slots and end > self.begins:
+                break
+            free += count
+            if free >= slots:
+                self.begins = end
+        if self.begins < math.inf:
+            self.spare = free - slots
+
+    def admits(self, slots: int, *, end: float) -> bool:
+        """Whether a younger job of so many slots, which would end then, cannot delay it."""
+        return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
+
+    def admit(self, slots: int, *, end: float) -> None:
+        """The younger job begins."""
+        if end > self.begins:
+            self.spare -= slots
+
+
+class Placer:
+    """Gives waiting jobs slots, and knows which are free. It never waits or draws; it is told the time.
+
+    This one gives each job a slot, the oldest job the first free slot in the inventory's order.
+    :class:`~hpo_core.placement.shared_devices.SharedDevices` gives jobs parts of devices.
+
+    A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them
+    (:class:`Reservation`); one that needs more than there are makes nobody wait.
+
+    A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
+
+    Args:
+        seconds: expected duration of a job, or None where nobody knows; without it no younger job begins
+            before one that waits for its slots.
+
+    >>> placer = Placer()
+    >>> _ = placer.update(Inventory.of(2, "gpu-0"))
+    >>> from hpo_core.model.trial import Rung
+    >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
+    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs).begun]
+    [(4, 0), (5, 1)]
+    >>> placer.release((4, 0))
+    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs[2:]).begun]
+    [(6, 0)]
+    """
+
+    def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:
+        self.inventory = EMPTY
+        self._seconds = seconds
+        self._held: dict[JobKey, tuple[Slot, Job, float]] = {}
+        """By job: the slot that it holds, the job, and when it began."""
+        self._free: list[Slot] = []
+        """A heap of slots that are there."""
+        self._places: dict[str, int] = {}
+        """By device that is there: its place in the inventory."""
+        self._sizes: dict[str, int] = {}
+        """By device that is there: its slots."""
+
+    def __len__(self) -> int:
+        """Slots that jobs hold."""
+        return sum(len(slot.ranks) for slot, _, _ in self._held.values())
+
+    def update(self, inventory: Inventory) -> Sequence[JobKey]:
+        """Take these devices as those that are there now; names tell devices apart.
+
+        Returns:
+            Jobs to be cancelled: they run on a device that is gone, and the executor does not report them.
+        """
+        if inventory != self.inventory:
+            self.inventory = inventory
+            self._places = {device.name: place for place, device in enumerate(inventory.devices)}
+            self._sizes = {device.name: device.slots for device in inventory.devices}
+            held = {(rank.name, rank.number) for slot, _, _ in self._held.values() for rank in slot.ranks}
+            self._free = [
+                Slot(place, number, device.name)
+                for place, device in enumerate(inventory.devices)
+                for number in range(device.slots)
+                if (device.name, number) not in held
+            ]  # in order, so it is a heap
+        return ()
+
+    def capacity(self) -> Inventory:
+        """What the study may grant jobs for now, as the journal records it."""
+        return self.inventory
+
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
+        """Give slots to some or all of ``jobs``, the oldest of which comes first.
+
+        Args:
+            now: seconds of the study's clock; None: not known.
+        """
+        now = 0.0 if now is None else now
+        if any(job.demand.slots > 1 for job in jobs):
+            return Placed(self._place_gangs(jobs, now))
+        placements = [(job, heapq.heappop(self._free)) for job in jobs[: len(self._free)]]
+        for job, slot in placements:
+            self._held[job.trial, job.attempt] = slot, job, now
+        return Placed(placements)
+
+    def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
+        placements: list[Placement] = []
+        present = self.inventory.slots
+        reserved: Reservation | None = None
+        for job in jobs:
+            slots, end = job.demand.slots, self._end(job, now)
+            if slots > present:
+                continue  # it waits for devices to join, whatever the others do
+            if slots > len(self._free):
+                if reserved is None:
+                    ends = [
+                        (
+                            self._end(held, began),
+                            sum(rank.number < self._sizes.get(rank.name, 0) for rank in slot.ranks),
+                        )
+                        for slot, held, began in self._held.values()
+                    ]
+                    reserved = Reservation(slots, free=len(self._free), ends=ends, now=now)
+            elif reserved is None or reserved.admits(slots, end=end):
+                if slots == 1:
+                    slot = heapq.heappop(self._free)
+                else:
+                    slot = gang_slots(sorted(self._free), slots)
+                    self._free = sorted({*self._free}.difference(slot.ranks))
+                self._held[job.key] = slot, job, now
+                placements.append((job, slot))
+                if reserved is not None:
+                    reserved.admit(slots, end=end)
+        return placements
+
+    def _end(self, job: Job, began: float) -> float:
+        """Expected end of a job; infinite where nobody knows."""
+        seconds = None if self._seconds is None else self._seconds(job)
+        return math.inf if seconds is None else began + seconds
+
+    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
+        """Return the report as the study is told it, and learn from it; called before :meth:`release`.
+
+        Args:
+            waited: whether it was held back before; then it is not held back again.
+
+        Returns:
+            None: hold the report back for a moment, because another attempt on the device may be to blame.
+        """
+        return report
+
+    def release(self, job: JobKey) -> None:
+        """Free what a job held that ended; nothing happens where it holds nothing."""
+        if (held := self._held.pop(job, None)) is not None:
+            for slot in held[0].ranks:
+                if slot.number < self._sizes.get(slot.name, 0):
+                    heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))

@@ -3,23 +3,161 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Demand, Inventory, Portion, Slot
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import Demand, Inventory, Slot, memory_words
+from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.policies import PackingPolicy
-from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, WaitingJob, why_nowhere
-from hpo_core.placement.placer import Placed, Placement, UsageMeter
-from hpo_core.placement.running_jobs import FAIR, AttemptJudge, RunningJobs
-from hpo_core.placement.shared_room import JobNeeds, SharedRoom
+from hpo_core.placement.placer import Placed, Placement, Placer, UsageMeter
+from hpo_core.placement.policies import PackingPolicy
+from hpo_core.placement.room import Assignment, Room, WaitingJob, why_nowhere
+from hpo_core.placement.shared_room import FAIR, AttemptJudge, SharedRoom
 from hpo_core.spec import PackingSpec
+
+
+class WithReservations:
+    """A packing policy under which no job that fits on some device waits for ever.
+
+    The rule: a job has been overtaken once for each younger job that was placed while it waited. Overtaken
+    ``patience`` times it gets a reservation, the oldest such job first, one on a device: on the device, of those that
+    could hold it if nothing else ran, that lacks least of what it needs. From then on the policy sees that device
+    without what the job needs, so what ends there is kept for the job, which begins as soon as all of it is free.
+    Cores are kept on the device's node likewise.
+
+    The job begins at the latest when all jobs that ran on the node at the time of the reservation have ended, unless
+    the cluster shrinks meanwhile: a reservation on a device that can no longer hold the job ends.
+
+    Args:
+        policy: places the other jobs.
+        empty: the whole cluster, nothing placed; :meth:`resize` tells of another.
+        patience: how often a job may be overtaken; at least 1.
+
+    Raises:
+        ValueError: ``patience`` is below 1.
+    """
+
+    def __init__(self, policy: PackingPolicy, empty: Room, *, patience: int = 32) -> None:
+        if patience < 1:
+            raise ValueError(f"reservations: patience = {patience} must be 1 or more.")
+        self.policy = policy
+        self.patience = patience
+        self._overtaken: dict[Hashable, int] = {}
+        self.reserved: dict[Hashable, str] = {}
+        """By key of the job that has one: name of the device that is kept for it."""
+        self.resize(empty)
+
+    def resize(self, empty: Room) -> None:
+        """The cluster is this one now; reservations on devices that left are made anew."""
+        self._empty = empty
+        self._places = {device.name: place for place, device in enumerate(empty.devices)}
+        self.reserved = {key: name for key, name in self.reserved.items() if name in self._places}
+
+    def choose(self, jobs: Sequence[WaitingJob], room: Room, *, last: int = 0) -> list[Assignment]:
+        """As any policy.
+
+        Args:
+            last: so many jobs at the end of ``jobs`` get what the others leave.
+
+        Raises:
+            HpoError: the policy places nothing, though a job fits on an idle device: it might wait for ever.
+        """
+        room = room.copy()
+        self._forget_all_but(jobs)
+        chosen = self._place_or_reserve(jobs, room)
+        begun = {job for job, _ in chosen}
+        for some in (range(len(jobs) - last), range(len(jobs) - last, len(jobs))):
+            rest = [job for job in some if job not in begun and jobs[job].key not in self.reserved]
+            begin = self.policy.choose([jobs[job] for job in rest], room) if rest else []
+            if not begin:
+                self._check_idle([jobs[job] for job in rest], room)
+            for number, place in begin:
+                room.take(jobs[rest[number]].demand[room.devices[place].architecture], place)
+                chosen.append((rest[number], place))
+        self._count_overtaken(jobs, {job for job, _ in chosen})
+        return chosen
+
+    def _check_idle(self, jobs: Sequence[WaitingJob], room: Room) -> None:
+        """Once a job that fitted to the byte waited for ever, because a policy rounded."""
+        for place, device in enumerate(room.devices):
+            at = self._places.get(device.name)
+            if at is None or room.compute[place] < self._empty.compute[at]:
+                continue
+            for job in jobs:
+                need = job.demand.get(device.architecture)
+                if need is not None and room.fits(need, place):
+                    raise HpoError(
+                        f"The packing policy {type(self.policy).__name__} placed nothing, though job {job.key} fits on "
+                        f"{device.name}, which is idle. This is an error of the program: please report it. A study "
+                        "with another packing.policy, such as first_fit, is not affected."
+                    )
+
+    def _forget_all_but(self, jobs: Sequence[WaitingJob]) -> None:
+        waiting = {job.key for job in jobs}
+        self._overtaken = {key: count for key, count in self._overtaken.items() if key in waiting}
+        self.reserved = {key: name for key, name in self.reserved.items() if key in waiting}
+
+    def _place_or_reserve(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
+        """Begins starving jobs that fit now; for the others keeps, in ``room``, what their devices have for them."""
+        chosen = []
+        kept = set(self.reserved.values())
+        places = {device.name: place for place, device in enumerate(room.devices)}
+        for number, job in enumerate(jobs):
+            if self._overtaken.get(job.key, 0) < self.patience:
+                continue
+            name = self.reserved.get(job.key)
+            if name is not None and not self._could_hold(job, name):  # others use of it what the job needs
+                del self.reserved[job.key]
+                name = None
+            place = places.get(name) if name is not None else self._nearest(job, room, kept)
+            if place is None:
+                continue  # it fits nowhere, or each device is kept for an older job
+            device = room.devices[place]
+            need = job.demand[device.architecture]
+            if room.fits(need, place):
+                chosen.append((number, place))
+                self.reserved.pop(job.key, None)
+            else:
+                self.reserved[job.key] = device.name
+                kept.add(device.name)
+            room.take(need, place)  # below zero where it is kept: nobody else fits there
+        return chosen
+
+    def _nearest(self, job: WaitingJob, room: Room, kept: set[str]) -> int | None:
+        best, least = None, float("inf")
+        for place, device in enumerate(room.devices):
+            need = job.demand.get(device.architecture)
+            if need is None or device.name in kept or not self._could_hold(job, device.name):
+                continue
+            node = room.node_of[place]
+            lacking = max(
+                (need.compute - room.compute[place]) / max(need.compute, 1),
+                (need.memory - room.memory[place]) / max(need.memory, 1),
+                (need.cores - room.cores[node]) / max(need.cores, 1),
+            )
+            if lacking < least:
+                best, least = place, lacking
+        return best
+
+    def _could_hold(self, job: WaitingJob, name: str) -> bool:
+        """Whether the job fits on this device where nothing else runs."""
+        place = self._places.get(name)
+        need = None if place is None else job.demand.get(self._empty.devices[place].architecture)
+        return place is not None and need is not None and self._empty.fits(need, place)
+
+    def _count_overtaken(self, jobs: Sequence[WaitingJob], begun: set[int]) -> None:
+        younger = 0
+        for number in range(len(jobs) - 1, -1, -1):
+            if number in begun:
+                younger += 1
+            elif younger:
+                key = jobs[number].key
+                self._overtaken[key] = self._overtaken.get(key, 0) + younger
+
 
 SAMPLE = 32
 """Most waiting jobs whose part of a device is estimated."""
@@ -37,7 +175,7 @@ def ratio_words(ratios: Mapping[str, float]) -> str:
     return f"Jobs may claim the compute {each} from now on: whether more at once do more work is measured."
 
 
-class SharedDevices:
+class SharedDevices(Placer):
     """Places jobs on shared devices with a packing policy (HyperSack, Section III).
 
     A job whose attempt ran out of memory is placed alone the next time: no other job runs on its device meanwhile.
@@ -65,18 +203,17 @@ class SharedDevices:
         meter: UsageMeter | None = None,
         patience: int = 32,
     ) -> None:
+        super().__init__()
         self.estimates = estimates
         self._meter = meter
         self._packing = packing
         self._ahead = packing.look_ahead or (8 if free_choice else 1)
         self._ahead_is_total = packing.look_ahead is not None
-        self._devices = SharedRoom(packing)
-        self._needs = JobNeeds(packing, estimates, self._devices, constants=constants, alone=alone)
-        self._running = RunningJobs(self._needs, self._devices)
-        self._judge = AttemptJudge(self._needs, self._running, self._devices)
-        self._room = self._devices.empty.copy()
+        self.room = SharedRoom(packing, estimates, constants=constants, alone=alone)
+        self._judge = AttemptJudge(self.room)
+        self._left = self.room.left()
         """What the running jobs leave."""
-        self._policy = WithReservations(policy, self._devices.empty, patience=patience)
+        self._policy = WithReservations(policy, self.room.empty, patience=patience)
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._waiting: list[Job] = []
@@ -87,32 +224,25 @@ class SharedDevices:
         self._granted = 0
         """Jobs that the study was told it may have under way."""
 
-    @property
-    def inventory(self) -> Inventory:
-        return self._devices.inventory
-
     def __len__(self) -> int:
         """Jobs that run."""
-        return len(self._running)
-
-    @property
-    def _empty(self) -> Room:
-        return self._devices.empty
+        return len(self.room.held)
 
     # Devices.
 
     def update(self, inventory: Inventory) -> list[JobKey]:
         if self._meter is not None:
             for key, usage in self._meter.usages().items():
-                if (memory := self._running.see(key, usage)) is not None:
+                if (memory := self.room.see(key, usage)) is not None:
                     self._meter.limit(key, memory)
-        if self._devices.update(inventory, self.estimates.ratios.ratios()):
-            self._policy.resize(self._empty)
-        self._room = self._running.left_of(self._empty)
+        if self.room.update(inventory):
+            self.inventory = inventory
+            self._policy.resize(self.room.empty)
+        self._left = self.room.left()
         self._fitting.clear()
         self._granted = self._wanted()
-        self._idle_updates = self._idle_updates + 1 if self._waiting and not self._running else 0
-        return [held.job.key for held in self._running if held.slot.name not in self._devices.capacities]
+        self._idle_updates = self._idle_updates + 1 if self._waiting and not self.room.held else 0
+        return [key for key, held in self.room.held.items() if held.slot.name not in self.room.capacities]
 
     def news(self) -> str:
         """What a person should know and was not told before: that all jobs wait, or another ratio; empty: nothing."""
@@ -121,44 +251,41 @@ class SharedDevices:
             self._told_ratios = ratios
             if changed:
                 return ratio_words(changed)
-        if self._idle_updates != TELL_AFTER or not self._empty.devices:
+        if self._idle_updates != TELL_AFTER or not self.room.empty.devices:
             return ""
         job, count = self._waiting[0], len(self._waiting)
-        lacking = self._devices.lacking(lambda whole: self._needs.need(job, whole).memory)
+        lacking = []
+        for device in self.room.empty.devices[:4]:
+            whole = self.room.whole[device.name]
+            amounts = self.room.need(job, whole).memory, device.memory, whole.memory
+            needed, free, all_of_it = (memory_words(amount, beside=amounts) for amount in amounts)
+            lacking.append(f"{device.name} ({device.architecture}): it needs {needed}, {free} of {all_of_it} are free")
         return (
             f"{count} job{'s wait' if count > 1 else ' waits'} for a device and none runs. Trial {job.trial}: "
-            f"{'; '.join(lacking[:4])}. They begin when others leave the devices; a smaller packing.demand helps where "
+            f"{'; '.join(lacking)}. They begin when others leave the devices; a smaller packing.demand helps where "
             "it is too large."
         )
 
     @property
     def learned_ratios(self) -> dict[str, float]:
         """The same of the devices that are there, where attempts decide."""
-        names = {capacity.architecture for capacity in self._devices.capacities.values()}
-        return {name: self._devices.ratio(name) for name in sorted(names) if self._packing.finds_ratio(name)}
+        names = sorted(self.room.largest)
+        return {name: self.room.ratio(name) for name in names if self._packing.finds_ratio(name)}
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())
-        return Inventory.of_shared(self._granted, len(self._empty.devices))
+        return Inventory.of_shared(self._granted, len(self.room.empty.devices))
 
     def _wanted(self) -> int:
         """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""
-        if not self._empty.devices:
+        if not self.room.empty.devices:
             return 0
-        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self._empty.devices)
-        return len(self._running) + ahead
+        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self.room.empty.devices)
+        return len(self) + ahead
 
     def new_placements(self) -> list[JobPlaced]:
         """What the journal does not hold yet: jobs that began or hold less, and run."""
-        return self._running.new_placements()
-
-    def usages(self) -> dict[JobKey, Usage]:
-        """What running jobs were seen to use, as of the last update."""
-        return {held.job.key: held.usage for held in self._running if held.usage is not None}
-
-    def shares(self) -> dict[JobKey, Portion]:
-        """Part of a device that each running job was given."""
-        return {held.job.key: held.portion for held in self._running}
+        return self.room.new_placements()
 
     def devices_for(self, jobs: int) -> int:
         """Devices on which so many jobs could run at once, at most: those that run now, and others like them.
@@ -166,24 +293,22 @@ class SharedDevices:
         The others are taken to fill a device as the jobs do that run or wait, in the mean, and no room beside jobs that
         run is counted on. Where nothing is known of any, each is taken to fill one.
         """
-        parts = [self._part(held.need, held.slot.name) for held in self._running]
-        if not parts:
-            whole = {device.architecture: device for device in self._devices.largest()}
+        running = self.room.held.values()
+        parts = [self._part(held.need, held.slot.name) for held in running]
+        if not parts and (largest := self.room.largest.values()):
             parts = [
-                min(self._part(self._needs.need(job, device), device.name) for device in whole.values())
+                min(self._part(self.room.need(job, device), device.name) for device in largest)
                 for job in self._waiting[:SAMPLE]
-                if whole
             ]
         mean = sum(parts) / len(parts) if parts else 1.0
-        used = len({held.slot.name for held in self._running})
-        return used + math.ceil(max(0, jobs - len(self._running)) * mean - 1e-9)
+        return len({held.slot.name for held in running}) + math.ceil(max(0, jobs - len(running)) * mean - 1e-9)
 
     def _part(self, need: Demand, device: str) -> float:
         """How much of an empty device a job takes, from 0 to 1: of what it takes most of."""
-        whole = self._devices.device(device)
+        whole = self.room.whole.get(device)
         if whole is None:
             return 1.0
-        cores = self._devices.capacities[device].cores
+        cores = self.room.capacities[device].cores
         parts = (need.compute / whole.oversubscribe, need.memory / max(1, whole.memory), need.cores / max(1, cores))
         return min(1.0, max(parts))
 
@@ -194,14 +319,14 @@ class SharedDevices:
         if refused:
             nowhere = {(report.trial, report.attempt) for report in refused}
             jobs = [job for job in jobs if job.key not in nowhere]
-        if not self._empty.devices or not jobs:
+        if not self.room.empty.devices or not jobs:
             return Placed([], refused)
         placements: list[Placement] = []
-        first, later = self._needs.unknown_once(jobs)
+        first, later = self.room.unknown_once(jobs)
         ordered = [*first, *later]
-        waiting = [WaitingJob(job.key, self._needs.demand(job)) for job in ordered]
-        for number, place in self._policy.choose(waiting, self._room, last=len(later)):
-            job, device = ordered[number], self._empty.devices[place]
+        waiting = [WaitingJob(job.key, self.room.demand(job)) for job in ordered]
+        for number, place in self._policy.choose(waiting, self._left, last=len(later)):
+            job, device = ordered[number], self.room.empty.devices[place]
             placements.append((job, self._take(job, waiting[number].demand[device.architecture], place, now)))
         begun = {job.key for job, _ in placements}
         left = [job for job in ordered if job.key not in begun]
@@ -216,51 +341,37 @@ class SharedDevices:
         Not to one that is known to need more: it waits.
         """
         placements: list[Placement] = []
-        busy = {held.slot.name for held in self._running} | set(self._policy.reserved.values())
-        for place, device in enumerate(self._empty.devices):
-            whole = self._devices.whole.devices[place]
+        busy = {held.slot.name for held in self.room.held.values()} | set(self._policy.reserved.values())
+        for place, device in enumerate(self.room.empty.devices):
+            whole = self.room.whole[device.name]
             if device.name in busy or not 0 < device.memory < whole.memory:
                 continue
             for job in jobs:
-                least = self.estimates.least_memory(self._needs.parameters(job), device.architecture)
-                need = self._needs.need(job, whole)
+                least = self.estimates.least_memory(self.room.parameters(job), device.architecture)
+                need = self.room.need(job, whole)
                 if least is None or not min(least, FAIR * whole.memory) <= device.memory < need.memory:
                     continue
                 need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
-                if self._room.fits(need, place):
+                if self._left.fits(need, place):
                     placements.append((job, self._take(job, need, place, now)))
                     jobs = [other for other in jobs if other.key != job.key]
                     break
         return placements
 
     def _take(self, job: Job, need: Demand, place: int, now: float | None) -> Slot:
-        device = self._empty.devices[place]
-        share = Portion(
-            device=device.name,
-            architecture=device.architecture,
-            compute=need.compute,
-            memory=need.memory,
-            cores=need.cores,
-            capacity=device.memory,
-            gpu=self._devices.capacities[device.name].gpu,
-            alone=job.trial in self._needs.alone,
-        )
-        slot = Slot(place, self._running.free_number(device.name), device.name, share)
-        estimate = self._needs.estimate(job, self._devices.whole.devices[place])
-        self._running.begin(job, slot, need, is_guess=estimate.source == "profile", now=now)
-        self._room.take(need, place)
-        return slot
+        self._left.take(need, place)
+        return self.room.begin(job, need, place, now=now)
 
     def _refused(self, jobs: Sequence[Job]) -> list[Report]:
         """Reports for jobs that fit nowhere; what others use of a device now is not held against them."""
-        if not self._devices.capacities:
+        if not self.room.capacities:
             return []
         reports = []
         for job in jobs:
             if job.key in self._fitting:
                 continue
             self._fitting.add(job.key)
-            why = why_nowhere(self._needs.demand(job), self._devices.everything)
+            why = why_nowhere(self.room.demand(job), self.room.everything)
             if why is not None:
                 message = (
                     f"It fits on no device, even alone: {why}. State a smaller demand (packing.demand), raise "
@@ -271,8 +382,8 @@ class SharedDevices:
         return reports
 
     def release(self, job: JobKey) -> None:
-        if self._running.end(job):
-            self._room = self._running.left_of(self._empty)
+        if self.room.end(job):
+            self._left = self.room.left()
 
     # How attempts ended.
 

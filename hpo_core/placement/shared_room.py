@@ -1,73 +1,117 @@
-"""The devices of an inventory that jobs share, as rooms for a packing policy."""
+"""The devices that jobs of one study share: what is there, what the jobs need and hold, and who is to blame when
+memory runs out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import EMPTY, Capacity, Demand, Inventory
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.trial import Job
+from hpo_core.model.devices.inventory import EMPTY, Capacity, Demand, Inventory, Portion, Slot, memory_words
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.events import JobPlaced
+from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimate, Estimates
-from hpo_core.placement.packing.room import WHOLE, Room, SharedDevice
+from hpo_core.placement.room import WHOLE, Room, SharedDevice
 from hpo_core.spec import PackingSpec
 
 
+class HeldJob(msgspec.Struct, frozen=True):
+    """What a running job holds."""
+
+    job: Job
+    slot: Slot
+    need: Demand
+    is_guess: bool
+    """Whether it was placed before its need was known."""
+    began: float
+    """Seconds of the study's clock; 0: not known."""
+    ended: float = math.inf
+    """As its report says."""
+
+    @property
+    def portion(self) -> Portion:
+        """As it was given when it began."""
+        assert self.slot.portion is not None
+        return self.slot.portion
+
+
 class SharedRoom:
-    """The devices that are there now, within the limits that a study sets.
+    """The devices that are there now, within a study's limits; its jobs, and what each needs and holds of a device.
 
     Args:
         packing: settings of the study.
+        estimates: what each job will need.
+        constants: of the study; expressions of stated demands may read them.
+        alone: trials whose last attempt ran out of memory, as the journal says.
     """
 
-    def __init__(self, packing: PackingSpec) -> None:
+    def __init__(
+        self, packing: PackingSpec, estimates: Estimates, *, constants: Mapping[str, Any], alone: Iterable[int]
+    ) -> None:
+        self.estimates = estimates
+        self.alone = set(alone)
+        """Trials whose next attempt has its device to itself."""
         self._packing = packing
-        self.learned: dict[str, float] = {}
+        self._constants = dict(constants)
+        self._learned: dict[str, float] = {}
         """Oversubscription by architecture, as attempts showed it to be best; what is stated or was tuned wins."""
         self.inventory = EMPTY
         self.capacities: dict[str, Capacity] = {}
         """By device that is there, also those without slots: jobs may run there, and none begins."""
         self.empty = Room(())
         """What jobs of this study may use, where none runs."""
-        self.whole = Room(())
-        """The same if nobody else used the devices."""
         self.everything = Room(())
-        """The same with the devices without slots, which other studies may hold now."""
+        """All devices, those without slots included, if nobody else used them."""
+        self.whole: dict[str, SharedDevice] = {}
+        """The devices of :attr:`everything` by name."""
+        self.largest: dict[str, SharedDevice] = {}
+        """By architecture: the device with the most memory, taken whole."""
+        self.held: dict[JobKey, HeldJob] = {}
+        """Jobs that run."""
+        self._ended: list[HeldJob] = []
+        """Jobs that ended while one ran that is still there."""
+        self._new: dict[JobKey, JobPlaced] = {}
+        """Placements that nobody asked for yet."""
+
+    # Devices.
 
     def ratio(self, architecture: str) -> float:
         """How many times the compute of a device jobs may claim."""
         first = self._packing.ratio(architecture)
-        return self.learned.get(architecture, first) if self._packing.finds_ratio(architecture) else first
+        return self._learned.get(architecture, first) if self._packing.finds_ratio(architecture) else first
 
-    def update(self, inventory: Inventory, learned: Mapping[str, float] = {}) -> bool:
-        """These devices are there now; returns whether anything changed.
-
-        Args:
-            learned: see :attr:`learned`.
-        """
-        if inventory == self.inventory and learned == self.learned:
+    def update(self, inventory: Inventory) -> bool:
+        """These devices are there now; returns whether anything changed."""
+        learned = self.estimates.ratios.ratios()
+        if inventory == self.inventory and learned == self._learned:
             return False
-        self.inventory, self.learned = inventory, dict(learned)
+        self.inventory, self._learned = inventory, learned
         self.capacities = {
             device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
         }
-        begin = {device.name: self.capacities[device.name] for device in inventory.devices
-                 if device.slots and device.name in self.capacities}  # fmt: skip
-        self.empty = self._room_of(begin, lambda capacity: capacity.free)
-        self.whole = self._room_of(begin, lambda capacity: capacity.memory)
-        self.everything = self._room_of(self.capacities, lambda capacity: capacity.memory)
+        closed = {device.name for device in inventory.devices if not device.slots}
+        begin = {name: capacity for name, capacity in self.capacities.items() if name not in closed}
+        self.empty = self._room_of(begin, {name: capacity.free for name, capacity in begin.items()})
+        amounts = {name: capacity.memory for name, capacity in self.capacities.items()}
+        self.everything = self._room_of(self.capacities, amounts)
+        self.whole = {device.name: device for device in self.everything.devices}
+        self.largest = {}
+        for device in sorted(self.everything.devices, key=lambda device: -device.memory):
+            self.largest.setdefault(device.architecture, device)
         return True
 
-    def _room_of(self, capacities: Mapping[str, Capacity], memory: Callable[[Capacity], int]) -> Room:
+    def _room_of(self, capacities: Mapping[str, Capacity], memory: Mapping[str, int]) -> Room:
+        """A room of devices with so many bytes each, or as many as the study may use there."""
         limit = self._packing.memory_limit
         devices = [
             SharedDevice(
                 name=name,
                 node=capacity.node,
                 architecture=capacity.architecture,
-                memory=min(memory(capacity), limit(capacity.architecture) or memory(capacity)),
+                memory=min(memory[name], limit(capacity.architecture) or memory[name]),
                 oversubscribe=round(WHOLE * self.ratio(capacity.architecture)),
             )
             for name, capacity in capacities.items()
@@ -78,64 +122,18 @@ class SharedRoom:
             cores[capacity.node] = round(ratio * capacity.cores)
         return Room(devices, cores)
 
-    def device(self, name: str) -> SharedDevice | None:
-        """The whole device of this name; None where it is gone."""
-        return next((one for one in self.everything.devices if one.name == name), None)
+    def left(self) -> Room:
+        """The room that running jobs leave."""
+        room = self.empty.copy()
+        places = {device.name: place for place, device in enumerate(self.empty.devices)}
+        for held in self.held.values():
+            if (place := places.get(held.slot.name)) is not None:
+                room.take(held.need, place)
+            elif (capacity := self.capacities.get(held.slot.name)) is not None:  # a closed device: cores are the node's
+                room.take_cores(held.need.cores, capacity.node)
+        return room
 
-    def node_of(self, name: str) -> str | None:
-        """The computer of a device; None where it is gone."""
-        capacity = self.capacities.get(name)
-        return None if capacity is None else capacity.node
-
-    def largest(self) -> Iterator[SharedDevice]:
-        """The device with the most memory of each architecture, taken whole."""
-        found: dict[str, SharedDevice] = {}
-        for device in self.everything.devices:
-            known = found.get(device.architecture)
-            if known is None or device.memory > known.memory:
-                found[device.architecture] = device
-        yield from found.values()
-
-    def lacking(self, need_on: Callable[[SharedDevice], int]) -> list[str]:
-        """In words, by device, how much memory a job needs and how much is free.
-
-        Args:
-            need_on: bytes that it needs on a whole device.
-        """
-        found = []
-        for device, whole in zip(self.empty.devices, self.whole.devices, strict=True):
-            amounts = need_on(whole), device.memory, whole.memory
-            needed, free, all_of_it = (memory_words(amount, beside=amounts) for amount in amounts)
-            found.append(f"{device.name} ({device.architecture}): it needs {needed}, {free} of {all_of_it} are free")
-        return found
-
-
-class JobNeeds:
-    """Needs of one study's jobs.
-
-    Args:
-        packing: settings of the study.
-        estimates: what each job will need.
-        room: the devices that are there.
-        constants: of the study; expressions of stated demands may read them.
-        alone: trials whose last attempt ran out of memory, as the journal says.
-    """
-
-    def __init__(
-        self,
-        packing: PackingSpec,
-        estimates: Estimates,
-        room: SharedRoom,
-        *,
-        constants: Mapping[str, Any],
-        alone: Iterable[int],
-    ) -> None:
-        self.estimates = estimates
-        self.alone = set(alone)
-        """Trials whose next attempt has its device to itself."""
-        self._packing = packing
-        self._room = room
-        self._constants = dict(constants)
+    # Needs.
 
     def parameters(self, job: Job) -> dict[str, Any]:
         """Parameters of a job and the study's constants."""
@@ -143,7 +141,7 @@ class JobNeeds:
 
     def demand(self, job: Job) -> dict[str, Demand]:
         """By architecture, whatever others use of the devices now."""
-        return {device.architecture: self.need(job, device) for device in self._room.largest()}
+        return {architecture: self.need(job, device) for architecture, device in self.largest.items()}
 
     def need(self, job: Job, device: SharedDevice) -> Demand:
         """What it is placed by on this device."""
@@ -158,14 +156,13 @@ class JobNeeds:
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
         """What it will need there, as far as that is known."""
         begun = job.checkpoint.resource if job.checkpoint is not None else 0
-        capacity = self._room.capacities[device.name]
-        beside = sum(other.node == capacity.node for other in self._room.capacities.values())
+        capacity = self.capacities[device.name]
         return self.estimates.of(
             self.parameters(job),
             units=job.target - begun,
             device=device,
             node_cores=capacity.cores,
-            devices_on_node=beside,
+            devices_on_node=sum(other.node == capacity.node for other in self.capacities.values()),
         )
 
     def unknown_once(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
@@ -173,14 +170,235 @@ class JobNeeds:
         first: list[Job] = []
         later: list[Job] = []
         begun: set[str] = set()
-        architectures = {capacity.architecture for capacity in self._room.capacities.values()}
         for job in jobs:
             params = self.parameters(job)
-            if all(self.estimates.is_known(params, name) for name in architectures):
+            if all(self.estimates.is_known(params, name) for name in self.largest):
                 first.append(job)
                 continue
             key = self.estimates.key(params)
-            measured_now = key in begun or any(self.estimates.is_profiling(params, name) for name in architectures)
+            measured_now = key in begun or any(self.estimates.is_profiling(params, name) for name in self.largest)
             (later if measured_now else first).append(job)
             begun.add(key)
         return first, later
+
+    # Jobs that run.
+
+    def beside(self, held: HeldJob) -> list[HeldJob]:
+        """The other jobs on its device."""
+        return [other for other in self.held.values() if other.slot.name == held.slot.name and other is not held]
+
+    def begin(self, job: Job, need: Demand, place: int, *, now: float | None) -> Slot:
+        """Give a job so much of the device at ``place``; a job whose need is a guess is measured there."""
+        device = self.empty.devices[place]
+        share = Portion(
+            device=device.name,
+            architecture=device.architecture,
+            compute=need.compute,
+            memory=need.memory,
+            cores=need.cores,
+            capacity=device.memory,
+            gpu=self.capacities[device.name].gpu,
+            alone=job.trial in self.alone,
+        )
+        used = {held.slot.number for held in self.held.values() if held.slot.name == device.name}
+        slot = Slot(place, min({*range(len(used) + 1)} - used), device.name, share)
+        is_guess = self.estimate(job, self.whole[device.name]).source == "profile"
+        self.held[job.key] = held = HeldJob(job, slot, need, is_guess, now or 0.0)
+        self._note(held, share.memory)
+        if is_guess:
+            self.estimates.profile_begins(self.parameters(job), share.architecture)
+        return slot
+
+    def end(self, key: JobKey) -> bool:
+        """A job ended; returns whether it held anything."""
+        held = self.held.pop(key, None)
+        self._new.pop(key, None)
+        if held is None:
+            return False
+        if held.is_guess:
+            self.estimates.profile_ends(self.parameters(held.job), held.portion.architecture)
+        if held.ended < math.inf:
+            self._ended.append(held)
+        since: dict[str, float] = {}
+        for one in self.held.values():
+            since[one.slot.name] = min(since.get(one.slot.name, math.inf), one.began)
+        self._ended = [one for one in self._ended if one.ended > since.get(one.slot.name, math.inf)]
+        return True
+
+    def with_load(self, report: Report, usage: Usage) -> Usage:
+        """The usage of an attempt that ended, with what was on its device while it trained.
+
+        Nothing is said of an attempt whose times are not known, nor of one that had its device to itself on purpose.
+        """
+        key = report.trial, report.attempt
+        held = self.held[key]
+        if not report.ended > report.started > 0:
+            return usage
+        self.held[key] = msgspec.structs.replace(held, began=report.started, ended=report.ended)
+        begin, end = report.started + usage.startup_seconds, report.ended
+        if not end > begin or held.portion.alone:
+            return usage
+        load, jobs = float(held.need.compute), 1.0
+        for one in (*self._ended, *self.held.values()):
+            if one.slot.name == held.slot.name and one.job.key != key:
+                part = max(0.0, min(one.ended, end) - max(one.began, begin)) / (end - begin)
+                load, jobs = load + part * one.need.compute, jobs + part
+        return msgspec.structs.replace(usage, load=round(load), jobs=round(jobs, 3))
+
+    def see(self, key: JobKey, usage: Usage) -> int | None:
+        """A running attempt was measured: it holds what it needs from now on, instead of what was guessed.
+
+        Returns:
+            The bytes that it may use from now on, where these are fewer than before.
+        """
+        held = self.held.get(key)
+        if held is None:
+            return None
+        share = held.portion
+        measured = (usage.device_memory if share.gpu else usage.memory) or 0
+        params = self.parameters(held.job)
+        if held.is_guess and not share.alone and self.estimates.observe(params, usage, architecture=share.architecture):
+            self.estimates.profile_ends(params, share.architecture)
+            if (device := self.whole.get(held.slot.name)) is not None:
+                need = self.need(held.job, device)
+                self.held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
+                if need.memory < share.memory:
+                    self._note(held, need.memory)
+                    return need.memory
+        elif measured > held.need.memory:
+            need = msgspec.structs.replace(held.need, memory=measured)
+            self.held[key] = msgspec.structs.replace(held, need=need)
+        return None
+
+    def _note(self, held: HeldJob, memory: int) -> None:
+        share = held.portion
+        amounts = share.compute, memory, share.cores
+        self._new[held.job.key] = JobPlaced(
+            *held.job.key, share.device, share.architecture, share=amounts, began=held.began
+        )
+
+    def new_placements(self) -> list[JobPlaced]:
+        """Placements since this was asked last, of jobs that still run: others are told by their reports."""
+        found, self._new = list(self._new.values()), {}
+        return found
+
+
+BLAME_SECONDS = 1.0
+"""Attempts that die beside one that ran out of memory, within this time of it, are not to blame."""
+FAIR = 0.9
+"""Share of a device's memory that counts as the device: a job that runs out of so much alone needs a larger one."""
+MOST_BLAMELESS = 3
+"""How often that is said of one trial: one that dies whoever is beside it must not be trained for ever."""
+_MAY_BE_COLLATERAL = {Outcome.CRASHED, Outcome.ERROR, Outcome.OUT_OF_MEMORY}
+
+
+class AttemptJudge:
+    """Learns from attempts that end; a neighbour of one that ran out of memory is not blamed.
+
+    Args:
+        room: the devices, and the jobs that run there, with those that are judged.
+    """
+
+    def __init__(self, room: SharedRoom) -> None:
+        self._room = room
+        self._blameless: dict[int, int] = {}
+        self._last_out_of_memory: dict[str, Report] = {}
+        """By device: of the attempt that ran out of memory there last."""
+
+    def judge(self, report: Report) -> Report:
+        """What the study is told of how an attempt ended."""
+        held = self._room.held.get((report.trial, report.attempt))
+        if held is None:
+            return report
+        share = held.portion
+        measured = report.usage if isinstance(report.usage, Usage) else Usage()
+        usage = msgspec.structs.replace(
+            measured,
+            device=share.device,
+            architecture=share.architecture,
+            share=(held.need.compute, held.need.memory, held.need.cores),  # smaller by now where it began as a guess
+        )
+        usage = self._room.with_load(report, usage)
+        report = msgspec.structs.replace(report, usage=usage)
+        if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
+            self._room.estimates.learn(
+                self._room.parameters(held.job),
+                self._uncontended(held, usage),
+                at=report.ended,
+                architecture=share.architecture,
+            )
+        if self._is_collateral(report, share, usage):
+            self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
+            return msgspec.structs.replace(
+                report,
+                outcome=Outcome.PREEMPTED,
+                message=f"Another job on {share.device} ran out of memory in the same second, and this one ended "
+                f"with: {report.message}",
+            )
+        if report.outcome is Outcome.OUT_OF_MEMORY:
+            return self._judge_out_of_memory(report, held, usage)
+        if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
+            self._room.alone.discard(report.trial)
+        return report
+
+    def is_doubtful(self, report: Report) -> bool:
+        """Whether a neighbour, whose report is on its way, may be why this attempt failed."""
+        held = self._room.held.get((report.trial, report.attempt))
+        if held is None or held.portion.alone:
+            return False
+        usage = report.usage if isinstance(report.usage, Usage) else Usage()
+        return bool(self._room.beside(held)) and self._may_be_collateral(report, held.portion, usage)
+
+    def _judge_out_of_memory(self, report: Report, held: HeldJob, usage: Usage) -> Report:
+        """Raise the need of the job's key; the job is tried again alone, or once others leave more of the device."""
+        share, device = held.portion, self._room.whole.get(held.portion.device)
+        whole = share.capacity if device is None else device.memory
+        used = (usage.device_memory if share.gpu else usage.memory) or 0
+        self._room.estimates.raise_after_out_of_memory(
+            self._room.parameters(held.job), share.architecture, had=share.allowed, at=report.ended, measured=used
+        )
+        self._last_out_of_memory[share.device] = report
+        had_all_that_others_left = share.allowed >= share.capacity and share.capacity < FAIR * whole
+        if had_all_that_others_left:
+            words = f"Others used {memory_words(whole - share.capacity)} of {share.device}. It waits for more"
+            message = f"{words}. {report.message}"
+            return msgspec.structs.replace(report, outcome=Outcome.PREEMPTED, message=message)
+        self._room.alone.add(report.trial)
+        return report
+
+    def _uncontended(self, held: HeldJob, usage: Usage) -> Usage:
+        """What an attempt would use if it did not have to wait for others, as far as that is known.
+
+        Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next ones
+        would be placed by it: still more of them, each of which gets still less.
+        """
+        device = self._room.whole.get(held.slot.name)
+        if device is None or held.portion.alone or held.is_guess:
+            return usage
+        if usage.load is not None and usage.load <= WHOLE:
+            return usage
+        together = [held, *self._room.beside(held)]
+        if sum(self._room.estimate(one.job, device).need.compute for one in together) <= WHOLE:
+            return usage
+        known = self._room.estimate(held.job, device).need
+        compute = None if usage.compute is None else max(usage.compute, known.compute / WHOLE)
+        cores = usage.cores if held.portion.gpu else max(usage.cores, known.cores / WHOLE)
+        return msgspec.structs.replace(usage, compute=compute, cores=cores)
+
+    def _is_collateral(self, report: Report, share: Portion, usage: Usage) -> bool:
+        other = self._last_out_of_memory.get(share.device)
+        if other is None or other.trial == report.trial or abs(report.ended - other.ended) > BLAME_SECONDS:
+            return False
+        if report.started >= other.ended or other.started >= report.ended:  # one after the other
+            return False
+        enough = self._blameless.get(report.trial, 0) >= MOST_BLAMELESS
+        return not enough and self._may_be_collateral(report, share, usage)
+
+    @staticmethod
+    def _may_be_collateral(report: Report, share: Portion, usage: Usage) -> bool:
+        """Whether somebody else's memory may be why it died."""
+        if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
+            return False
+        if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):
+            return False
+        return ((usage.device_memory if share.gpu else usage.memory) or 0) <= share.memory

@@ -101,38 +101,56 @@ class Pool:
         self.members = sorted(members, key=lambda member: (-member.priority, -member.waited, member.study))
         self.patience = patience
         before = {member.study: grants.get(member.study, NOTHING) for member in self.members}
-        counts = there is None or not _names_more(self.members, before.values(), MOST_DEVICES)
-        is_there = (lambda name: True) if counts or there is None else frozenset(there).__contains__
-        self._usable = {member.study: tuple(filter(is_there, member.usable)) for member in self.members}
-        taken: set[str] = set()
+        self._usable = {member.study: member.usable for member in self.members}
         self.held: dict[str, tuple[str, ...]] = {}
         self._unseen: dict[str, tuple[str, ...]] = {}
+        self._taken: set[str] = set()
         for study in sorted(before):
-            mine = dict.fromkeys(name for name in before[study].held if name not in taken)
-            taken.update(mine)
-            self.held[study] = tuple(filter(is_there, mine))
-            self._unseen[study] = tuple(itertools.filterfalse(is_there, mine))
-        self._closing = {study: frozenset(grant.closing) for study, grant in before.items()}
-        self._taken = {name for names in self.held.values() for name in names}
+            mine = dict.fromkeys(name for name in before[study].held if name not in self._taken)
+            self._taken.update(mine)
+            self.held[study], self._unseen[study] = tuple(mine), ()
         named = self._taken.union(*self._usable.values())
+        if there is not None and len(named) > MOST_DEVICES:
+            is_there = frozenset(there).__contains__
+            for study, held in self.held.items():
+                self._usable[study] = tuple(filter(is_there, self._usable[study]))
+                self.held[study] = tuple(filter(is_there, held))
+                self._unseen[study] = tuple(itertools.filterfalse(is_there, held))
+            named.intersection_update(there)
+            self._taken.intersection_update(there)
+        self._closing = {study: frozenset(grant.closing) for study, grant in before.items()}
         only_counted = not any(member.kind for member in self.members)
         self.capacity = capacity_of(self.members, () if only_counted else named)
         if only_counted:
             self.capacity = min(self.capacity, MOST_DEVICES)
             numbers = tuple(map(str, range(self.capacity)))
             self._usable = dict.fromkeys(self._usable, numbers)
-        claims = [claim_of(member) for member in self.members]
+        claims = [
+            Claim(
+                study=member.study,
+                demand=member.demand,
+                weight=member.weight,
+                priority=member.priority,
+                job_slots=member.job_slots,
+                precedence=member.precedence,
+            )
+            for member in self.members
+        ]
         self.shares = divide(self.capacity, claims)
         self._ideals = ideal_shares(self.capacity, claims)
         self._ending = {name for member in self.members for name in member.ending if name in self.held[member.study]}
-        self.wants: dict[str, tuple[str, ...]] = {}
-        for member in self.members:
-            self.wants[member.study] = self._wanted(member)
-        lacking = [self.wants[one.study] for one in self.members if self._could_use(one) > self._lasting(one)]
+        self._lasting = self.held
+        """By study: names that it holds and does not give back soon."""
+        if self._ending:
+            self._lasting = {
+                study: tuple(name for name in names if name not in self._ending) for study, names in self.held.items()
+            }
+        self.wants = {member.study: self._wanted(member) for member in self.members}
+        lacking = [self.wants[one.study] for one in self.members if self._lacks(one)]
         self.wants |= {
             one.study: self._in_place_of(one, lacking)
             for one in self.members
-            if one.any_will_do and one.kind and self._could_use(one) <= self._lasting(one)
+            if one.any_will_do and one.kind and not self._lacks(one)
         }
 
     def position(self, study: str) -> Position:
@@ -142,34 +160,31 @@ class Pool:
         lent = max(0, held - len(self._closing[study]) - share)
         due = held - min(lent, max(0, held - share))
         ideal = self._ideals[study]
-        if self._could_use(member) > self._lasting(member) or member.whole:
+        if self._lacks(member) or member.whole:
             ideal = min(ideal, Fraction(due + len(wants)))
         return Position(self.capacity, share, ideal, lent, wants)
 
     def arbitrate(self) -> dict[str, Grant]:
         """By study: what it holds from now on."""
-        lasting = {study: tuple(name for name in names if name not in self._ending)
-                   for study, names in self.held.items()}  # fmt: skip
         promised = match_free(
-            self.members, lasting, self.wants, self.shares, capacity=self.capacity, closed=self._ending
+            self.members, self._lasting, self.wants, self.shares, capacity=self.capacity, taken=self._taken
         )
         gains: dict[str, list[str]] = {}
         for name, study in promised.items():
             gains.setdefault(study, []).append(name)
         soon: dict[str, str] = {}
         if self._ending:
-            then = {study: (*names, *gains.get(study, ())) for study, names in lasting.items()}
+            then = {study: (*names, *gains.get(study, ())) for study, names in self._lasting.items()}
             wants = {study: tuple(filter(self._ending.__contains__, names)) for study, names in self.wants.items()}
-            soon = match_free(self.members, then, wants, self.shares, capacity=self.capacity)
-        asked = self._asked(lasting, promised | soon)
+            taken = (self._taken - self._ending).union(promised)
+            soon = match_free(self.members, then, wants, self.shares, capacity=self.capacity, taken=taken)
+        asked = self._asked(promised | soon)
         return {
-            member.study: self._grant(member, lasting[member.study], gains.get(member.study, ()), asked[member.study])
+            member.study: self._grant(member, gains.get(member.study, ()), asked[member.study])
             for member in self.members
         }
 
-    def _grant(
-        self, member: Member, lasting: Sequence[str], gains: Iterable[str], asked: Iterable[tuple[Set[str], int]]
-    ) -> Grant:
+    def _grant(self, member: Member, gains: Iterable[str], asked: Iterable[tuple[Set[str], int]]) -> Grant:
         study, usable = member.study, self._usable[member.study]
         held = {*self.held[study], *gains}
         if member.whole:
@@ -179,7 +194,9 @@ class Pool:
         closing: set[str] = set()
         instead: set[str] = set()
         for wanted, number in asked:
-            choice = [name for name in lasting if name in wanted and name in places and name not in closing]
+            choice = [
+                name for name in self._lasting[study] if name in wanted and name in places and name not in closing
+            ]
             choice.sort(key=lambda name: (name in self._closing[study], places[name]), reverse=True)
             closing.update(choice[:number])
             instead.update(choice[number:])
@@ -196,12 +213,9 @@ class Pool:
 
     # What each wants.
 
-    def _could_use(self, member: Member) -> int:
-        return member.demand + member.spare
-
-    def _lasting(self, member: Member) -> int:
-        """Number of names that it holds and does not give back soon."""
-        return sum(name not in self._ending for name in self.held[member.study])
+    def _lacks(self, member: Member) -> bool:
+        """Whether it could use more names than it holds and does not give back soon."""
+        return member.demand + member.spare > len(self._lasting[member.study])
 
     def _wanted(self, member: Member) -> tuple[str, ...]:
         """Names that it lacks; none where it holds all that it could use.
@@ -210,8 +224,7 @@ class Pool:
         due: else a slot here and a slot there would be free, and never a whole worker.
         """
         study = member.study
-        missing = self.shares[study] - self._lasting(member)
-        if self._could_use(member) <= self._lasting(member):
+        if not self._lacks(member):
             return ()
         mine = set(self.held[study])
         if not member.whole:
@@ -220,7 +233,7 @@ class Pool:
         if (size := max((len(slots) for slots in _by_worker(self._usable[study]).values()), default=1)) > 1:
             others = self._taken - mine
             workers.sort(key=lambda slots: len(others.intersection(slots)))
-            workers = workers[: max(1, -(-missing // size))]
+            workers = workers[: max(1, -(-(self.shares[study] - len(self._lasting[study])) // size))]
         return tuple(name for slots in workers for name in slots if name not in mine)
 
     def _in_place_of(self, member: Member, lacking: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -233,18 +246,16 @@ class Pool:
 
     # Who gives.
 
-    def _asked(
-        self, lasting: Mapping[str, Sequence[str]], promised: Mapping[str, str]
-    ) -> dict[str, list[tuple[Set[str], int]]]:
+    def _asked(self, promised: Mapping[str, str]) -> dict[str, list[tuple[Set[str], int]]]:
         """By study, for each other one that it gives something up for: the names that will do, and how many.
 
         Args:
-            lasting: by study: names that it does not give back soon.
             promised: by name that is free, or will be soon: the study that gets it. It counts as held.
         """
+        lasting = self._lasting
         gains = Counter(promised.values())
         held = {study: len(names) + gains[study] for study, names in lasting.items()}
-        spare = {name for names in self.wants.values() for name in names}.difference(promised, *lasting.values())
+        spare = set[str]().union(*self.wants.values()) - promised.keys() - (self._taken - self._ending)
         by_study = {member.study: member for member in self.members}
         holder = {name: by_study[study] for study, names in lasting.items() for name in names}
         asked: dict[str, list[tuple[Set[str], int]]] = {study: [] for study in held}
@@ -269,7 +280,11 @@ class Pool:
                 missing -= moved.total()
             if missing and due.waited >= self.patience and not is_limited:
                 given += _take(
-                    [one for one in givers if gains[one.study] or _gives_way(one, due)],
+                    [
+                        one
+                        for one in givers
+                        if gains[one.study] or (one.priority <= due.priority and one.waited < due.waited)
+                    ],
                     missing,
                     held,
                     least={},
@@ -292,18 +307,6 @@ class Pool:
         return given
 
 
-def claim_of(member: Member) -> Claim:
-    """What a member asks of its pool."""
-    return Claim(
-        study=member.study,
-        demand=member.demand,
-        weight=member.weight,
-        priority=member.priority,
-        job_slots=member.job_slots,
-        precedence=member.precedence,
-    )
-
-
 def longest_asking(mine: Member, others: Iterable[Member], held: int, position: Position) -> str | None:
     """The study for which ``mine``, which holds more than its share, should end a job; None: none.
 
@@ -313,18 +316,6 @@ def longest_asking(mine: Member, others: Iterable[Member], held: int, position: 
     if held <= position.share or not asking:
         return None
     return max(asking, key=lambda other: (other.waited, other.study)).study
-
-
-def _names_more(members: Iterable[Member], grants: Iterable[Grant], most: int) -> bool:
-    """Whether there are more than so many names; looks at no more rows than it must."""
-    found: set[str] = set()
-    for names in itertools.chain.from_iterable(
-        (one.usable, grant.held) for one, grant in zip(members, grants, strict=True)
-    ):
-        found.update(names)
-        if len(found) > most:
-            return True
-    return False
 
 
 def _by_worker(names: Iterable[str]) -> dict[str, list[str]]:
@@ -370,10 +361,6 @@ def _take(
     return given
 
 
-def _gives_way(holder: Member, due: Member) -> bool:
-    return holder.priority <= due.priority and holder.waited < due.waited
-
-
 def match_free(
     members: Sequence[Member],
     held: Mapping[str, Sequence[str]],
@@ -381,7 +368,7 @@ def match_free(
     shares: Mapping[str, int],
     *,
     capacity: int | None = None,
-    closed: Collection[str] = (),
+    taken: Collection[str] = (),
 ) -> dict[str, str]:
     """By free name: the study that gets it. No other choice serves more of those who are due, or earlier ones.
 
@@ -396,9 +383,8 @@ def match_free(
         wants: by study: names that it could use beside them.
         shares: by study: number of names that it is due.
         capacity: number of names that all may hold together; None: as many as there are.
-        closed: names that are not free, though nobody has them.
+        taken: names that are not free.
     """
-    taken = {name for names in held.values() for name in names}.union(closed)
     matching = _Matching([[name for name in wants[member.study] if name not in taken] for member in members])
     left = len(matching.free) if capacity is None else max(0, capacity - len(taken))
     count = [len(held[member.study]) for member in members]
@@ -430,11 +416,11 @@ class _Matching:
     """
 
     def __init__(self, wanted: Sequence[Sequence[str]]) -> None:
-        self.free = {name for names in wanted for name in names}
+        self.free = set[str]().union(*wanted)
         self.owner: dict[str, int] = {}
         self._wanted = wanted
-        self._next = [0] * len(wanted)
-        """By study: the devices before this place in its wants are matched; they stay so."""
+        self._left = [iter(names) for names in wanted]
+        """By study: what it wants, but for names that are matched, and stay so."""
         self._wanters: dict[str, list[int]] | None = None
         """By device: the studies that want it. Made once a study is to move to another device; most never do."""
         self._owned: list[dict[int, list[str]]] = [{} for _ in wanted]
@@ -471,12 +457,8 @@ class _Matching:
         return False
 
     def _unmatched(self, study: int) -> str | None:
-        wanted = self._wanted[study]
-        place = self._next[study]
-        while place < len(wanted) and wanted[place] in self.owner:
-            place += 1
-        self._next[study] = place
-        return wanted[place] if place < len(wanted) else None
+        """The next name that it wants and nobody has; whoever asks has it given to somebody."""
+        return next((name for name in self._left[study] if name not in self.owner), None)
 
     def _device_of(self, owner: int, study: int) -> str | None:
         """One that the owner has and the study wants."""

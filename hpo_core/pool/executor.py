@@ -10,16 +10,16 @@ import hashlib
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.execution.hopping.unit_executor import UnitExecutor, UsefulWorkers
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Placer
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.arbiter import longest_asking, slot_name, worker_of
 from hpo_core.pool.seat import (
@@ -44,29 +44,9 @@ MOST_JOBS = 10_000
 
 
 class Places:
-    """Slots of workers that the study has for itself: each counts, and has no name.
-
-    Args:
-        study: says how many slots it could use.
-    """
+    """Slots of workers that the study has for itself: each counts, and has no name."""
 
     kind: Kind = COUNTED
-
-    def __init__(self, study: Claimant) -> None:
-        self.study = study
-
-    @property
-    def job_slots(self) -> int:
-        """Slots of the study's next job."""
-        return self.study.job_slots
-
-    def demand(self, most: int) -> int:
-        """Slots, or devices, that the study could use now, counted up to ``most``."""
-        return self.study.demand(most)
-
-    def spare(self, most: int) -> int:
-        """Slots beyond its demand that it could use once a job ends, counted up to ``most``."""
-        return self.study.spare(most)
 
     def see(self, inventory: Inventory) -> int:
         """Note what is there; returns how many slots, or devices, that is."""
@@ -107,14 +87,12 @@ class SlotPlaces(Places):
     """Slots of workers that all studies of the pool use. Which one a job gets is chosen when it begins.
 
     Args:
-        study: says how many slots it could use.
         threads: by name of a worker that is there: its slots.
     """
 
     kind = WORKER_SLOTS
 
-    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]]) -> None:
-        super().__init__(study)
+    def __init__(self, threads: Callable[[], Mapping[str, int]]) -> None:
         self._threads = threads
 
     def see(self, inventory: Inventory) -> int:
@@ -137,7 +115,7 @@ class SlotPlaces(Places):
 
 
 class DevicePlaces(Places):
-    """Devices that the study holds whole, and on which it packs its jobs as it likes.
+    """Devices that the study holds whole, and on which it packs its jobs as it likes; says how many it claims.
 
     Args:
         study: says how many jobs it could run.
@@ -149,7 +127,7 @@ class DevicePlaces(Places):
     job_slots = 1
 
     def __init__(self, study: Claimant, devices_for: Callable[[int], int], jobs_each: int) -> None:
-        super().__init__(study)
+        self.study = study
         self._devices_for = devices_for
         self._jobs_each = jobs_each
         self._names: dict[str, str] = {}
@@ -189,25 +167,18 @@ class WorkerPlaces(Places):
 
     Args:
         study: says how many models could train.
-        threads: by name of a worker that is there: its slots.
-        holdings: by worker: names of the partitions that lie there.
         concurrent: most models at once; None: as many as there are workers.
     """
 
     kind = WHOLE_WORKERS
 
-    def __init__(
-        self,
-        study: Claimant,
-        threads: Callable[[], Mapping[str, int]],
-        holdings: Callable[[], Mapping[str, Iterable[str]]],
-        concurrent: int | None = None,
-    ) -> None:
-        super().__init__(study)
-        self._threads = threads
-        self._holdings = holdings
+    def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
+        self.study = study
         self._concurrent = concurrent
-        self.useful: UsefulWorkers = lambda holdings: []
+        self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
+        """Says which workers have work for the study now."""
+        self._holdings: dict[str, frozenset[str]] = {}
+        """By worker that is there: names of the partitions that lie there; not those without any."""
         self._slots: dict[str, tuple[str, ...]] = {}
         """By worker that is there: names of its slots."""
         self._sizes: list[int] = []
@@ -227,31 +198,28 @@ class WorkerPlaces(Places):
     def spare(self, most: int) -> int:
         return 0
 
-    def workers_of(self, slots: int) -> int:
-        """Number of workers that so many slots are, rounded up."""
-        all_slots = sum(self._sizes)
+    def due(self, seat: PoolSeat) -> int:
+        """Number of workers that the study's share gives it, rounded up, whichever it holds now."""
+        all_slots, slots = sum(self._sizes), 0 if seat.position is None else seat.position.share
         return -(-slots * len(self._sizes) // all_slots) if all_slots else 0
 
     def see(self, inventory: Inventory) -> int:
-        threads = self._threads()
         self._slots = {
-            device.name: tuple(slot_name(device.name, number) for number in range(threads.get(device.name, 1)))
+            device.name: tuple(slot_name(device.name, number) for number in range(device.slots))
             for device in inventory.devices
         }
-        self._sizes = sorted((len(self._slots[worker]) for worker in self._with_partitions()), reverse=True)
-        return sum(threads.values())
-
-    def _with_partitions(self) -> dict[str, tuple[str, ...]]:
-        found = {worker: tuple(names) for worker, names in self._holdings().items() if worker in self._slots}
-        return {worker: names for worker, names in found.items() if names}
+        self._holdings = {
+            device.name: device.partitions.names for device in inventory.devices if device.partitions.names
+        }
+        self._sizes = sorted((len(self._slots[worker]) for worker in self._holdings), reverse=True)
+        return inventory.slots
 
     def there(self) -> Sequence[str]:
         return [name for slots in self._slots.values() for name in slots]
 
     def usable(self, held: Collection[str], wanted: Collection[str]) -> Sequence[str]:
-        holdings = self._with_partitions()
-        workers = self.useful(holdings) or [
-            worker for worker in holdings
+        workers = self.useful(self._holdings) or [
+            worker for worker in self._holdings
             if set(self._slots[worker]).issubset(held) and not set(self._slots[worker]).intersection(wanted)
         ]  # fmt: skip
         return [name for worker in workers for name in self._slots[worker]]
@@ -260,16 +228,8 @@ class WorkerPlaces(Places):
         workers = [rank.name for rank in slot.ranks]
         return tuple(name for worker in workers for name in self._slots.get(worker, (slot_name(worker, 0),)))
 
-    def opened(self, begin: Collection[str]) -> set[str]:
-        """Workers all of whose slots are in ``begin``."""
-        return {worker for worker, slots in self._slots.items() if set(slots).issubset(begin)}
-
-    def closed(self, begin: Collection[str]) -> set[str]:
-        """The other workers that are there."""
-        return self._slots.keys() - self.opened(begin)
-
     def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        return inventory  # a unit goes on where its worker is to be given back
+        return _without_slots(inventory, lambda device: set(self._slots[device.name]).issubset(begin))
 
 
 class _Submitted(NamedTuple):
@@ -303,8 +263,8 @@ class PooledExecutor:
         self._numbers = itertools.count()
         self._running: dict[int, _Submitted] = {}
         """By number of its submission: what the executor runs. The oldest first."""
-        self._waiting: list[_Submitted] = []
-        """Submitted when nothing was held for them any more."""
+        self._waiting: dict[int, _Submitted] = {}
+        """By number of its submission: what waits until something is held for it."""
         self._preempted: dict[int, str] = {}
         """By number of a submission that is ended for another study: why."""
         self._spared: set[int] = set()
@@ -319,20 +279,10 @@ class PooledExecutor:
         """While the pool is looked at: names on which jobs run. On others none begins, for they may be given back."""
         self._inbox: Inbox | None = None
 
-    @property
-    def used(self) -> int:
-        """Number of names that jobs use now."""
-        with self._lock:
-            return self._count(self._running.values())
-
     def _count(self, submitted: Iterable[_Submitted]) -> int:
         if self.places.kind.several_jobs:
             return len(_names_of(submitted))
         return sum(len(each.names) or each.job.demand.slots for each in submitted)
-
-    def held(self) -> set[str]:
-        """Names that nobody else uses now; jobs may run on more after a time unseen."""
-        return set(self.seat.grant.held) if self.seat.is_fresh(self.now()) else set()
 
     # What the loop asks.
 
@@ -343,33 +293,34 @@ class PooledExecutor:
         self._exchange()
         now = self.now()
         with self._lock:
-            busy = self._busy()
-        fresh = self.seat.is_fresh(now)
-        return self.places.offered(inventory, self.seat.startable(now) if fresh else (), busy if fresh else ())
+            busy = self._busy() if self.seat.is_fresh(now) else ()
+        return self.places.offered(inventory, self.seat.startable(now), busy)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
         with self._lock:
-            names = self.places.of(slot)
-            self._waiting.append(_Submitted(job, slot, on_report, names or ()))
-            self._most = max(self._most, self._count([*self._running.values(), *self._waiting]))
+            self._waiting[next(self._numbers)] = _Submitted(job, slot, on_report, self.places.of(slot) or ())
+            self._most = max(self._most, self._count(self._submitted()))
         self._start_waiting()
+
+    def _submitted(self) -> list[_Submitted]:
+        return [*self._running.values(), *self._waiting.values()]
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
-        with self._lock:
-            dropped = [each for each in self._waiting if each.job.key in keys]
-        keys -= {each.job.key for each in dropped}
-        self._drop(dropped, "The attempt was ended while it waited for a slot of the pool.")
-        self._inner.cancel(sorted(keys))
+        dropped = self._drop(
+            lambda each: each.job.key in keys, "The attempt was ended while it waited for a slot of the pool."
+        )
+        self._inner.cancel(sorted(keys.difference(dropped)))
 
-    def _drop(self, dropped: Collection[_Submitted], message: str) -> None:
-        """Report those of them that have not begun."""
+    def _drop(self, goes: Callable[[_Submitted], bool], message: str) -> set[tuple[int, int]]:
+        """Report those that wait and are to go; returns their attempts."""
         with self._lock:
-            dropped = [each for each in dropped if any(each is one for one in self._waiting)]
-            self._waiting = [each for each in self._waiting if not any(each is one for one in dropped)]
-        for job, _, on_report, *_ in dropped:
+            dropped = [number for number, each in self._waiting.items() if goes(each)]
+            gone = [self._waiting.pop(number) for number in dropped]
+        for job, _, on_report, *_ in gone:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
+        return {each.job.key for each in gone}
 
     def now(self) -> float:
         return self._inner.now()
@@ -394,25 +345,32 @@ class PooledExecutor:
         usable = places.usable(seat.grant.held, wanted)  # outside of the lock: the caller's is taken first
         with self._lock:
             running = list(self._running.values())
-            busy = _names_of(running if not places.kind.several_jobs else [*running, *self._waiting])
+            busy = _names_of(self._submitted() if places.kind.several_jobs else running)
             used = self._count(running)
             # what models that hop could use is known: an idle worker is no sign that the study claims too much
-            most = max(used, len(seat.open(now))) if places.kind.whole else max(self._most, self._count(
-                [*running, *self._waiting]))  # fmt: skip
+            most = (
+                max(used, len(seat.open(now))) if places.kind.whole else max(self._most, self._count(self._submitted()))
+            )
             soon = now + HANDOVER_SECONDS
             ending = [name for each in running if each.began + self._lasts <= soon for name in each.names]
             self._kept = frozenset(busy)
         try:
-            use = Use(self._seen, used, most, usable, busy, ending, places.there())
-            has_row = seat.exchange(now, use)
+            has_row = seat.exchange(now, Use(self._seen, used, most, usable, busy, ending, places.there()))
         finally:
             with self._lock:
                 self._kept = None
         if has_row:
             with self._lock:
-                self._most = self._count([*self._running.values(), *self._waiting])
+                self._most = self._count(self._submitted())
             self._start_waiting()
-            self._give_up_oversized()
+            if allowed := len(seat.open(now)):
+                # who waits for more slots than the study may use from now on would wait for ever, and those behind it;
+                # studies whose jobs are all as large get that many slots in turn
+                most = max(allowed, seat.mine.job_slots)
+                self._drop(
+                    lambda each: not each.names and each.job.demand.slots > most,
+                    "Other studies of the pool took its slots before it began; its size is decided again.",
+                )
             self._preempt()
 
     def _busy(self) -> set[str]:
@@ -428,55 +386,46 @@ class PooledExecutor:
         now = self.now()
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
-        ready: dict[int, _Submitted] = {}
+        ready: list[int] = []
         gone: list[_Submitted] = []
         with self._lock:
             busy, held = self._busy(), set(self.seat.grant.held)
             free = self.seat.startable(now) - busy if self._kept is None else set()
-            left: list[_Submitted] = []
-            for each in self._waiting:
-                begins: _Submitted | None = None
-                if each.names:
-                    if held.issuperset(each.names):
-                        begins = each if self._kept is None or self._kept.issuperset(each.names) else None
-                    else:
-                        gone.append(each)
-                elif not left and (count := each.job.demand.slots) <= len(free):
-                    slot, names = self.places.chosen(each.slot, free, busy, count)
+            is_first = True
+            for number, each in self._waiting.items():
+                if each.names and not held.issuperset(each.names):
+                    gone.append(each)
+                    begins = False
+                elif each.names:
+                    begins = self._kept is None or self._kept.issuperset(each.names)
+                elif begins := is_first and each.job.demand.slots <= len(free):
+                    slot, names = self.places.chosen(each.slot, free, busy, each.job.demand.slots)
                     free.difference_update(names)
-                    begins = each._replace(slot=slot, names=names if self.places.kind.word else ())
-                if begins is None:
-                    left.append(each)
+                    each = each._replace(slot=slot, names=names if self.places.kind.word else ())
                 else:
-                    ready[next(self._numbers)] = begins._replace(began=now)
-            self._waiting = left
-            self._running |= ready
-        for number in list(ready):
-            try:
-                self._start(number, ready.pop(number))
-            except BaseException:  # nobody would report the others
-                with self._lock:
-                    for other in ready:
-                        self._running.pop(other, None)
-                raise
-        self._drop(gone, f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it "
-                         "began; it gets another one.")  # fmt: skip
+                    is_first = False  # those behind it wait, too
+                if begins:
+                    self._running[number] = each._replace(began=now)
+                    ready.append(number)
+            for number in ready:
+                del self._waiting[number]
+        try:
+            while ready:
+                self._start(ready.pop(0))
+        except BaseException:  # nobody would report the others
+            with self._lock:
+                for number in ready:
+                    self._running.pop(number, None)
+            raise
+        self._drop(
+            lambda each: any(each is one for one in gone),  # units of one model have the same attempt
+            f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
+            "gets another one.",
+        )
 
-    def _give_up_oversized(self) -> None:
-        """Report those that wait for more slots than the study may use: their study sizes them anew.
+    def _start(self, number: int) -> None:
+        each = self._running[number]
 
-        A trial that grew when it was granted would wait for ever, and those behind it, where the share is small from
-        then on. Studies whose jobs are all as large get that many slots in turn.
-        """
-        allowed = len(self.seat.open(self.now()))
-        if not allowed:
-            return
-        most = max(allowed, self.seat.mine.job_slots)
-        with self._lock:
-            dropped = [each for each in self._waiting if not each.names and each.job.demand.slots > most]
-        self._drop(dropped, "Other studies of the pool took its slots before it began; its size is decided again.")
-
-    def _start(self, number: int, each: _Submitted) -> None:
         def reported(job: Job, report: Report) -> None:
             with self._lock:
                 self._running.pop(number, None)
@@ -528,54 +477,15 @@ class PooledExecutor:
 
     def _youngest_closing(self) -> list[int]:
         """Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended."""
+        closing, running = set(self.seat.grant.closing), self._running
         if not self.places.kind.word:
-            busy_closing = self._busy().intersection(self.seat.grant.closing)
-            found = [number for number, each in self._running.items() if each.job.trial not in self._spared]
-            return found[-1:] if busy_closing else []
-        closing = set(self.seat.grant.closing)
-        for name in reversed(_names_of(self._running.values())):
-            if name in closing:
-                found = [number for number, each in self._running.items() if name in each.names]
-                if self._spared.isdisjoint(self._running[number].job.trial for number in found):
-                    return found
+            found = [number for number, each in running.items() if each.job.trial not in self._spared]
+            return found[-1:] if self._busy() & closing else []
+        for name in reversed(_names_of(running.values())):
+            found = [number for number, each in running.items() if name in each.names]
+            if name in closing and self._spared.isdisjoint(running[number].job.trial for number in found):
+                return found
         return []
-
-
-class PooledUnits(PooledExecutor):
-    """The same over an executor of units: of a worker that the study does not hold, no partition counts as there."""
-
-    places: WorkerPlaces
-    _inner: UnitExecutor
-
-    def holdings(self) -> Mapping[str, Iterable[str]]:
-        """Partitions of the workers on which units may begin; of the others, none."""
-        opened = self.opened()
-        return {worker: names if worker in opened else () for worker, names in self._inner.holdings().items()}
-
-    def prefer(self, useful: UsefulWorkers) -> None:
-        """Ask ``useful`` from now on which workers have work for the study."""
-        self.places.useful = useful
-
-    def announcing(self) -> bool:
-        return self._inner.announcing()
-
-    def problems(self) -> Mapping[str, str]:
-        return self._inner.problems()
-
-    def opened(self) -> set[str]:
-        """Workers on which units may begin."""
-        return self.places.opened(self.seat.startable(self.now()))
-
-    def elsewhere(self) -> Collection[str]:
-        """Names of partitions on workers that the study does not hold now: they are not missing."""
-        holdings = self._inner.holdings()
-        return {
-            name for worker in self.places.closed(self.seat.startable(self.now())) for name in holdings.get(worker, ())
-        }
-
-    def workers_due(self) -> int:
-        """Number of workers that the study's share gives it, whichever it holds now."""
-        return 0 if self.seat.position is None else self.places.workers_of(self.seat.position.share)
 
 
 def join_pool(
@@ -593,25 +503,24 @@ def join_pool(
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
     """
-    places: Places
+    places = Places()
+    claimant: Claimant = study
     if isinstance(placer, SharedDevices):
         packing = study.spec.packing
-        places = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
+        places = claimant = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
     elif terms.shared_cluster:
-        places = SlotPlaces(study, threads)
-    else:
-        places = Places(study)
-    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places)
+        places = SlotPlaces(threads)
+    return PooledExecutor(executor, PoolSeat(pools, terms, claimant, places.kind), places)
 
 
 def join_workers(
-    executor: UnitExecutor, study: Study, *, pools: Pools, terms: Terms, threads: Callable[[], Mapping[str, int]]
-) -> PooledUnits:
-    """The executor of units, on the workers that the study holds in its pool from now on."""
+    executor: Executor, study: Study, *, pools: Pools, terms: Terms
+) -> tuple[PooledExecutor, WorkerPlaces]:
+    """The executor of units, on the workers that the study holds in its pool from now on; and these workers."""
     data = study.spec.data
     assert data is not None
-    places = WorkerPlaces(study, threads, executor.holdings, data.concurrent)
-    return PooledUnits(executor, PoolSeat(pools, terms, places, places.kind), places)
+    places = WorkerPlaces(study, data.concurrent)
+    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places), places
 
 
 def pool_name(device: Device) -> str:
@@ -624,10 +533,8 @@ def pool_name(device: Device) -> str:
 
 def nearest_first(free: Iterable[str], held: Iterable[str]) -> list[str]:
     """Slots in the order in which a study takes them: those of workers where it holds most already come first."""
-    count: dict[str, int] = {}
-    for name in held:
-        count[worker_of(name)] = count.get(worker_of(name), 0) + 1
-    return sorted(free, key=lambda name: (-count.get(worker_of(name), 0), name))
+    count = Counter(map(worker_of, held))
+    return sorted(free, key=lambda name: (-count[worker_of(name)], name))
 
 
 def _names_of(submitted: Iterable[_Submitted]) -> list[str]:
@@ -640,13 +547,11 @@ def _first_slots(inventory: Inventory, most: int) -> Inventory:
     """The same devices with so many slots in all, the first ones in order."""
     if most >= inventory.slots:
         return inventory
-    devices: list[Device] = []
+    devices = []
     for device in inventory.devices:
-        slots = min(device.slots, most)
-        if slots:
-            devices.append(device if slots == device.slots else msgspec.structs.replace(device, slots=slots))
-        most -= slots
-    return Inventory(tuple(devices))
+        devices.append(msgspec.structs.replace(device, slots=min(device.slots, most)))
+        most -= devices[-1].slots
+    return Inventory(tuple(device for device in devices if device.slots))
 
 
 def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:

@@ -15,7 +15,7 @@ from hpo_core.model.devices.pool_member import (
     MOST_DEVICES,
     MOST_NAME,
     NOTHING,
-    WHOLE_DEVICES,
+    POOL_ENDS,
     Grant,
     Member,
     Wish,
@@ -26,7 +26,7 @@ from hpo_core.pool.arbiter import Pool, Position
 from hpo_core.pool.division import JUST_BEGUN
 from hpo_core.pool.store import PoolRow, Pools, RowChange
 from hpo_core.spec import StudySpec
-from hpo_core.spec.clusters import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 
 EXCHANGE_SECONDS = 1.0
 """Seconds between two looks at the pool while other studies are in it."""
@@ -116,7 +116,7 @@ def pool_of(spec: StudySpec, host: str) -> str:
         name = f"{share.pool} on {host}"
     else:
         name = share.pool
-    return f"{name}{WHOLE_DEVICES}" if spec.packs else name
+    return name + POOL_ENDS[spec.slot_word]
 
 
 def _address(place: str, host: str) -> str:
@@ -296,8 +296,7 @@ class PoolSeat:
             if not is_due:
                 rows = self._pools.look(pool, study)
                 mine, grant = self._noted(rows, now, use)
-                self.position = self._pool(mine, use, {study: grant}).position(study)
-                mine = self._with_precedence(mine, grant, self.position, now)
+                mine = self._placed(mine, use, {study: grant}, before, now)
                 is_due = not self._is_lost and (
                     now >= self._next_beat
                     or any(row.member is not None and self._is_gone(row.member, now) for row in rows)
@@ -386,23 +385,22 @@ class PoolSeat:
         before: tuple[float | None, float | None],
         now: float,
     ) -> Member:
-        """Find the study's position with these grants, and what it says of it.
+        """Find the study's position with these grants, and say how long it has waited, or has had more than others.
+
+        Its precedence follows by the rule of :class:`Claim`.
 
         Args:
             before: since when it has less, or more, than its ideal share, as of the grants that are written.
         """
-        self._short_since, self._over_since = before
-        self.position = self._pool(mine, use, grants).position(mine.study)
-        return self._with_precedence(mine, grants[mine.study], self.position, now)
-
-    def _with_precedence(self, mine: Member, grant: Grant, position: Position, now: float) -> Member:
-        """The same with how long it has waited, or has had more than others, by :class:`Claim`'s rule."""
+        grant = grants[mine.study]
+        self.position = position = self._pool(mine, use, grants).position(mine.study)
         rest = position.ideal % mine.job_slots
         held = len(grant.held) - min(position.lent, max(0, len(grant.held) - position.share))
         short = held < position.ideal
         over = held > position.ideal - rest and not short
-        self._short_since = (now if self._short_since is None else self._short_since) if short else None
-        self._over_since = (now if self._over_since is None else self._over_since) if over else None
+        short_since, over_since = before
+        self._short_since = (now if short_since is None else short_since) if short else None
+        self._over_since = (now if over_since is None else over_since) if over else None
         turn = ROUND_SECONDS * float(rest) / mine.job_slots
         waited, precedence = 0.0, 0
         if self._short_since is not None:  # nobody loses a slot to a study whose turn has not come

@@ -1,17 +1,14 @@
 """Rows of pools, one for each study: read together, and written in one transaction that no other overlaps.
 
-They lie in a table beside the journal's, made at first use; of a journal in memory, in memory. A row that is damaged is
-no member: a study goes on without.
+They lie in a table beside the journal's, made at first use. A damaged row is no member: a study goes on without it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -19,7 +16,7 @@ import sqlalchemy as sa
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.devices.pool_member import NOTHING, Grant, Member, Wish
-from hpo_core.model.errors import StudyNotFoundError
+from hpo_core.model.errors import JournalError, StudyNotFoundError
 
 WAIT_SECONDS = 1.0
 """Longest wait for others who write to the same database: the study's loop stands still meanwhile."""
@@ -52,39 +49,6 @@ Decide = Callable[[Sequence[PoolRow]], RowChange | None]
 """Decides what is written from the rows as they are; None: nothing."""
 
 
-class Pools(Protocol):
-    """Rows of pools. All raise JournalError where the database does not answer or cannot be written."""
-
-    def look(self, pool: str, study: str) -> list[PoolRow]:
-        """The members of a pool by study's name, and the row of ``study`` in any case; one query."""
-        ...
-
-    def change(self, pool: str, study: str, decide: Decide) -> None:
-        """Write what ``decide`` says of the present rows, in one transaction that no other change overlaps."""
-        ...
-
-    def leave(self, pool: str, study: str, owner: str) -> None:
-        """Give everything back, unless another controller has the study's row; what a person said of it stays."""
-        ...
-
-    def say(self, pool: str, study: str, wish: Wish) -> None:
-        """Keep what a person says of a study's share, beside what was said before."""
-        ...
-
-    def all(self) -> list[PoolRow]:
-        """The rows of all pools."""
-        ...
-
-
-def _merged(before: Wish | None, wish: Wish) -> Wish:
-    """What a person said last of each setting."""
-    before = before or Wish()
-    return Wish(
-        weight=before.weight if wish.weight is None else wish.weight,
-        priority=before.priority if wish.priority is None else wish.priority,
-    )
-
-
 def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: RowChange) -> list[PoolRow]:
     """The rows of a pool after a change, with a row of ``study`` in any case."""
     gone = {member.study: member for member in change.gone}
@@ -99,40 +63,6 @@ def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: RowChang
     return list(found.values())
 
 
-class MemoryPools:
-    """Pools in this process, for its threads."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], PoolRow] = {}
-        self._lock = threading.RLock()
-
-    def look(self, pool: str, study: str) -> list[PoolRow]:
-        with self._lock:
-            return [row for row in self.all() if row.pool == pool and (row.member is not None or row.study == study)]
-
-    def change(self, pool: str, study: str, decide: Decide) -> None:
-        with self._lock:
-            rows = self.look(pool, study)
-            change = decide(rows)
-            if change is not None:
-                self._rows |= {(pool, row.study): row for row in _rows_after(rows, pool, study, change)}
-
-    def leave(self, pool: str, study: str, owner: str) -> None:
-        with self._lock:
-            row = self._rows.get((pool, study))
-            if row is not None and row.member is not None and row.member.owner == owner:
-                self._rows[pool, study] = msgspec.structs.replace(row, member=None, grant=NOTHING)
-
-    def say(self, pool: str, study: str, wish: Wish) -> None:
-        with self._lock:
-            row = self._rows.get((pool, study), PoolRow(pool, study, None))
-            self._rows[pool, study] = msgspec.structs.replace(row, wish=_merged(row.wish, wish))
-
-    def all(self) -> list[PoolRow]:
-        with self._lock:
-            return [self._rows[key] for key in sorted(self._rows)]
-
-
 _metadata = sa.MetaData()
 _table = sa.Table(
     "hpo_pools",
@@ -144,19 +74,13 @@ _table = sa.Table(
     sa.Column("granted", sa.Text, nullable=False),
     sa.Column("wish", sa.Text, nullable=False),
 )
-_columns = (
-    _table.c.pool,
-    _table.c.study,
-    _table.c.present,
-    _table.c.member,
-    _table.c.granted,
-    _table.c.wish,
-)
 _T = TypeVar("_T", Member, Grant, Wish)
 
 
-class SqlPools:
-    """Pools in a table of a journal's database; each change is a transaction of its own.
+class Pools:
+    """Rows of pools in a table of a journal's database; each change is a transaction of its own.
+
+    All raise JournalError where the database does not answer or cannot be written.
 
     Args:
         journal: gives the database, and its errors as those of the journal.
@@ -167,57 +91,64 @@ class SqlPools:
         self._is_there = False
 
     def look(self, pool: str, study: str) -> list[PoolRow]:
+        """The members of a pool by study's name, and the row of ``study`` in any case; one query."""
+        return self._read(lambda connection: _rows(connection, pool, study))
+
+    def all(self) -> list[PoolRow]:
+        """The rows of all pools."""
+        return self._read(lambda connection: _rows(connection))
+
+    def _read(self, rows: Callable[[sa.Connection], list[PoolRow]]) -> list[PoolRow]:
         with self._translated("read"):
             if not self._has_table():
                 return []
             with self._reader.connect() as connection:
-                return _rows(connection, pool, study)
+                return rows(connection)
 
     def change(self, pool: str, study: str, decide: Decide) -> None:
-        with self._translated("written"):
-            self._make_table()
-            with self._writing() as connection:
-                rows = _rows(connection, pool, study)
-                change = decide(rows)
-                if change is None:
-                    return
+        """Write what ``decide`` says of the present rows, in one transaction that no other change overlaps."""
+        with self._writing() as connection:
+            rows = _rows(connection, pool, study)
+            if (change := decide(rows)) is not None:
                 before = {row.study: row for row in rows}
                 for row in _rows_after(rows, pool, study, change):
                     _write(connection, row, before.get(row.study))
 
     def leave(self, pool: str, study: str, owner: str) -> None:
-        with self._translated("written"):
-            if not self._has_table():
-                return
-            with self._writing() as connection:
-                for row in _rows(connection, pool, study):
-                    if row.study == study and row.member is not None and row.member.owner == owner:
-                        _write(connection, msgspec.structs.replace(row, member=None, grant=NOTHING), row)
+        """Give everything back, unless another controller has the study's row; what a person said of it stays."""
+        with self._writing() as connection:
+            for row in _rows(connection, pool, study):
+                if row.study == study and row.member is not None and row.member.owner == owner:
+                    _write(connection, msgspec.structs.replace(row, member=None, grant=NOTHING), row)
 
     def say(self, pool: str, study: str, wish: Wish) -> None:
-        with self._translated("written"):
-            self._make_table()
-            with self._writing() as connection:
-                before = next((row for row in _rows(connection, pool, study) if row.study == study), None)
-                row = before or PoolRow(pool, study, None)
-                _write(connection, msgspec.structs.replace(row, wish=_merged(row.wish, wish)), before)
-
-    def all(self) -> list[PoolRow]:
-        with self._translated("read"):
-            if not self._has_table():
-                return []
-            with self._reader.connect() as connection:
-                found = connection.execute(sa.select(*_columns).order_by(_table.c.pool, _table.c.study)).all()
-                return [_row(row) for row in found]
+        """Keep what a person says of a study's share, beside what was said before."""
+        with self._writing() as connection:
+            before = next((row for row in _rows(connection, pool, study) if row.study == study), None)
+            row = before or PoolRow(pool, study, None)
+            said = row.wish or Wish()
+            merged = Wish(
+                weight=said.weight if wish.weight is None else wish.weight,
+                priority=said.priority if wish.priority is None else wish.priority,
+            )
+            _write(connection, msgspec.structs.replace(row, wish=merged), before)
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         """A transaction that no other writer's overlaps; in SQLite it waits as long as the journal's own."""
-        with self._engine.connect() as connection, connection.begin():
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
-                connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
-            yield connection
+        with self._translated("written"):
+            if not self._has_table():
+                try:
+                    with self._engine.begin() as connection:
+                        _metadata.create_all(connection)
+                except (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.OperationalError):
+                    if not self._has_table():
+                        raise  # no other process was quicker: it may not be made
+            with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
+                    connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
+                yield connection
 
     def _has_table(self) -> bool:
         if not self._is_there:
@@ -225,20 +156,13 @@ class SqlPools:
                 self._is_there = sa.inspect(connection).has_table(_table.name)
         return self._is_there
 
-    def _make_table(self) -> None:
-        if self._has_table():
-            return
-        try:
-            with self._engine.begin() as connection:
-                _metadata.create_all(connection)
-        except (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.OperationalError):
-            if not self._has_table():
-                raise  # no other process was quicker: it may not be made
 
-
-def _rows(connection: sa.Connection, pool: str, study: str) -> list[PoolRow]:
-    shown = (_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study))
-    return [_row(row) for row in connection.execute(sa.select(*_columns).where(shown).order_by(_table.c.study))]
+def _rows(connection: sa.Connection, pool: str | None = None, study: str = "") -> list[PoolRow]:
+    """Members of a pool and the row of ``study``; without a pool, all rows."""
+    chosen = sa.select(_table).order_by(_table.c.pool, _table.c.study)
+    if pool is not None:
+        chosen = chosen.where((_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study)))
+    return [_row(row) for row in connection.execute(chosen)]
 
 
 def _row(row: Any) -> PoolRow:
@@ -284,14 +208,17 @@ def _decoded(text: Any, kind: type[_T]) -> _T | None:
         return None
 
 
-_in_memory: weakref.WeakKeyDictionary[object, MemoryPools] = weakref.WeakKeyDictionary()
-
-
 def pools_of(journal: Journal) -> Pools:
-    """The pools in a journal's database; of a journal without one, in memory."""
+    """The pools in a journal's database.
+
+    Raises:
+        JournalError: the journal lies in memory, where no other study sees it.
+    """
     while (beneath := getattr(journal, "wrapped", None)) is not None:
         journal = beneath
-    return SqlPools(journal) if isinstance(journal, SqlJournal) else _in_memory.setdefault(journal, MemoryPools())
+    if not isinstance(journal, SqlJournal):
+        raise JournalError("A journal in memory has no pools; studies that share slots have theirs in one database.")
+    return Pools(journal)
 
 
 def live_rows(journal: Journal, is_alive: Callable[[StudyInfo], bool]) -> list[PoolRow]:

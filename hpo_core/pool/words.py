@@ -15,32 +15,26 @@ NAMED = 3
 """Most studies that a sentence names."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True):
     """One study in its pool, as it was published last."""
 
     pool: str
-    study: str
+    member: Member
     slots: int
     """Slots of the pool, or whole devices where its studies hold these."""
-    unit: str = "slot"
-    """What is counted: ``slot``, or the kind of the devices."""
     share: int
     held: int
-    demand: int
-    weight: float
-    priority: int
-    waited: float
-    """Seconds for which it has held less than its share."""
     why: str
     """Whom it waits for, and why; empty: it has all that it could use."""
 
     @property
     def words(self) -> str:
         """All of it, in two sentences."""
-        terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
+        member = self.member
+        terms = f"weight {member.weight:g}" + (f", priority {member.priority}" if member.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, self.unit)} ({terms}); holds {self.held:,}, "
-            f"could use {self.demand:,}"
+            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, _unit(member))} ({terms}); holds {self.held:,}, "
+            f"could use {member.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
 
@@ -52,19 +46,8 @@ def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
     rows = [mine, *(row for row in others if row.member is not None and row.member.kind == member.kind)]
     pool = Pool([row.member for row in rows if row.member is not None], {row.study: row.grant for row in rows})
     reasons = _waits(member, pool), _less_than_wanted(member, pool), _different_sizes(pool.members)
-    return Standing(
-        pool=mine.pool,
-        study=mine.study,
-        slots=pool.capacity,
-        unit=_unit(member),
-        share=pool.shares[mine.study],
-        held=len(pool.held[mine.study]),
-        demand=member.demand,
-        weight=member.weight,
-        priority=member.priority,
-        waited=member.waited,
-        why=" ".join(filter(None, reasons)),
-    )
+    share, held = pool.shares[mine.study], len(pool.held[mine.study])
+    return Standing(mine.pool, member, slots=pool.capacity, share=share, held=held, why=" ".join(filter(None, reasons)))
 
 
 def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
@@ -90,42 +73,27 @@ def unknown_beside(pool: str, rows: Iterable[PoolRow], *, cluster: str = "") -> 
         rows: of all pools, of members that have a controller now.
         cluster: where the pool's is, where that is known before it has members.
     """
-    rows = list(rows)
-    return " ".join(filter(None, (_other_kind_beside(pool, rows), _same_cluster_beside(pool, rows, cluster))))
-
-
-def _same_cluster_beside(pool: str, rows: Sequence[PoolRow], cluster: str) -> str:
-    """A pool with a name, and one by the address or with another name, at one scheduler."""
-    here = {cluster, *(row.member.cluster for row in rows if row.pool == pool and row.member is not None)} - {""}
-    there = [
-        row
-        for row in rows
-        if row.member is not None and row.member.cluster in here
-        and row.pool.removesuffix(WHOLE_DEVICES) != pool.removesuffix(WHOLE_DEVICES)
-    ]  # fmt: skip
-    if not there:
-        return ""
-    members = [row.member for row in there if row.member is not None]
-    pools = sorted({row.pool for row in there})
-    return (
-        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in {'pool' if len(pools) == 1 else 'pools'} "
-        f"{', '.join(pools)} at the same Dask scheduler: no pool there leaves anything to another one. Give all "
-        "studies of a scheduler the same share.pool, or none."
+    members = [(row.pool, row.member) for row in rows if row.member is not None]
+    bare = pool.removesuffix(WHOLE_DEVICES)
+    here, there, other = (
+        ("slots", "whole devices", f"{pool}{WHOLE_DEVICES}") if bare == pool else ("whole devices", "slots", bare)
     )
-
-
-def _other_kind_beside(pool: str, rows: Sequence[PoolRow]) -> str:
-    """Packed studies and others, under one name."""
-    is_whole = pool.endswith(WHOLE_DEVICES)
-    other = pool.removesuffix(WHOLE_DEVICES) if is_whole else f"{pool}{WHOLE_DEVICES}"
-    members = [row.member for row in rows if row.pool == other and row.member is not None]
-    if not members:
-        return ""
-    here, there = ("whole devices", "slots") if is_whole else ("slots", "whole devices")
-    return (
-        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in pool {other}: {here} are shared here and {there} "
-        "there, so neither leaves anything to the other. Give all of them packing, or none."
-    )
+    words = []
+    if found := [member for place, member in members if place == other]:  # packed studies and others, under one name
+        words.append(
+            f"{_are(found)} in pool {other}: {here} are shared here and {there} there, so neither leaves anything to "
+            "the other. Give all of them packing, or none."
+        )
+    clusters = {cluster, *(member.cluster for place, member in members if place == pool)} - {""}
+    beside = [(place, one) for place, one in members if place not in (pool, other) and one.cluster in clusters]
+    if beside:  # a pool with a name, and one by the address or with another name, at one scheduler
+        pools = sorted({place for place, _ in beside})
+        words.append(
+            f"{_are([one for _, one in beside])} in {'pool' if len(pools) == 1 else 'pools'} {', '.join(pools)} at the "
+            "same Dask scheduler: no pool there leaves anything to another one. Give all studies of a scheduler the "
+            "same share.pool, or none."
+        )
+    return " ".join(words)
 
 
 def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
@@ -196,6 +164,10 @@ def _different_sizes(members: Sequence[Member]) -> str:
     if len(stated) < 2:
         return ""
     return f"The studies state share.slots from {min(stated):,} to {max(stated):,}: the smallest holds."
+
+
+def _are(members: Sequence[Member]) -> str:
+    return f"{_names(members)} {'is' if len(members) == 1 else 'are'}"
 
 
 def _names(members: Sequence[Member]) -> str:

@@ -82,6 +82,9 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             pure = is_pure(study.spec)
             drawn_again = create_sampler(study.spec) if pure else None
             count = 1
+            created = tuple(study.decide(entry.stimulus))
+            if created != entry.events and repr(created) != repr(entry.events):
+                findings.append(Finding(entry.seq, entry.events, created))
             continue
         differs = False
         decided: list[Event] = []
@@ -102,7 +105,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
             # instead the recorded event is applied where it equals the decided one, which is the same thing.
             recorded = iter(entry.events)
-            study.notice(entry.stimulus, entry.time)
+            study.count_time(entry.stimulus, entry.time)
             for event in study.decide(entry.stimulus):
                 decided.append(event)
                 fact = next(recorded, None)

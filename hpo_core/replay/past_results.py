@@ -15,7 +15,8 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
 from hpo_core.replay.audit import damage_named
-from hpo_core.spec import EarlierResult, StudySpec
+from hpo_core.samplers.sampler import EarlierResult
+from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]

@@ -9,9 +9,9 @@ from typing import Any
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
 from hpo_core.model.hops import units_of
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sizes import check_plain
+from hpo_core.spec.validation_errors import check_plain
 
 
 def rerun_spec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,124 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.bands import Track, incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
-from hpo_core.report.series import Series, read_series
-from hpo_core.report.style import MUTED, Figure, Trace, axis, layout, rounded, scale, text, trace, whole
+from hpo_core.report.series import Series, Track, read_series
+from hpo_core.report.style import (
+    MUTED,
+    SERIES,
+    Figure,
+    Trace,
+    axis,
+    layout,
+    log_axis,
+    pale,
+    rounded,
+    scale,
+    text,
+    time_axis,
+    trace,
+    whole,
+)
 from hpo_core.views.formatting import Spread, duration, number, percent
+
+POINTS = 240
+"""Points of a line."""
+LOG_FROM = 20
+"""Ratio of the end to the first result from which the horizontal axis is logarithmic."""
+
+Band = tuple[list[float], list[float], list[float], list[float]]
+"""Places, and there the least, the median and the largest value."""
+
+
+def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
+    """Range of all tracks with a value, from where each of them has one to where the last one ends.
+
+    Args:
+        tracks: one for each run.
+        sign: factor between a loss and the metric.
+        log: whether places are spaced evenly on a logarithmic axis.
+    """
+    known = [(np.array(steps), end) for steps, end in tracks if steps]
+    if not known:
+        return [], [], [], []
+    begin, end = max(steps[0, 0] for steps, _ in known), max(end for _, end in known)
+    places = (np.geomspace if log and begin > 0 else np.linspace)(begin, end, POINTS)
+    latest = [(np.searchsorted(steps[:, 0], places, side="right") - 1).clip(0) for steps, _ in known]
+    values = sign * np.array([steps[at, 1] for (steps, _), at in zip(known, latest, strict=True)])
+    return (
+        places.tolist(),
+        values.min(axis=0).tolist(),
+        np.median(values, axis=0).tolist(),
+        values.max(axis=0).tolist(),
+    )
+
+
+def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float = 1.0, shape: str) -> list[Trace]:
+    """The median as a line and, where there are several runs, the band below it."""
+    places, low, middle, high = drawn
+    at = [rounded(place / divisor) for place in places]
+    points = [(x, y, "") for x, y in zip(at, middle, strict=True)]
+    line = trace(whole(name), points, color, mode="lines", width=2.5, shape=shape, legendgroup=name)
+    line = {key: value for key, value in line.items() if key not in ("text", "hoverinfo")}
+    if not several:
+        return [line]
+    area = line | {
+        "x": at + at[::-1],
+        "y": [rounded(v) for v in [*low, *high[::-1]]],
+        "fill": "toself",
+        "fillcolor": pale(color),
+        "line": {"width": 0, "shape": shape},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    return [area, line]
+
+
+def incumbents(
+    key: str,
+    title: str,
+    caption: str,
+    groups: Sequence[tuple[str, Sequence[Track]]],
+    *,
+    metric: str,
+    maximize: bool,
+    along: str | None = None,
+) -> Figure | None:
+    """The best metric so far of several groups of runs, each a line with a band.
+
+    Args:
+        key, title, caption: of the figure.
+        groups: name and runs of each.
+        metric: title of the vertical axis, escaped.
+        maximize: whether larger values of the metric are better.
+        along: title of the horizontal axis; None: time in seconds.
+    """
+    sign = -1.0 if maximize else 1.0
+    values = [loss * sign for _, tracks in groups for steps, _ in tracks for _, loss in steps]
+    last = max((end for _, tracks in groups for _, end in tracks), default=0.0)
+    if not values or last <= 0:
+        return None
+    divisor, across = time_axis(last) if along is None else (1.0, axis(along))
+    begin = min(steps[0][0] for _, tracks in groups for steps, _ in tracks if steps)
+    log = 0 < begin * LOG_FROM <= last
+    if log:  # the beginning decides, and the last steps take longest
+        across = log_axis(across["title"]["text"], begin / divisor, last / divisor, pad=0.01)
+    data: list[Trace] = []
+    for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
+        drawn = band(tracks, sign, log=log)
+        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor, shape="hv")
+    up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
+    return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
+
+
+def series_colors(count: int) -> list[str]:
+    """A colour for each of several searches or scenarios."""
+    return [SERIES[place % len(SERIES)] for place in range(count)]
+
 
 _TITLE = 90
 """Names of searches longer than this, all together, stand below the title."""
@@ -26,79 +138,52 @@ _ASIDE = ("study", "seed", "tracking", "prefect")
 """Parts of a study that name it and say where it is shown: all others are equal in repeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One study of a comparison."""
-
-    series: Series
-    by_resource: Track
-    """Incumbent over the units of training used in all."""
-    by_time: Track
-    """Incumbent over active seconds."""
-
-    @property
-    def name(self) -> str:
-        return self.series.study.name
-
-    @property
-    def best(self) -> float | None:
-        """The best value of the metric."""
-        best = self.series.study.best
-        return None if best is None else self.series.study.metric_value(best.loss)
-
-    @property
-    def resource(self) -> int:
-        """Units of training used in all."""
-        return self.series.study.state.resource_used
-
-    def facts(self) -> dict[str, Any]:
-        """A row for programs."""
-        series, study = self.series, self.series.study
-        best = study.best
-        return {
-            "study": study.name,
-            "method": study.spec.search.method,
-            "sampler": study.spec.sampler.name,
-            "seed": study.spec.seed,
-            "status": study.status,
-            "trials": len(study.state.trials),
-            "jobs": study.state.completed_jobs,
-            "best": self.best,
-            "trial": None if best is None else best.trial,
-            "at": None if best is None else best.resource,
-            "params": None if best is None else study.state.trials[best.trial].params,
-            "resource": self.resource,
-            "seconds": round(series.wall, 3),
-            "worker_seconds": round(series.busy, 3),
-            "utilization": None if series.utilization is None else round(series.utilization, 4),
-        }
+def study_facts(series: Series) -> dict[str, Any]:
+    """A study of a comparison as a row for programs."""
+    study, best = series.study, series.study.best
+    return {
+        "study": study.name,
+        "method": study.spec.search.method,
+        "sampler": study.spec.sampler.name,
+        "seed": study.spec.seed,
+        "status": study.status,
+        "trials": len(study.state.trials),
+        "jobs": study.state.completed_jobs,
+        "best": series.best,
+        "trial": None if best is None else best.trial,
+        "at": None if best is None else best.resource,
+        "params": None if best is None else study.state.trials[best.trial].params,
+        "resource": study.state.resource_used,
+        "seconds": round(series.wall, 3),
+        "worker_seconds": round(series.busy, 3),
+        "utilization": None if series.utilization is None else round(series.utilization, 4),
+    }
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StudyGroup:
     """Studies that differ by seed alone (one, where nothing repeats it)."""
 
     name: str
-    members: tuple[Contender, ...]
+    members: tuple[Series, ...]
 
-    def values(self) -> list[float]:
-        """Best values of the members that have one, in their order."""
-        return [member.best for member in self.members if member.best is not None]
+    def spread(self) -> Spread | None:
+        """Spread of the members' best values; None where no member has one."""
+        return Spread.of(member.best for member in self.members)
+
+    def facts(self) -> dict[str, Any]:
+        """Final quality over the seeds, and what it cost."""
+        spread, rows = self.spread(), [study_facts(member) for member in self.members]
+        found: dict[str, Any] = {"group": self.name, "studies": len(rows)}
+        for key in ("median", "least", "most"):
+            found[key] = None if spread is None else getattr(spread, key)
+        for key in ("resource", "seconds", "worker_seconds", "utilization"):
+            cost = Spread.of(row[key] for row in rows)
+            found[key] = None if cost is None else cost.median
+        return found
 
 
-def read_contender(entries: Iterable[Entry]) -> Contender:
-    """Replay a study, in one pass over its entries.
-
-    Raises:
-        JournalError: the entries do not begin with the creation of a study, or have a gap.
-    """
-    series = read_series(entries)
-    by_resource = [(float(step.resource), step.loss) for step in series.steps]
-    by_time = [(step.time, step.loss) for step in series.steps]
-    return Contender(series, (by_resource, float(series.study.state.resource_used)), (by_time, series.wall))
-
-
-def grouped(contenders: Sequence[Contender]) -> list[Group]:
+def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
     """Repeats together: names that are equal up to a number or date at their end, equal settings, different seeds.
 
     Studies with one seed are in different groups: they show no spread over seeds.
@@ -106,26 +191,30 @@ def grouped(contenders: Sequence[Contender]) -> list[Group]:
     Raises:
         SpecError: the studies optimize different metrics.
     """
-    first = contenders[0].series.study
-    for other in contenders[1:]:
-        if other.series.study.spec.metric != first.spec.metric:
-            one, two = first.spec.metric, other.series.study.spec.metric
+    first = studies[0].study
+    groups: list[tuple[str, str, list[Series]]] = []
+    for series in studies:
+        study, seed = series.study, series.study.spec.seed
+        if study.spec.metric != first.spec.metric:
+            one, two = first.spec.metric, study.spec.metric
             raise SpecError(
-                f"Study {first.name!r} optimizes {one.name} ({one.mode}), study {other.name!r} {two.name} "
+                f"Study {first.name!r} optimizes {one.name} ({one.mode}), study {study.name!r} {two.name} "
                 f"({two.mode}): they do not compare. Compare studies of one metric and mode."
             )
-    groups: list[tuple[str, str, list[Contender]]] = []
-    for contender in contenders:
-        stem, settings = stem_of(contender.name), _settings(contender)
-        for other_stem, other_settings, members in groups:
-            if (stem, settings) == (other_stem, other_settings) and _seed(contender) not in map(_seed, members):
-                members.append(contender)
+        settings = {key: value for key, value in study.spec.plain().items() if key not in _ASIDE}
+        if settings["warm_start"] is not None:
+            settings["warm_start"].pop("past")  # drawn from the study's own seed
+        stem, same = stem_of(study.name), repr(settings)
+        for known_stem, known_settings, members in groups:
+            seeds = {member.study.spec.seed for member in members}
+            if (stem, same) == (known_stem, known_settings) and seed not in seeds:
+                members.append(series)
                 break
         else:
-            groups.append((stem, settings, [contender]))
+            groups.append((stem, same, [series]))
     stems = [stem for stem, _, _ in groups]
     return [
-        Group(stem if len(members) > 1 and stems.count(stem) == 1 else members[0].name, tuple(members))
+        StudyGroup(stem if len(members) > 1 and stems.count(stem) == 1 else members[0].study.name, tuple(members))
         for stem, _, members in groups
     ]
 
@@ -142,56 +231,46 @@ def stem_of(name: str) -> str:
     return _REPEAT.sub("", plain) or plain
 
 
-def _seed(contender: Contender) -> int:
-    return contender.series.study.spec.seed
-
-
-def _settings(contender: Contender) -> str:
-    plain = {key: value for key, value in contender.series.study.spec.plain().items() if key not in _ASIDE}
-    if plain["warm_start"] is not None:
-        plain["warm_start"].pop("past")  # drawn from the study's own seed
-    return repr(plain)
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Some studies of one metric."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[StudyGroup, ...]
 
     @classmethod
     def of(cls, studies: Iterable[Iterable[Entry]]) -> Comparison:
         """Read the entries of each study.
 
         Raises:
+            JournalError: some do not begin with the creation of a study, or have a gap.
             SpecError: none were given, one was given twice, or their metrics differ.
         """
-        contenders = [read_contender(entries) for entries in studies]
-        if not contenders:
+        found = [read_series(entries) for entries in studies]
+        if not found:
             raise SpecError("No study to compare; name at least one.")
-        names = [contender.name for contender in contenders]
+        names = [series.study.name for series in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SpecError(f"Study {twice!r} is named twice; name each study once.")
-        return cls(tuple(grouped(contenders)))
+        return cls(tuple(grouped(found)))
 
     @property
-    def contenders(self) -> list[Contender]:
+    def studies(self) -> list[Series]:
         return [member for group in self.groups for member in group.members]
 
     @property
     def metric(self) -> str:
-        return self.groups[0].members[0].series.metric
+        return self.studies[0].metric
 
     @property
     def maximize(self) -> bool:
-        return self.groups[0].members[0].series.maximize
+        return self.studies[0].maximize
 
-    def ranked(self) -> list[Group]:
+    def ranked(self) -> list[StudyGroup]:
         """Groups by the median of their best values, the best one first; those without any last."""
 
-        def key(group: Group) -> tuple[bool, float]:
-            spread = Spread.of(group.values())
-            return (spread is None, 0.0 if spread is None else spread.median * (-1 if self.maximize else 1))
+        def key(group: StudyGroup) -> float:
+            spread = group.spread()
+            return math.inf if spread is None else spread.median * (-1 if self.maximize else 1)
 
         return sorted(self.groups, key=key)
 
@@ -200,31 +279,9 @@ class Comparison:
         return {
             "metric": self.metric,
             "mode": "max" if self.maximize else "min",
-            "groups": [group_facts(group) for group in self.ranked()],
-            "studies": [contender.facts() for contender in self.contenders],
+            "groups": [group.facts() for group in self.ranked()],
+            "studies": [study_facts(series) for series in self.studies],
         }
-
-
-def group_facts(group: Group) -> dict[str, Any]:
-    """Final quality over the seeds of a group, and what it cost."""
-    spread = Spread.of(group.values())
-    rows = [member.facts() for member in group.members]
-
-    def median(key: str) -> float | None:
-        found = Spread.of(row[key] for row in rows)
-        return None if found is None else found.median
-
-    return {
-        "group": group.name,
-        "studies": len(rows),
-        "median": None if spread is None else spread.median,
-        "least": None if spread is None else spread.least,
-        "most": None if spread is None else spread.most,
-        "resource": median("resource"),
-        "seconds": median("seconds"),
-        "worker_seconds": median("worker_seconds"),
-        "utilization": median("utilization"),
-    }
 
 
 def write_comparison(comparison: Comparison, path: Path) -> Path:
@@ -236,7 +293,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     drawn = [figure for figure in (*_over_resource_and_time(comparison), final_quality(comparison)) if figure]
     names = [group.name for group in comparison.groups]
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
-    objectives = {len(contender.series.study.spec.objectives) for contender in comparison.contenders}
+    objectives = {len(series.study.spec.objectives) for series in comparison.studies}
     several = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
     title, below = " / ".join(names), ""
     if len(title) > _TITLE:
@@ -245,9 +302,9 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
         "Quality and cost",
         "Resource: units of training in all. Worker time: of all attempts, failed ones too. Utilization: worker time "
         "over the slots offered.",
-        (_group_table(comparison) if len(comparison.contenders) > len(names) else "") + _study_table(comparison),
+        (_group_table(comparison) if len(comparison.studies) > len(names) else "") + _study_table(comparison),
     )
-    about = f"{len(comparison.contenders)} studies side by side · {text(wanted)}{several}"
+    about = f"{len(comparison.studies)} studies side by side · {text(wanted)}{several}"
     head = f'<header><h1>{escape(title)}</h1>{below}<p class="about">{about}</p></header>'
     body = head + card(quality) + "".join(map(card, drawn))
     return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
@@ -264,7 +321,7 @@ def _cost(facts: dict[str, Any]) -> list[str]:
 
 def _group_table(comparison: Comparison) -> str:
     rows = []
-    for facts in map(group_facts, comparison.ranked()):
+    for facts in (group.facts() for group in comparison.ranked()):
         spread = "–" if facts["least"] is None else f"{number(facts['least'])} – {number(facts['most'])}"
         rows.append([facts["group"], facts["studies"], number(facts["median"]), spread, *_cost(facts)])
     head = ("search", "seeds", f"best {comparison.metric} (median)", "least – most", *_COST)
@@ -274,7 +331,7 @@ def _group_table(comparison: Comparison) -> str:
 def _study_table(comparison: Comparison) -> str:
     keys = ("study", "method", "sampler", "seed", "status", "trials")
     rows = []
-    for facts in (contender.facts() for contender in comparison.contenders):
+    for facts in map(study_facts, comparison.studies):
         by = "–" if facts["trial"] is None else f"trial {facts['trial']} at {facts['at']:,}"
         rows.append([*(facts[key] for key in keys), number(facts["best"]), by, *_cost(facts)])
     return table((*keys, f"best {comparison.metric}", "by", *_COST), rows, 1000)
@@ -298,22 +355,22 @@ def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
 
 def final_quality(comparison: Comparison) -> Figure | None:
     """A dot per study, a line at the median of each group; the best group on top."""
-    groups = [group for group in comparison.ranked() if group.values()]
-    if len(comparison.contenders) < 2 or not groups:
+    groups = [group for group in comparison.ranked() if group.spread() is not None]
+    if len(comparison.studies) < 2 or not groups:
         return None
     names = [group.name for group in comparison.groups]
     color = dict(zip(names, series_colors(len(names)), strict=True))
-    values = [value for group in groups for value in group.values()]
+    values = [member.best for group in groups for member in group.members]
     data: list[Trace] = []
     shapes: list[dict[str, Any]] = []
     for row, group in enumerate(reversed(groups)):
         points = [
-            (member.best, row, f"{whole(member.name)}: {number(member.best)}")
+            (member.best, row, f"{whole(member.study.name)}: {number(member.best)}")
             for member in group.members
             if member.best is not None
         ]
         data.append(trace(group.name, points, color[group.name], size=11, opacity=0.75, showlegend=False))
-        spread = Spread.of(group.values())
+        spread = group.spread()
         if spread is not None and spread.count > 1:
             ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
             shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})

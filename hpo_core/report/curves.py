@@ -60,7 +60,7 @@ def incumbent(series: Series) -> Figure | None:
     drawn = scale((span.value for span in results), maximize=series.maximize)
     data: list[Trace] = []
     for level, resource in enumerate(series.levels):
-        here = [span for span in results if span.level == level]
+        here = [span for span in results if span.target == resource]
         points = [
             (span.end / divisor, span.value, f"trial {span.trial} at {resource:,}: {number(span.value)}")
             for span in here[:: -(-len(here) // 3000) or 1]

@@ -25,6 +25,7 @@ from hpo_core.report.style import (
     rounded,
     scale,
     text,
+    word,
 )
 from hpo_core.views.formatting import number
 from hpo_core.views.grid_states import GridPoint, JobState, grid_points, grid_states, joint_state
@@ -52,7 +53,7 @@ class Side:
             along = ParameterAxis(name, parameter)
             keys.sort(key=lambda key: -1e300 if key is None else along.place(values[key]))
         self._places = {key: place for place, key in enumerate(keys)}
-        self.words = [_word(values[key]) if name else "" for key in keys]
+        self.words = [word(values[key], 14) if name else "" for key in keys]
 
     def __len__(self) -> int:
         return len(self.words)
@@ -189,7 +190,7 @@ def _maps(
     count = len(cells.panels)
     panel = min(_TALLEST, max(_CELL * len(cells.up), 2 * _CELL if count > 1 else 5 * _CELL))
     name = text(cells.panel.name, 24)
-    titles = [f"<b>{name} = {word}</b>" for word in cells.panel.words] if cells.panel.name else ()
+    titles = [f"<b>{name} = {value}</b>" for value in cells.panel.words] if cells.panel.name else ()
     shape = panels(count, 1, height=panel, gap=_GAP, titles=titles)
     gap = 0 if len(cells.across) * len(cells.up) > 2500 else 2
     data: list[Trace] = []
@@ -239,9 +240,3 @@ def _words(series: Series, cells: GridCells, points: Sequence[GridPoint]) -> str
     if values := _values(series, points):
         lines.append(f"{'best ' * (len(values) > 1)}{text(series.metric, 24)} {number(_best(series, values))}")
     return "<br>".join([head, *lines])
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "–"
-    return number(value, 4) if isinstance(value, float) else text(value, 14)

@@ -1,4 +1,4 @@
-"""Models that hop: their units on workers over time, bytes moved, workers and partitions in numbers."""
+"""Models that hop: their units on workers over time, workers and partitions in numbers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def hop_figure(series: Series) -> Figure | None:
         f"Each row is a worker, each bar a unit: one model on one partition, in the colour of its trial.{pale}{few} "
         "Units of jobs that run or failed are not in the journal."
     )
-    title = f"Units on workers: busy {percent(mean_utilization(worker_uses(units)) or 0.0)} of the time"
+    title = f"Units on workers: busy {percent(mean_utilization(worker_uses(units)))} of the time"
     return Figure("hops", title, caption, data, shape)
 
 
@@ -159,30 +159,12 @@ def trial_color(trial: int) -> str:
 
 
 def hop_tables(series: Series) -> list[Section]:
-    """Bytes moved against the formulas of the source, workers and partitions; none before there is a result."""
+    """Workers, with the bytes that models moved, and partitions; none before there is a result."""
     data, name = series.study.spec.data, series.study.name
     units = units_of(series)
-    moved = moved_bytes(series.study.spec, series.study.state, units)
+    moved = moved_bytes(units)
     if data is None or moved is None:
         return []
-
-    def size(amount: int | None) -> str:
-        return "sizes of partitions are not known" if amount is None else byte_count(amount)
-
-    each = f"k |S| = {moved.epochs:,} epochs of all trials, p = {moved.units // max(1, moved.epochs):,} partitions"
-    caption = (
-        f"What models moved, beside the formulas of Cerebro's Table 2: m = "
-        f"{byte_count(moved.model) if moved.model else 'not known yet'} (a model's state, in the mean), {each}, "
-        f"w = {plural(moved.workers, 'worker')}, D = {'not known' if moved.data is None else byte_count(moved.data)} "
-        "(all partitions)."
-    )
-    bytes_moved = [
-        ("moved here", byte_count(moved.moved), f"{plural(moved.hops, 'hop')}: a model comes with its state"),
-        ("of that to another worker", byte_count(moved.moved_to_others), plural(moved.changed_worker, "hop")),
-        ("model hopping", byte_count(moved.hopping) if moved.model else "", "k m p |S| + m |S|"),
-        ("data copied to each worker", size(moved.replication), "w D + m |S|"),
-        ("data read anew each epoch", size(moved.remote_reads), "k |S| D + m |S|"),
-    ]
     workers = [
         (
             *(worker_name(use.worker), use.units, use.partitions, duration(use.seconds), percent(use.utilization)),
@@ -199,11 +181,11 @@ def hop_tables(series: Series) -> list[Section]:
         for use in partition_uses([*data.files, *data.validation_files], len(data.files), units)
     ]
     return [
-        Section("Bytes moved", caption, table(("what", "bytes", "how"), bytes_moved), f"{name}-bytes.csv"),
         Section(
             "Workers",
             "Utilization is the share of the time from the first unit of any worker to the end of the last one. Models "
-            "came from another worker.",
+            f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
+            f"{byte_count(moved.moved_to_others)} of that to another worker.",
             table(("worker", "units", "partitions", "time", "utilization", "models that came", "with"), workers),
             f"{name}-workers.csv",
         ),

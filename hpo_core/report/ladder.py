@@ -8,10 +8,9 @@ from collections import Counter
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
-from hpo_core.model.feasibility import Rankable
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.judged_results import Rankable
 from hpo_core.model.trial import RESULTS
-from hpo_core.report.series import Series, Span
+from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     BLUE,
@@ -79,78 +78,79 @@ def ladder_figure(series: Series) -> Figure | None:
     if not series.spans:
         return None
     divisor, across = time_axis(series.wall)
-    levels, bands, best = len(series.levels), series.bands, series.study.best
+    levels, bands, best = series.levels, series.bands, series.study.best
     heights = _stacked(bands, below=1.0, between=0.2)
-    places = _places(series, heights)
+    places = _places(bands, heights)
     reached = {t.number: series.level(t.searched) if t.results else -1 for t in series.trials}
     ranked = sorted(series.trials, key=lambda t: (-reached[t.number], t.number))
     shown = {trial.number for trial in ranked[:PATHS]} | ({best.trial} if best else set())
-    spans: dict[int, list[Span]] = {}
+    paths: dict[int, list[Point]] = {}
+    crosses: list[Point] = []
     for span in sorted(series.spans, key=lambda s: s.start):
-        if span.trial in shown and not span.further:
-            spans.setdefault(span.trial, []).append(span)
-
-    def ends(span: Span) -> tuple[float, float]:
-        """Height where an attempt begins and where it ends: halfway, unless it came to a result."""
-        trial = series.trials[span.trial]
-        start = places.get((span.trial, span.origin), heights[bands.base(trial.bracket)] - 1)
-        if span.outcome in RESULTS:
-            return start, places[span.trial, span.level]
-        return start, 0.5 * (start + heights[bands.at(trial, series.levels[span.level])])
-
-    def paths(trials: list[int], name: str, color: str, width: float, size: int) -> Trace:
-        points: list[Point] = []
-        for trial in trials:
-            for span in spans[trial]:
-                done = span.outcome in RESULTS
-                state = number(span.value) if done else span.outcome or "running"
-                words = f"trial {trial} to {series.levels[span.level]:,}: {state}"
-                start, end = ends(span)
-                points += [(span.start / divisor, start, words), (span.end / divisor, end, words)]
-                points += [] if done else [GAP]
-            points.append(GAP)
-        return trace(name, points, color, mode="lines+markers", width=width, size=size)
-
+        if span.trial not in shown or span.further:
+            continue
+        trial, done = series.trials[span.trial], span.outcome in RESULTS
+        begin = places.get((span.trial, span.origin), heights[bands.base(trial.bracket)] - 1)
+        # Halfway, unless it came to a result.
+        end = places[span.trial, span.target] if done else 0.5 * (begin + heights[bands.at(trial, span.target)])
+        state = number(span.value) if done else span.outcome or "running"
+        words = f"trial {span.trial} to {span.target:,}: {state}"
+        path = paths.setdefault(span.trial, [])
+        path += [(span.start / divisor, begin, words), (span.end / divisor, end, words), *([] if done else [GAP])]
+        if span.outcome is not None and not done:
+            words = f"trial {span.trial}, attempt {span.attempt}: {span.outcome}"
+            crosses.append((span.end / divisor, end, words))
     data: list[Trace] = []
-    for level in range(-1, levels):
-        if group := [n for n in spans if reached[n] == level and (not best or n != best.trial)]:
-            name = f"reached {series.levels[level]:,}" if level >= 0 else "no result"
-            color = level_color(level, levels) if level >= 0 else LOST
-            data.append(paths(group, name, color, 1.2 + 0.4 * max(level, 0), 4))
+    for level in range(-1, len(levels)):
+        group = [paths[n] for n in paths if reached[n] == level and (not best or n != best.trial)]
+        if points := [point for path in group for point in (*path, GAP)]:
+            name = f"reached {levels[level]:,}" if level >= 0 else "no result"
+            color = level_color(level, len(levels)) if level >= 0 else LOST
+            data.append(trace(name, points, color, mode="lines+markers", width=1.2 + 0.4 * max(level, 0), size=4))
     if best is not None:
-        data.append(paths([best.trial], f"trial {best.trial}, the best", BEST, 3.5, 7))
-    crosses: list[Point] = [
-        (s.end / divisor, ends(s)[1], f"trial {s.trial}, attempt {s.attempt}: {s.outcome}")
-        for group in spans.values()
-        for s in group
-        if s.outcome is not None and s.outcome not in RESULTS
-    ]
+        name = f"trial {best.trial}, the best"
+        data.append(trace(name, [*paths[best.trial], GAP], BEST, mode="lines+markers", width=3.5, size=7))
     if crosses:
         data.append(trace("failed attempt", crosses, FAILED, size=9, marker={"symbol": "x"}))
     unit = 110 if len(heights) <= 5 else 76 if len(heights) <= 9 else 60
     top = max(heights) + _BAND + (0.62 if bands.several else 0.15)
     opened = [(time / divisor, event) for time, event in series.turns if isinstance(event, CeilingRaised)]
+    openings = [
+        note(
+            f"rung {event.rung} opens",
+            x=time,
+            y=heights[bands.of(event.bracket, event.rung)] + _AROUND,
+            xref="x",
+            yref="y",
+            hovertext="<br>".join(textwrap.wrap(bands.names.ceiling_line(event), 60)),
+            font={"size": 12, "color": GREEN},
+            bgcolor="rgba(255,255,255,0.85)",
+        )
+        for time, event in opened
+    ]
+    since = {bands.of(event.bracket, event.rung): time for time, event in opened}
+    backgrounds = [  # a band behind each rung, from the moment it is open
+        {
+            "type": "rect",
+            **({"xref": "x", "x0": since[k], "x1": 1.015 * series.wall / divisor} if k in since else
+               {"xref": "paper", "x0": 0, "x1": 1}),
+            "y0": height - _AROUND,
+            "y1": height + _AROUND,
+            "fillcolor": "#eff5fb",
+            "line": {"width": 0},
+            "layer": "below",
+        }
+        for k, (height, band) in enumerate(zip(heights, bands.all, strict=True))
+        if band.kind != "closed"
+    ]  # fmt: skip
     shape = layout(
         170 + round(unit * top),
         xaxis=across,
-        yaxis=_rung_axis(series, heights, top),
-        shapes=_backgrounds(series, opened, heights, 1.015 * series.wall / divisor),
-        annotations=[
-            note(
-                f"rung {event.rung} opens",
-                x=time,
-                y=heights[bands.of(event.bracket, event.rung)] + _AROUND,
-                xref="x",
-                yref="y",
-                hovertext="<br>".join(textwrap.wrap(bands.names.ceiling_line(event), 60)),
-                font={"size": 12, "color": GREEN},
-                bgcolor="rgba(255,255,255,0.85)",
-            )
-            for time, event in opened
-        ]
-        + _headings(bands, heights, _BAND + 0.08),
+        yaxis=_rung_axis(bands, heights, top),
+        shapes=backgrounds,
+        annotations=openings + _headings(bands, heights, _BAND + 0.08),
     )
-    title = "Climbing the rungs" if levels > 1 else "Trials over time"
+    title = "Climbing the rungs" if len(levels) > 1 else "Trials over time"
     return Figure("ladder", title, _ladder_caption(series, len(shown)), data, shape)
 
 
@@ -176,90 +176,59 @@ def _ladder_caption(series: Series, shown: int) -> str:
     return words
 
 
-def _rung_axis(series: Series, heights: list[float], top: float) -> dict[str, Any]:
-    bands = series.bands.all
-    absent = Counter(
-        series.bands.of(trial.abandoned.bracket, trial.abandoned.rung)
-        for trial in series.trials
-        if trial.abandoned is not None and not trial.is_at(trial.abandoned)
-    )
+def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:
     words = []
-    for k, (band, row) in enumerate(zip(bands, rung_table(series), strict=True)):
-        content = "closed" if band.kind == "closed" else plural(sum(row) - absent[k], "result")
+    for band in bands.all:
+        content = "closed" if band.kind == "closed" else plural(len(band.results), "result")
         name = f"<b>Rung {band.rung.rung}</b>"
         few = len(heights) <= 5
         words.append(f"{name}<br>resource {band.rung.level:,}<br>{content}" if few else
                      f"{name} (to {band.rung.level:,})<br>{content}")  # fmt: skip
-    starts = [height - 1 for height, band in zip(heights, bands, strict=True) if band.rung.rung == 0]
+    starts = [height - 1 for height, band in zip(heights, bands.all, strict=True) if band.rung.rung == 0]
     ticks = {"tickvals": [*starts, *heights], "ticktext": [*["start"] * len(starts), *words]}
     return axis("", range=[-0.15, top], showgrid=False, fixedrange=True, **ticks) | {"ticks": ""}
 
 
-def _backgrounds(
-    series: Series, opened: list[tuple[float, CeilingRaised]], heights: list[float], end: float
-) -> list[dict[str, Any]]:
-    """A blue band behind each rung, from the moment it is open."""
-    since = {series.bands.of(event.bracket, event.rung): time for time, event in opened}
-    return [
-        {
-            "type": "rect",
-            **({"xref": "x", "x0": since[k], "x1": end} if k in since else
-               {"xref": "paper", "x0": 0, "x1": 1}),
-            "y0": height - _AROUND,
-            "y1": height + _AROUND,
-            "fillcolor": "#eff5fb",
-            "line": {"width": 0},
-            "layer": "below",
-        }
-        for k, (height, band) in enumerate(zip(heights, series.bands.all, strict=True))
-        if band.kind != "closed"
-    ]  # fmt: skip
-
-
-def _places(series: Series, heights: list[float]) -> dict[tuple[int, int], float]:
-    """(trial, level) -> height: within the band of a rung, better results lie higher."""
+def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
+    """(trial, resource) -> height: within the band of a rung, better results lie higher."""
     found: dict[tuple[int, int], float] = {}
-    here: list[list[tuple[Rankable, int, int]]] = [[] for _ in heights]
-    for trial in series.trials:
-        for result in trial.results:
-            first = first_loss_of(result)
-            loss = math.inf if first is None else first
-            level = series.level(result.resource)
-            here[series.bands.of(result.bracket, result.rung)].append((loss, trial.number, level))
-    for height, results in zip(heights, here, strict=True):
-        for rank, (_, trial_number, level) in enumerate(sorted(results)):
-            share = rank / (len(results) - 1) if len(results) > 1 else 0.5
-            found[trial_number, level] = height + _BAND - 2 * _BAND * share
+    for height, band in zip(heights, bands.all, strict=True):
+        ranked: list[tuple[Rankable, int, int]] = sorted(
+            (math.inf if loss is None else loss, result.trial, result.resource)
+            for result in band.results
+            for loss in [first_loss_of(result)]
+        )
+        for rank, (_, trial, resource) in enumerate(ranked):
+            share = rank / (len(ranked) - 1) if len(ranked) > 1 else 0.5
+            found[trial, resource] = height + _BAND - 2 * _BAND * share
     return found
 
 
 def rung_counts(series: Series) -> Figure | None:
     """Results per rung: went on, will go on, stayed, failed; one bracket under the other."""
-    if not any(trial.results or trial.abandoned for trial in series.trials):
+    bands = series.bands
+    most = max(band.size for band in bands.all)
+    if not most:
         return None
-    bands, rows = series.bands, rung_table(series)
     stopping = is_stopping(series.study.spec)
     heights = _stacked(bands, below=0.0, between=0.62)
-    sizes = [sum(row) for row in rows]
-    most = max(sizes)
-    ends = [band.kind in ("top", "ceiling") for band in bands.all]
     top = _top_word(series)
     kinds = (
-        ("went on" if stopping else "promoted", BLUE, "#ffffff", [row[0] for row in rows]),
-        (top, NAVY, "#ffffff", [row[2] * end for end, row in zip(ends, rows, strict=True)]),
+        ("went on" if stopping else "promoted", BLUE, "#ffffff", [band.went for band in bands.all]),
+        (top, NAVY, "#ffffff", [band.stayed * band.ends for band in bands.all]),
         (
             "passed, waits for a free worker" if stopping else "candidate, not promoted yet",
             CANDIDATE,
             INK,
-            [row[1] for row in rows],
+            [band.waiting for band in bands.all],
         ),
         (
             "stopped" if stopping else "not promoted",
             "#ced7e1",
             INK,
-            [row[2] * (not end) for end, row in zip(ends, rows, strict=True)],
+            [band.stayed * (not band.ends) for band in bands.all],
         ),
-        ("diverged or abandoned", FAILED, "#ffffff", [row[3] for row in rows]),
+        ("diverged or abandoned", FAILED, "#ffffff", [band.lost for band in bands.all]),
     )
     data: list[Trace] = [
         {
@@ -284,11 +253,11 @@ def rung_counts(series: Series) -> Figure | None:
     entered = Counter(bands.of(trial.bracket, 0) for trial in series.trials) if bands.entry_levels else Counter()
     points: list[Point] = []
     labels = []
-    for k, (band, row) in enumerate(zip(bands.all, rows, strict=True)):
-        words = f"{row[2]:,} of {sizes[k]:,} {top}" if ends[k] else f"{row[0]:,} of {sizes[k]:,} went on"
+    for k, band in enumerate(bands.all):
+        words = f"{band.stayed:,} of {band.size:,} {top}" if band.ends else f"{band.went:,} of {band.size:,} went on"
         words += f"; {entered[k]:,} began here" if entered[k] else ""
         empty = "closed" if band.kind == "closed" else "none"
-        points.append((sizes[k], heights[k], f" {words if sizes[k] else empty}"))
+        points.append((band.size, heights[k], f" {words if band.size else empty}"))
         label = f"Rung {band.rung.rung} ({band.rung.level:,})"
         labels.append(label if band.kind != "closed" else f'<span style="color:#98a3af">{label}</span>')
     beside: dict[str, Any] = {
@@ -301,30 +270,14 @@ def rung_counts(series: Series) -> Figure | None:
     if most < 8:
         across |= {"dtick": 1}
     up = axis("", tickvals=heights, ticktext=labels, range=[-0.6, max(heights) + (1.2 if bands.several else 0.6)])
-    height = 130 + round((46 if len(rows) < 8 else 34) * (max(heights) + 1 + bands.several))
+    height = 130 + round((46 if len(heights) < 8 else 34) * (max(heights) + 1 + bands.several))
     shape = layout(height, barmode="stack", xaxis=across, yaxis=up | {"showgrid": False, "ticks": ""})
     shape["annotations"] = _headings(bands, heights, 0.42, xref="x")
     return Figure("rungs", "Trials by rung", _counts_caption(series), data, shape, zoom=False)
 
 
-def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
-    """Results per band: (went on, will go on, other finite results, diverged or abandoned)."""
-    bands = series.bands
-    went, stayed, lost = ([0] * len(bands.all) for _ in range(3))
-    for trial in series.trials:
-        granted = trial.granted
-        target = 0 if granted is None else trial.searched if granted.rung == FURTHER else granted.target
-        for result in trial.results:
-            counts = lost if result.loss is None else went if target > result.resource else stayed
-            counts[bands.of(result.bracket, result.rung)] += 1
-        if trial.abandoned is not None and not trial.is_at(trial.abandoned):
-            lost[bands.of(trial.abandoned.bracket, trial.abandoned.rung)] += 1
-    waiting = [min(stayed[k], band.rung.waiting) for k, band in enumerate(bands.all)]
-    return [(went[k], waiting[k], stayed[k] - waiting[k], lost[k]) for k in range(len(bands.all))]
-
-
 def _top_word(series: Series) -> str:
-    ends = [band.rung.level for band in series.bands.all if band.kind in ("top", "ceiling")]
+    ends = [band.rung.level for band in series.bands.all if band.ends]
     if any(band.kind == "ceiling" for band in series.bands.all):
         return "reached the ceiling"
     full = getattr(series.study.spec.search, "max_resource", None)

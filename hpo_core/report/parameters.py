@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
-from hpo_core.model.space.optuna_view import distributions, seen
+from hpo_core.model.space.search_space import distributions, seen
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
@@ -210,6 +210,16 @@ def _evaluator_of_best(share: float) -> optuna.importance.PedAnovaImportanceEval
     evaluator = optuna.importance.PedAnovaImportanceEvaluator
     name = "target_quantile" if "target_quantile" in signature(evaluator).parameters else "baseline_quantile"  # 4
     return evaluator(**{name: share})  # type: ignore[arg-type]
+
+
+def parameter_figures(series: Series) -> list[Figure | None]:
+    """All figures of parameters; of a population that has changed since, nothing compares."""
+    found = importances(series)
+    if series.lineage is not None:
+        return [importance_bars(found) if found and found.resource == series.levels[0] else None]
+    order = list(found.shares) if found else []
+    bars = [importance_bars(found), parameter_panels(series, found), contour(series, found)] if found else []
+    return [*bars, parallel_coordinates(series, order)]
 
 
 def importance_bars(found: Importances) -> Figure | None:

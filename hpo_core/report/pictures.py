@@ -76,7 +76,8 @@ def search_picture(study: Study) -> str | None:
 
 def decision_picture(decision: Decision) -> str:
     """A dot for each seed of both models, and a line at each mean."""
-    values = [loss * decision.sign for _, losses in decision.rows for loss in losses]
+    card = decision.challenger
+    values = [loss * card.sign for _, losses in decision.rows for loss in losses]
     low, high = _padded(min(values), max(values))
     left, right, top, row_height = 220, _WIDTH - 24, 46, 46
     bottom = top + row_height * len(decision.rows)
@@ -94,17 +95,17 @@ def decision_picture(decision: Decision) -> str:
         middle = top + row_height * (row + 0.5)
         color = BEST if label.startswith("challenger") else BLUE
         opacity = 0.45 if "own data" in label else 0.8
-        mean = x(fmean(losses) * decision.sign)
+        mean = x(fmean(losses) * card.sign)
         parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">{escape(label)}</text>')
         parts += [
-            f'<circle cx="{x(loss * decision.sign)}" cy="{middle}" r="6" fill="{color}" opacity="{opacity}"/>'
+            f'<circle cx="{x(loss * card.sign)}" cy="{middle}" r="6" fill="{color}" opacity="{opacity}"/>'
             for loss in losses
         ]
         parts.append(
             f'<line x1="{mean}" x2="{mean}" y1="{middle - 15}" y2="{middle + 15}" stroke="{INK}" stroke-width="2"/>'
         )
     p_value = f"p = {decision.verdict.p_value:.2g}, level {decision.verdict.level:g}"
-    words = f"{decision.metric} ({_better(decision.mode)}): a dot per seed, a line per mean; {p_value}"
+    words = f"{card.metric} ({_better(card.mode)}): a dot per seed, a line per mean; {p_value}"
     parts.append(f'<text x="{left}" y="{bottom + 37}" fill="{MUTED}">{escape(words)}</text>')
     return _svg(bottom + 46, parts)
 

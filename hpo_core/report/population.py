@@ -26,6 +26,7 @@ from hpo_core.report.style import (
     scale,
     text,
     trace,
+    word,
 )
 from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage
@@ -159,7 +160,7 @@ def _words(series: Series, lineage: Lineage, birth: Birth) -> str:
         before = series.trials[birth.parent].params
         lines.append(f"goes on from trial {birth.parent}")
         lines += [
-            f"{text(name, 24)}: {_word(before.get(name), 16)} → {_word(birth.params.get(name), 16)}"
+            f"{text(name, 24)}: {word(before.get(name), 16)} → {word(birth.params.get(name), 16)}"
             for name in birth.explored[:8]
         ]
     return "<br>".join(lines)
@@ -176,7 +177,7 @@ def schedules(series: Series) -> Figure | None:
         return None
     space = series.study.spec.search_space().parameters
     changing = [name for name in space if name in found.names and len(found.values(name)) > 1]
-    constant = [f"{text(name)} = {_word(found.values(name)[0][2])}" for name in found.names if name not in changing]
+    constant = [f"{text(name)} = {word(found.values(name)[0][2])}" for name in found.names if name not in changing]
     if not changing:
         return None
     names = changing[:ROWS]
@@ -191,7 +192,11 @@ def schedules(series: Series) -> Figure | None:
         shape[f"xaxis{key}"] |= axis("resource trained for" * last, range=[0, found.end], showticklabels=last)
         shape[f"yaxis{key}"] |= side.axis(most=5, pad=0.08)
         dots = [
-            (0.5 * (t.base + t.resource), side.place(t.params[name]), f"trial {t.number}: {text(name)} = {_word(v)}")
+            (
+                0.5 * (t.base + t.resource),
+                side.place(t.params[name]),
+                f"trial {t.number}: {text(name)} = {word(v)}",
+            )
             for t in shown
             for v in [t.params[name]]
         ]
@@ -199,7 +204,7 @@ def schedules(series: Series) -> Figure | None:
         for start, end, value in found.values(name):
             if line and line[-1][0] != start:  # inactive in between
                 line.append(GAP)
-            words = f"{text(name)} = {_word(value)} from {start:,} to {end:,}"
+            words = f"{text(name)} = {word(value)} from {start:,} to {end:,}"
             line += [(start, side.place(value), words), (end, side.place(value), words)]
         where: dict[str, Any] = {"xaxis": f"x{key}", "yaxis": f"y{key}", "showlegend": row == 0}
         title = f"trial {best.trial} and its ancestors"
@@ -216,9 +221,3 @@ def schedules(series: Series) -> Figure | None:
     )
     height = shape.pop("height") + 80
     return Figure("schedules", "Schedules that led to the best result", caption, data, layout(height, **shape))
-
-
-def _word(value: Any, most: int = 24) -> str:
-    if value is None:
-        return "–"
-    return number(value) if isinstance(value, float) else text(value, most)

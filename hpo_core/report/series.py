@@ -7,13 +7,13 @@ so that a study stopped overnight is not drawn as a night of nothing.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     AttemptFailed,
@@ -33,43 +33,18 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Outcome
+from hpo_core.model.trial import FURTHER, Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
+from hpo_core.views.device_use import DeviceUse, Span, device_uses, sharing
 from hpo_core.views.lineage import Lineage
 from hpo_core.views.rungs import Bands
-from hpo_core.views.trial_story import usage_of
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One attempt on one worker."""
-
-    trial: int
-    attempt: int
-    level: int
-    """Index into :attr:`Series.levels` of the resource it aims at."""
-    origin: int
-    """Level it started from (-1: from nothing)."""
-    start: float
-    end: float
-    worker: str
-    outcome: Outcome | None
-    """Way it ended; None while it runs."""
-    value: float | None = None
-    """The metric it reached, None where there is none or it is not finite."""
-    further: bool = False
-    """Whether it trained beyond the search."""
-    usage: Usage | None = None
-    """What it used of its machine, where that was measured."""
-    placed: JobPlaced | None = None
-    """Place on a device that jobs share, while the attempt runs."""
-    slots: int = 1
-    """Slots that it held: the ranks of a gang, or one."""
+Track = tuple[Sequence[tuple[float, float]], float]
+"""Changes of a loss as (place, loss) in ascending order of the place, and the place where the run ends."""
 
 
 class Improvement(NamedTuple):
@@ -89,10 +64,10 @@ class Series:
 
     study: Study
     bands: Bands = field(init=False)
-    began: float = 0.0
+    began: float = math.inf
     """First grant, on the journal's clock."""
-    wall: float = 0.0
-    """Active seconds from the first grant to the last entry."""
+    last: float = 0.0
+    """Last entry, likewise."""
     paused: float = 0.0
     """Seconds in which no controller ran."""
     pauses: list[tuple[float, float]] = field(default_factory=list)
@@ -105,6 +80,10 @@ class Series:
     """Resources of all rungs, smallest first."""
     spans: list[Span] = field(default_factory=list)
     """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
+    uses: list[DeviceUse] = field(default_factory=list)
+    """The devices that attempts shared; times are active ones."""
+    bests: dict[int, JobCompleted] = field(default_factory=dict)
+    """Per trial: the feasible result with the smallest finite loss."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per trial: resource -> metric, from accepted reports; may hold NaN where a training diverged."""
     steps: list[Improvement] = field(default_factory=list)
@@ -118,6 +97,8 @@ class Series:
     """What training functions were warned of, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
     """What changed the course of the study, from outside or by its rules."""
+    _running: dict[int, Span] = field(default_factory=dict)
+    """By trial: the attempt that runs, from when it was granted or placed."""
 
     @property
     def maximize(self) -> bool:
@@ -137,6 +118,27 @@ class Series:
         return self.study.state.trials
 
     @property
+    def best(self) -> float | None:
+        """The best value of the metric."""
+        best = self.study.best
+        return None if best is None else self.study.metric_value(best.loss)
+
+    @property
+    def by_resource(self) -> Track:
+        """Incumbent over the units of training used in all."""
+        return [(float(step.resource), step.loss) for step in self.steps], float(self.study.state.resource_used)
+
+    @property
+    def by_time(self) -> Track:
+        """Incumbent over active seconds."""
+        return [(step.time, step.loss) for step in self.steps], self.wall
+
+    @property
+    def wall(self) -> float:
+        """Active seconds from the first grant to the last entry."""
+        return self.active(self.last)
+
+    @property
     def busy(self) -> float:
         """Worker time of all attempts, good or bad; that of a gang counts for each of its ranks."""
         return math.fsum((span.end - span.start) * span.slots for span in self.spans)
@@ -147,13 +149,16 @@ class Series:
 
         Where nobody offered slots (a loop by hand), the largest number of attempts at once counts as offered.
         """
-        offered = self.slot_time or self.wall * _most_at_once(self.spans)
+        changes = [(span.start, span.slots) for span in self.spans] + [(span.end, -span.slots) for span in self.spans]
+        at_once = accumulate(change for _, change in sorted(changes))
+        offered = self.slot_time or self.wall * max(at_once, default=0)
         return min(1.0, self.busy / offered) if offered > 0 else None
 
     def active(self, time: float) -> float:
-        """Active seconds until a time of the journal's clock, between 0 and :attr:`wall`."""
+        """Active seconds until a time of the journal's clock, at most until its last entry."""
+        time = min(time, self.last)
         paused = math.fsum(max(0.0, min(end, time) - begin) for begin, end in self.pauses)
-        return min(max(0.0, time - self.began - paused), self.wall)
+        return max(0.0, time - self.began - paused)
 
     def level(self, resource: int) -> int:
         """Index of a resource in :attr:`levels`."""
@@ -169,12 +174,93 @@ class Series:
 
     def best_loss(self, trial: TrialRecord) -> float:
         """Smallest finite loss of a trial; infinite where there is none."""
-        return min((r.loss for r in trial.all_results if r.loss is not None and not r.infeasible), default=math.inf)
+        best = self.bests.get(trial.number)
+        return math.inf if best is None or best.loss is None else best.loss
 
     def ranked_trials(self) -> list[TrialRecord]:
-        """Trials with a finite result, best first."""
-        ranked = [(self.best_loss(trial), trial.number, trial) for trial in self.trials if trial.results]
-        return [trial for loss, _, trial in sorted(ranked, key=lambda item: item[:2]) if loss < math.inf]
+        """Trials with a finite result of the search, best first."""
+        known = [trial for trial in self.trials if trial.results and trial.number in self.bests]
+        return sorted(known, key=lambda trial: (self.best_loss(trial), trial.number))
+
+    def take(self, entry: Entry) -> None:
+        """Note the facts of an entry that the study has replayed."""
+        gap = 0.0 if self.began == math.inf else max(0.0, entry.time - self.last)
+        if isinstance(entry.stimulus, ControllerStarted):
+            self.paused += gap
+            self.pauses.append((self.last, self.last + gap))
+        elif self.capacities:
+            self.slot_time += gap * self.capacities[-1][1].slots
+        self.last = max(self.last, entry.time)
+        now = self.active(entry.time)
+        for event in entry.events:
+            if self.lineage is not None:
+                self.lineage.apply(event)
+            if isinstance(event, JobGranted):
+                self.began = min(self.began, entry.time)
+                trial, further, origin = self.trials[event.trial], event.stage.rung == FURTHER, 0
+                if event.checkpoint is not None:
+                    origin = event.checkpoint.resource
+                elif not trial.condemned:  # a loop by hand: its checkpoints are its own
+                    results = trial.all_results if further else trial.results
+                    origin = max((result.resource for result in results if result.resource < event.target), default=0)
+                place: dict[str, Any] = {"origin": origin, "further": further, "slots": event.demand.slots}
+                self._running[event.trial] = Span(event.trial, event.attempt, event.target, now, now, **place)
+            elif isinstance(event, JobCompleted | AttemptFailed):
+                self._ended(entry, event, now)
+            elif isinstance(event, JobPlaced):  # it waited for its device until now
+                span = self._running[event.trial]
+                self._running[event.trial] = replace(span, start=max(span.start, self.active(event.began)))
+            elif isinstance(event, CapacityChanged):
+                self.capacities.append((now, event.inventory))
+            elif isinstance(event, TrialAbandoned):
+                self.abandoned.append((now, event))
+            elif isinstance(event, ReportIgnored):
+                self.ignored.append((now, event))
+            elif isinstance(event, Turn):
+                self.turns.append((now, event))
+
+    def _ended(self, entry: Entry, event: JobCompleted | AttemptFailed, now: float) -> None:
+        granted, usage = self._running.pop(event.trial), event.usage or None
+        # A worker's clock may be off, absent (0) or of another machine; the journal's bounds it.
+        start = min(max(self.active(event.started), granted.start), now)
+        end = min(self.active(event.ended), now)
+        end, value = now if end <= start else end, None
+        if isinstance(event, JobCompleted):
+            value = None if event.loss is None else self.study.metric_value(event.loss)
+            outcome = Outcome.DIVERGED if value is None else Outcome.COMPLETED
+        else:
+            outcome = event.outcome
+        facts: dict[str, Any] = {"start": start, "end": end, "worker": event.worker, "outcome": outcome, "value": value}
+        self.spans.append(replace(granted, **facts, usage=usage, shared=sharing(usage)))
+        if isinstance(event, AttemptFailed):
+            self.failures.append((now, event))
+            return
+        if event.loss is not None and not event.infeasible and event.loss < self.best_loss(self.trials[event.trial]):
+            self.bests[event.trial] = event
+        curve = self.curves.setdefault(event.trial, {})
+        if isinstance(entry.stimulus, AttemptReported):
+            for line in entry.stimulus.report.warnings or ():
+                self.warnings.setdefault(line, event.trial)
+            for point in entry.stimulus.report.curve:
+                if self.metric in point.metrics:
+                    curve[point.resource] = float(point.metrics[self.metric])
+        curve[event.resource] = math.nan if value is None else value
+        best = self.study.best  # one result an entry: the incumbent is that of this event
+        if best is not None and (not self.steps or best.loss != self.steps[-1].loss):
+            value, used = self.study.metric_value(best.loss), self.study.state.resource_used
+            self.steps.append(Improvement(now, value, best.trial, best.loss, used))
+
+    def close(self) -> None:
+        """Add what depends on all entries: rungs, levels, attempts that run."""
+        self.bands = Bands(self.study)
+        state = self.study.state
+        running = [replace(span, end=self.wall, shared=state.placed.get(n)) for n, span in self._running.items()]
+        resources = {result.resource for trial in self.trials for result in trial.all_results}
+        resources |= {span.target for span in (*self.spans, *running)}
+        self.spans += [span for span in running if state.trains(span.trial)]
+        self.uses = device_uses(self.spans, self.study.spec.packing)
+        self.levels = sorted(resources | {band.rung.level for band in self.bands.all})
+        self.began = min(self.began, self.last)
 
 
 def read_series(entries: Iterable[Entry]) -> Series:
@@ -183,148 +269,15 @@ def read_series(entries: Iterable[Entry]) -> Series:
     Raises:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
     """
-    reader: _Reader | None = None
+    series: Series | None = None
     for entry in entries:
-        if reader is None:  # nothing is proposed: the sampler learns nothing
-            reader = _Reader(Study.from_entries([entry], sampler=RecordedSampler([])))
+        if series is None:  # nothing is proposed: the sampler learns nothing
+            series = Series(Study.from_entries([entry], sampler=RecordedSampler([])))
+            series.lineage = Lineage() if series.study.state.has_members else None
         else:
-            reader.study.replay(entry)
-        reader.take(entry)
-    if reader is None:
+            series.study.replay(entry)
+        series.take(entry)
+    if series is None:
         raise JournalError("A journal begins with the entry that created its study; this one is empty.")
-    return reader.series()
-
-
-class _Reader:
-    """Reads each entry after the study replayed it."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.found = Series(study)
-        if study.state.has_members:
-            self.found.lineage = Lineage()
-        self.targets: set[int] = set()
-        self.attempts: list[tuple[JobGranted, dict[str, Any]]] = []
-        """Grants with what is known of their spans; levels depend on all results."""
-        self.running: dict[int, tuple[float, JobGranted]] = {}
-        self.began: float | None = None
-        self.last = 0.0
-        self.slots = 0
-
-    def take(self, entry: Entry) -> None:
-        found = self.found
-        if self.began is not None:
-            gap = max(0.0, entry.time - self.last)
-            if isinstance(entry.stimulus, ControllerStarted):
-                found.paused += gap
-                found.pauses.append((self.last, self.last + gap))
-            else:
-                found.slot_time += gap * self.slots
-        self.last = max(self.last, entry.time)
-        for event in entry.events:
-            now = self.active(entry.time)
-            if found.lineage is not None:
-                found.lineage.apply(event)
-            if isinstance(event, JobGranted):
-                if self.began is None:
-                    self.began = entry.time
-                self.targets.add(event.target)
-                self.running[event.trial] = (now, event)
-            elif isinstance(event, JobCompleted):
-                self._completed(entry, event)
-            elif isinstance(event, AttemptFailed):
-                self._end(entry, event, event.outcome, None)
-                found.failures.append((now, event))
-            elif isinstance(event, JobPlaced):  # it waited for its device until now
-                granted, grant = self.running[event.trial]
-                self.running[event.trial] = (max(granted, min(self.active(event.began), now)), grant)
-            elif isinstance(event, CapacityChanged):
-                self.slots = event.inventory.slots
-                found.capacities.append((now, event.inventory))
-            elif isinstance(event, TrialAbandoned):
-                found.abandoned.append((now, event))
-            elif isinstance(event, ReportIgnored):
-                found.ignored.append((now, event))
-            elif isinstance(event, Turn):
-                found.turns.append((now, event))
-
-    def active(self, time: float) -> float:
-        """Seconds since the first grant in which a controller ran."""
-        return 0.0 if self.began is None else max(0.0, time - self.began - self.found.paused)
-
-    def _completed(self, entry: Entry, event: JobCompleted) -> None:
-        found, study = self.found, self.study
-        value = None if event.loss is None else study.metric_value(event.loss)
-        self._end(entry, event, Outcome.COMPLETED if event.loss is not None else Outcome.DIVERGED, value)
-        curve = found.curves.setdefault(event.trial, {})
-        if isinstance(entry.stimulus, AttemptReported):
-            for line in entry.stimulus.report.warnings or ():
-                found.warnings.setdefault(line, event.trial)
-            for point in entry.stimulus.report.curve:
-                if found.metric in point.metrics:
-                    curve[point.resource] = float(point.metrics[found.metric])
-        curve[event.resource] = math.nan if value is None else value
-        best = study.best  # one result an entry: the incumbent is that of this event
-        if best is not None and (not found.steps or best.loss != found.steps[-1].loss):
-            time = self.active(entry.time)
-            found.steps.append(
-                Improvement(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
-            )
-
-    def _end(self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None) -> None:
-        granted, grant = self.running.pop(event.trial)
-        # A worker's clock may be off, absent (0) or of another machine; the journal's bounds it.
-        reported = self.active(entry.time)
-        start = min(max(self.active(event.started), granted), reported)
-        end = self.active(event.ended)
-        end = reported if end <= start else min(end, reported)
-        facts = {"start": start, "end": end, "worker": event.worker, "outcome": outcome}
-        self.attempts.append((grant, facts | {"value": value, "usage": usage_of(event)}))
-
-    def series(self) -> Series:
-        """The whole, once the last entry was taken in."""
-        found = self.found
-        found.bands = Bands(self.study)
-        resources = {result.resource for trial in found.trials for result in trial.all_results}
-        found.levels = sorted(resources | self.targets | {band.rung.level for band in found.bands.all})
-        found.began = self.began if self.began is not None else self.last
-        found.wall = self.active(self.last)
-        placed = self.study.state.placed
-        running = [
-            (grant, {"start": at, "end": found.wall, "worker": "", "outcome": None, "placed": placed.get(grant.trial)})
-            for at, grant in self.running.values()
-            if self.study.state.trains(grant.trial)
-        ]
-        found.spans = [
-            Span(
-                trial=grant.trial,
-                attempt=grant.attempt,
-                level=found.level(grant.target),
-                origin=self._origin(grant),
-                further=grant.rung == FURTHER,
-                slots=grant.demand.slots,
-                **facts,
-            )
-            for grant, facts in (*self.attempts, *running)
-        ]
-        return found
-
-    def _origin(self, grant: JobGranted) -> int:
-        """Level that an attempt started from; -1: from nothing."""
-        found, trial = self.found, self.found.trials[grant.trial]
-        if grant.checkpoint is not None:
-            return bisect_right(found.levels, grant.checkpoint.resource) - 1
-        if trial.condemned:
-            return -1
-        results = trial.all_results if grant.rung == FURTHER else trial.results  # by hand: checkpoints are its own
-        below = [result.resource for result in results if result.resource < grant.target]
-        return found.level(below[-1]) if below else -1
-
-
-def _most_at_once(spans: Sequence[Span]) -> int:
-    changes = sorted([(s.start, s.slots) for s in spans] + [(s.end, -s.slots) for s in spans])
-    now = most = 0
-    for _, change in changes:
-        now += change
-        most = max(most, now)
-    return most
+    series.close()
+    return series

@@ -9,8 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpo_core.model.partition_file import weights_of
-from hpo_core.report.bands import band_lines, incumbents, series_colors
+from hpo_core.report.comparison import band_lines, incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
@@ -29,9 +31,9 @@ from hpo_core.report.style import (
     trace,
     whole,
 )
-from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, Scenario, ScenarioAnswer
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
-from hpo_core.views.formatting import Spread, duration, number, quantile
+from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, ScenarioAnswer
+from hpo_core.simulation.simulation import ONE_PER_DEVICE
+from hpo_core.views.formatting import Spread, duration, number
 
 FEW = 5
 """Scenarios that are drawn over time, and have quartiles in the table."""
@@ -82,49 +84,45 @@ class Simulated:
 def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, list[str]]]:
     """(figure, one cell per scenario): the median, and in brackets the quartiles."""
     found = [answer.figures(simulated.target) for answer in simulated.answers]
-    runs = simulated.repeats
-    metric, sign = simulated.metric, simulated.sign
+    scenarios = [answer.scenario for answer in simulated.answers]
+    metric, sign, shared = simulated.metric, simulated.sign, simulated.shared
+    rows: list[tuple[str, list[str]]] = []
 
-    def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
-        return [_cell(figures[key], show, runs, missing=missing, quartiles=quartiles) for figures in found]
+    def add(label: str, key: str, show: Callable[[float], str], missing: str = "never") -> None:
+        runs = simulated.repeats
+        rows.append((label, [_cell(one[key], show, runs, missing=missing, quartiles=quartiles) for one in found]))
 
-    rows = [("time to the end", cells("seconds", duration))]
+    add("time to the end", "seconds", duration)
     if (sooner := times_sooner(simulated)) is not None:
         rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
     if simulated.hops:
-        placed = [(answer.scenario.placed, answer.scenario) for answer in simulated.answers]
-        rows.append(("with all data on each worker", cells("seconds_replicated", duration, "–")))
-        shares = ["all" if one is None else _percent(one.share(_sizes(of), len(of.workers))) for one, of in placed]
+        add("with all data on each worker", "seconds_replicated", duration, "–")
+        weights = [[1.0] if (data := one.spec.data) is None else weights_of(data.files) for one in scenarios]
+        shares = [
+            "all" if one.placed is None else _percent(one.placed.share(tuple(own), len(one.workers)))
+            for one, own in zip(scenarios, weights, strict=True)
+        ]
         rows.append(("data on a worker", shares))
     if simulated.target is not None:
-        better = "≤" if sign > 0 else "≥"
-        goal = f"time to {metric} {better} {number(simulated.target * sign)}"
-        rows.append((goal, cells("seconds_to_target", duration)))
-    tops = {answer.scenario.max_resource for answer in simulated.answers}
+        goal = f"time to {metric} {'≤' if sign > 0 else '≥'} {number(simulated.target * sign)}"
+        add(goal, "seconds_to_target", duration)
+    tops = {scenario.max_resource for scenario in scenarios}
     if tops != {None}:
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
-        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", duration)))
-        rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
-    if simulated.shared:
-        rows.append(("occupancy", cells("occupancy", _percent)))
-    rows += [
-        ("devices in use" if simulated.shared else "utilization", cells("utilization", _percent)),
-        ("device-hours" if simulated.shared else "worker-hours", cells("worker_seconds", _hours)),
-        ("trials", cells("trials", _whole)),
-        ("jobs", cells("jobs", _whole)),
-        ("units of training", cells("resource", _whole)),
-    ]
+        add(f"first trial at {top}", "seconds_to_first_at_max", duration)
+        add(f"trials at {top}", "trials_at_max", _whole, "–")
+    if shared:
+        add("occupancy", "occupancy", _percent)
+    add("devices in use" if shared else "utilization", "utilization", _percent)
+    add("device-hours" if shared else "worker-hours", "worker_seconds", _hours)
+    add("trials", "trials", _whole)
+    add("jobs", "jobs", _whole)
+    add("units of training", "resource", _whole)
     if any(run.failed for answer in simulated.answers for run in answer.runs):
-        rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
-        lost = "job-hours lost" if simulated.shared else "worker-hours lost"
-        rows.append((lost, cells("lost_worker_seconds", _hours)))
-    rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
+        add("lost or failed attempts", "failed_attempts", _whole)
+        add("job-hours lost" if shared else "worker-hours lost", "lost_worker_seconds", _hours)
+    add(f"best {metric}", "best_loss", lambda loss: number(loss * sign), "none")
     return rows
-
-
-def _sizes(scenario: Scenario) -> tuple[float, ...]:
-    data = scenario.spec.data
-    return (1.0,) if data is None else weights_of(data.files)
 
 
 def times_sooner(simulated: Simulated) -> list[float] | None:
@@ -134,20 +132,20 @@ def times_sooner(simulated: Simulated) -> list[float] | None:
     """
     if any(answer.endings() for answer in simulated.answers):
         return None
-    ends = [answer.figures(None)["seconds"] for answer in simulated.answers]
+    ends = [(answer, _median_end(answer)) for answer in simulated.answers]
     found = []
-    for answer, end in zip(simulated.answers, ends, strict=True):
-        alone = [
-            other_end
-            for other, other_end in zip(simulated.answers, ends, strict=True)
-            if other.scenario.cluster is not None
-            and other.scenario.cluster.policy == ONE_PER_DEVICE
-            and other.scenario.changes == answer.scenario.changes
-        ]
-        if not alone or alone[0] is None or end is None or not end.median:
+    for answer, end in ends:
+        changes = answer.scenario.changes
+        alone = [own for other, own in ends if _is_alone(other) and other.scenario.changes == changes]
+        if not alone or alone[0] is None or not end:
             return None
-        found.append(alone[0].median / end.median)
+        found.append(alone[0] / end)
     return found if len(found) > 1 else None
+
+
+def _median_end(answer: ScenarioAnswer) -> float | None:
+    seconds = answer.figures(None)["seconds"]
+    return None if seconds is None else seconds.median
 
 
 def _percent(share: float) -> str:
@@ -218,13 +216,9 @@ def _is_alone(answer: ScenarioAnswer) -> bool:
 def _to_draw(simulated: Simulated) -> list[ScenarioAnswer]:
     """What is drawn over time: one job per device, and the packing that ends soonest."""
 
-    def end(answer: ScenarioAnswer) -> float:
-        seconds = answer.figures(None)["seconds"]
-        return seconds.median if seconds is not None else 0.0
-
     alone = [answer for answer in simulated.answers if _is_alone(answer)][:1]
     packed = [answer for answer in simulated.answers if not _is_alone(answer)]
-    return alone + ([min(packed, key=end)] if packed else [])
+    return alone + ([min(packed, key=lambda answer: _median_end(answer) or 0.0)] if packed else [])
 
 
 def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
@@ -308,11 +302,8 @@ def _load(simulated: Simulated) -> Figure | None:
         times = [end * (k + 0.5) / LOAD_BINS for k in range(LOAD_BINS)]
         workers = answer.scenario.workers
         there = [sum(worker.joins <= time < worker.leaves for worker in workers) for time in times]
-        ordered = [sorted(at) for at in zip(*(_busy(run, times) for run in answer.runs), strict=True)]
-        low, middle, high = (
-            [100 * min(1.0, quantile(o, share) / n) if n else 0.0 for o, n in zip(ordered, there, strict=True)]
-            for share in (0.25, 0.5, 0.75)
-        )
+        busy = np.quantile([_busy(run, times) for run in answer.runs], (0.25, 0.5, 0.75), axis=0)
+        low, middle, high = (100 * np.minimum(1.0, busy / np.maximum(there, 1))).tolist()
         several, drawn = len(answer.runs) > 1, (times, low, middle, high)
         data += band_lines(answer.scenario.name, color, drawn, several=several, divisor=divisor, shape="linear")
     upward = axis("busy workers (%)", range=[0, 104])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from hpo_core.model.events import (
     CeilingRaised,
@@ -17,31 +18,28 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.pool.words import share_words
 from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.hop_lanes import hop_figure, hop_tables
 from hpo_core.report.html_page import Live, Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts
-from hpo_core.report.parameters import contour, importance_bars, importances, parallel_coordinates, parameter_panels
-from hpo_core.report.pool_slots import pool_slots
+from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import device_figures, device_table, jobs_over_time
+from hpo_core.report.timelines import device_loads, device_table, jobs_over_time, pool_slots
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
-from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import BracketView, halt_words
-from hpo_core.views.settings_words import data_words, gang_words, packing_words
-from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words, spread_of
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words, spread_of
 from hpo_core.views.trial_story import trial_state
 
 TOP, FAILURES, TURNS = 15, 50, 50
 """Rows of the tables of the best trials, of failures and of the course."""
+Part = TypeVar("Part", Figure, Section)
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -74,21 +72,17 @@ def render(
     """The page as text; ``live`` and ``whole`` are those of :func:`html_page`."""
     drawn = figures(series)
     first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
-    parts: list[Figure | Section | None] = [
+    parts = [
         brackets(series),
         course(series),
         *(figure for figure in drawn if figure not in first),
         None if drawn else Section("Nothing to draw yet", "No job was granted."),
-        device_table(series),
-        *hop_tables(series),
-        front_table(series),
-        top_trials(series),
-        failures(series),
+        *(section for build in SECTIONS for section in _listed(build(series))),
     ]
+    long = "" if len(series.study.spec.space) < 12 else " long"
     return html_page(
         f"{series.study.name} – report",
-        f"{head(series, links)}"
-        f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{"".join(map(card, first))}</div>'
+        f'{head(series, links)}<div class="pair{long}">{"".join(map(card, first))}</div>'
         f"{''.join(card(part) for part in parts if part is not None)}{trials_section(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
@@ -105,32 +99,16 @@ def _is_first(part: Figure | Section) -> bool:
 
 def figures(series: Series) -> list[Figure]:
     """All figures that this study has something to show in, in reading order."""
-    found = importances(series)
-    evolved = series.lineage is not None
-    if evolved and found is not None and found.resource != series.levels[0]:
-        found = None  # later generations were chosen and changed, not drawn
-    drawn = [
-        front_figure(series),
-        incumbent(series),
-        *([population_fitness(series), schedules(series), lineage_tree(series)] if evolved else
-          [*grid_figures(series), learning_curves(series), ladder_figure(series), rung_counts(series)]),
-        *device_figures(series),
-        hop_figure(series),
-        pool_slots(series),
-        jobs_over_time(series),
-        importance_bars(found) if found else None,
-        *([] if evolved else [
-            parameter_panels(series, found) if found else None,
-            contour(series, found) if found else None,
-            parallel_coordinates(series, list(found.shares) if found else []),
-        ]),
-        distribution(series),
-    ]  # fmt: skip
-    shown = [figure for figure in drawn if figure is not None]
+    shown = [figure for build in FIGURES for figure in _listed(build(series))]
     for figure in shown:
         if figure.zoom:
             _make_room(figure)
     return shown
+
+
+def _listed(found: Sequence[Part | None] | Part | None) -> list[Part]:
+    """What a builder of the page gave, without what there is not."""
+    return [part for part in (found if isinstance(found, Sequence) else [found]) if part is not None]
 
 
 def _make_room(figure: Figure) -> None:
@@ -157,15 +135,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
-    if spec.packs:
-        about.append(f"packing {packing_words(spec.packing)}")
-        about += measured_ratio_lines(measured_ratios(study))
-    if spec.gangs:
-        about.append(f"gangs {gang_words(study)}")
-    if spec.shares:
-        about.append(f"share {share_words(spec.share, spec.slot_word)}")
-    if spec.hops:
-        about.append(f"data: {data_words(spec)}")
+    about += placement_lines(study)
     if rules := study.rules.progress(study.state, 0.0):
         about.append(f"stops at {', '.join(rules)}")
     about.append(f"entry {study.seq - 1}")
@@ -239,9 +209,9 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
-    if share is not None and not spec.packs and not spec.hops:  # their own figures say it
+    if share is not None and spec.room_word == "slot":  # devices and partitions have figures of their own
         of = f"{duration(series.busy)} of worker time"
-        of += ", of the slots it might use" if spec.shares else ""
+        of += ", of the slots it might use" if spec.pool_name else ""
         tiles.append(("utilization", percent(share), of))
     return tiles
 
@@ -341,12 +311,11 @@ def top_trials(series: Series) -> Section | None:
     names = list(series.study.spec.space)
     rows = []
     for trial in ranked:
-        loss = series.best_loss(trial)
-        at = next(r.resource for r in trial.all_results if r.loss == loss)
+        result = series.bests[trial.number]
         own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
-        best = number(series.study.metric_value(loss))
-        bracket = [trial.bracket] * series.brackets
-        rows.append([trial.number, *bracket, best, at, trial.resource, trial_state(series.study, trial), *own])
+        best = number(series.study.metric_value(series.best_loss(trial)))
+        at = [best, result.resource, trial.resource, trial_state(series.study, trial)]
+        rows.append([trial.number, *[trial.bracket] * series.brackets, *at, *own])
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
     columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
     return Section("Top trials", caption, table(columns, rows, 60))
@@ -385,3 +354,27 @@ def failures(series: Series) -> Section:
     shown = [(duration(time), *cells) for time, cells in first]
     body = table(("time", "what", "trial", "when", "why"), shown) if shown else ""
     return Section("Failures", caption, body + _more(len(rows), FAILURES))
+
+
+CLIMBING = (learning_curves, ladder_figure, rung_counts)
+EVOLVING = (population_fitness, schedules, lineage_tree)
+FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...] = (
+    front_figure,
+    incumbent,
+    grid_figures,
+    lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
+    device_loads,
+    hop_figure,
+    pool_slots,
+    jobs_over_time,
+    parameter_figures,
+    distribution,
+)
+SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
+    device_table,
+    hop_tables,
+    front_table,
+    top_trials,
+    failures,
+)
+"""What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.trial import RESULTS, Outcome
+import numpy as np
+
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
-from hpo_core.report.series import Series, Span
+from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     BLUE,
@@ -20,6 +23,7 @@ from hpo_core.report.style import (
     LOST,
     RUNNING,
     Figure,
+    Point,
     Trace,
     axis,
     axis_key,
@@ -31,9 +35,9 @@ from hpo_core.report.style import (
     time_axis,
     trace,
 )
-from hpo_core.views.device_use import DeviceUse, device_job, device_uses, mean_occupancy
+from hpo_core.views.device_use import Span, mean_occupancy
 from hpo_core.views.formatting import duration, percent, plural
-from hpo_core.views.hop_views import worker_name
+from hpo_core.views.hop_views import hop_units, worker_name
 from hpo_core.views.trial_story import usage_words
 
 BARS = 5_000
@@ -42,55 +46,64 @@ DEVICES = 12
 """Devices with a picture of their own; a table has all."""
 STEPS = 4_000
 """Moments of one device's curves; of more, every so many-th."""
+_ONE_AT_A_TIME = "Each row is a worker, each bar one attempt; in a gap"
+ROWS = {
+    "worker": "Each row is a model that trains, each bar one attempt.",
+    "gang": "Each row is a {}, on as many slots as it has ranks, each bar one attempt.",
+    "device": (
+        "Each bar is one attempt, each row of a device one job at a time: as many rows as it ever had at once. An "
+        "attempt whose device was never told, for it was lost, stands at its worker."
+    ),
+    "pool": (
+        f"{_ONE_AT_A_TIME} another study of the pool had the worker, or it was idle (Slots of the pool tells which)."
+    ),
+    "address": (f"{_ONE_AT_A_TIME} no job of this study ran there; whether others used the worker is not recorded."),
+    "slot": f"{_ONE_AT_A_TIME} its worker was idle or not there.",
+}
+"""Meaning of rows, bars and gaps: a gap is idle time only where nobody else can use the worker."""
+ENDS: dict[Outcome | None, tuple[int, str, str]] = {
+    None: (0, "running", RUNNING),
+    Outcome.DIVERGED: (1, "diverged", CANDIDATE),
+    Outcome.LOST: (3, "lost or preempted", LOST),
+    Outcome.PREEMPTED: (3, "lost or preempted", LOST),
+}
+"""Rank in the legend, name and colour of ends but results; all others have failed."""
 
 
 def jobs_over_time(series: Series) -> Figure | None:
-    """A bar per attempt, a row per worker slot."""
+    """A bar per attempt, a row per worker slot; where attempts share devices, rows by device."""
     if not series.spans:
         return None
-    spec = series.study.spec
-    hops = spec.hops  # a job runs on many workers, one after the other
-    gangs = any(span.slots > 1 for span in series.spans)  # likewise, all at once
-    together = hops or gangs
-    spans = [replace(span, worker="model" if hops else "job") for span in series.spans] if together else series.spans
-    one = "gang" if all(span.slots > 1 for span in series.spans) else "job"
+    spec, uses = series.study.spec, series.uses
+    gangs = any(span.slots > 1 for span in series.spans)
+    one = "model" if spec.room_word == "worker" else "gang" if all(span.slots > 1 for span in series.spans) else "job"
+    together = not uses and (gangs or one == "model")  # one job takes many workers, at once or one after the other
     divisor, across = time_axis(series.wall)
-    lanes, owners = _lanes_of(spans)
-    workers = {} if together else short_names(dict.fromkeys(owners))
-    if "" in workers and any(span.outcome is None for span in spans):
+    rows = _row_of_each(
+        series.spans, lambda span: one if together else span.shared.device if span.shared else span.worker
+    )
+    workers = {} if together else short_names(dict.fromkeys(rows.owners))
+    if "" in workers and any(span.outcome is None for span in series.spans):
         workers[""] = "running"  # its report will say where
-    left, lines = _lane_axis(owners, workers)
+    left, lines = _lane_axis(rows.owners, workers)
     if together or len(workers) > LANES_NAMED:
-        rows = plural(len(owners), "model" if hops else one) if together else plural(len(workers), "worker")
-        left |= {"showticklabels": False, "title": {"text": rows, "font": {"size": 13}}}
+        count = plural(len(rows.owners), one) if together else plural(len(workers), "device" if uses else "worker")
+        left |= {"showticklabels": False, "title": {"text": count, "font": {"size": 13}}}
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
-    caption = (
-        f"{_rows(series, hops, one if gangs else '')} Pink bars failed, grey ones were lost or preempted.{few}{cut}"
-    )
+    kind = "gang" if gangs and together and one != "model" else spec.room_word
+    if kind == "slot":
+        kind = "pool" if spec.pool_name else spec.cluster.kind
+    words = ROWS.get(kind, ROWS["slot"]).format(one)
     share, title = series.utilization, "Jobs over time"
-    if share is not None and not spec.packs and not hops and not spec.shares:
-        # With packing, slots are jobs to choose from; in a pool, others use them too.
+    if uses:
+        title += f": {percent(mean_occupancy(uses) or 0.0)} of the devices' compute claimed in the mean"
+    elif share is not None and spec.room_word == "slot" and not spec.pool_name:  # in a pool, others use slots too
         title += f": workers busy {percent(share)} of the time"
-    shape = layout(150 + round(min(900, 30 * len(owners))), barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
-    return Figure("jobs", title, caption, _attempts(series, spans, lanes, divisor), shape)
-
-
-def _rows(series: Series, hops: bool, gang: str) -> str:
-    """Meaning of rows, bars and gaps: a gap is idle time only where nobody else can use the worker."""
-    spec = series.study.spec
-    if hops:
-        return "Each row is a model that trains, each bar one attempt."
-    if gang:
-        return f"Each row is a {gang}, on as many slots as it has ranks, each bar one attempt."
-    if spec.packs:
-        return "Each bar is one attempt, each row of a worker one job at a time: as many rows as it ever had at once."
-    gaps = "in a gap its worker was idle or not there"
-    if spec.shares:
-        gaps = "in a gap another study of the pool had the worker, or it was idle (Slots of the pool tells which)"
-    elif spec.cluster.kind == "address":
-        gaps = "in a gap no job of this study ran there; whether others used the worker is not recorded"
-    return f"Each row is a worker, each bar one attempt; {gaps}."
+    caption = f"{words} Pink bars failed, grey ones were lost or preempted.{few}{cut}"
+    height = 150 + round(min(900, 30 * len(rows.owners)))
+    shape = layout(height, barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
+    return Figure("jobs", title, caption, _attempts(series, rows, divisor), shape)
 
 
 def _lane_axis(owners: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -137,132 +150,68 @@ def short_names(workers: Iterable[str]) -> dict[str, str]:
     return {worker: text(name, 24) if worker else "no worker named" for worker, name in found.items()}
 
 
-def _attempts(
-    series: Series,
-    spans: Sequence[Span],
-    lanes: Mapping[tuple[int, int], int],
-    divisor: float,
-    more: Callable[[Span], str] = lambda span: "",
-) -> list[Trace]:
-    """A bar per attempt, a trace for each way to end; ``more``: further lines of what the mouse shows."""
-    shown = sorted(spans, key=lambda span: span.start - span.end)[:BARS]
-    levels = len(series.levels)
-    groups: dict[tuple[int, str, str], list[tuple[float, float, float, str]]] = {}
-    for span in shown:
-        where = f"<br>on {text(worker_name(span.worker), 60)}" if "://" in span.worker else ""
-        words = (
-            f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
-            f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
-            f"{f', {span.slots} ranks' if span.slots > 1 else ''}{where}{more(span)}"
-        )
-        row = lanes[span.trial, span.attempt]
-        groups.setdefault(_kind(series, span), []).append((row, span.start / divisor, span.end / divisor, words))
-    line = {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}
-    return [
-        bars(name, group, color, showlegend=rank >= levels or levels <= LISTED, marker={"color": color, "line": line})
-        for (rank, name, color), group in sorted(groups.items())
-    ]
+class _Rows(NamedTuple):
+    """Attempts in rows: those that overlap are in different ones."""
+
+    row_of: list[tuple[int, Span]]
+    owners: list[str]
+    """By row: name of its worker or device, which has several rows if it runs several attempts at once."""
 
 
-def _kind(series: Series, span: Span) -> tuple[int, str, str]:
-    """Rank in the legend, name and colour of an attempt's end."""
-    levels = len(series.levels)
-    if span.outcome is Outcome.COMPLETED:
-        return span.level, f"to {series.levels[span.level]:,}", level_color(span.level, levels)
-    if span.outcome is None:
-        return levels, "running", RUNNING
-    if span.outcome is Outcome.DIVERGED:
-        return levels + 1, "diverged", CANDIDATE
-    if span.outcome in (Outcome.LOST, Outcome.PREEMPTED):
-        return levels + 3, "lost or preempted", LOST
-    return levels + 2, "failed", FAILED
-
-
-def _lanes_of(spans: Sequence[Span]) -> tuple[dict[tuple[int, int], int], list[str]]:
-    """Row of each (trial, attempt), and the worker of each row; one that runs several at once has several."""
+def _row_of_each(spans: Iterable[Span], owner_of: Callable[[Span], str]) -> _Rows:
     free: dict[str, list[tuple[float, int]]] = {}
     owners: list[str] = []
-    rows: dict[tuple[int, int], int] = {}
+    rows: list[tuple[int, Span]] = []
     for span in sorted(spans, key=lambda s: (s.start, s.end)):
-        own = free.setdefault(span.worker, [])
+        own = free.setdefault(owner_of(span), [])
         at = next((i for i, (end, _) in enumerate(own) if end <= span.start + 1e-6), None)
         if at is None:
             at = len(own)
             own.append((span.end, len(owners)))
-            owners.append(span.worker)
+            owners.append(owner_of(span))
         own[at] = (span.end, own[at][1])
-        rows[span.trial, span.attempt] = own[at][1]
+        rows.append((own[at][1], span))
     order = sorted(range(len(owners)), key=lambda row: (owners[row] == "", owners[row], row))
     moved = {row: place for place, row in enumerate(order)}
-    return {key: moved[row] for key, row in rows.items()}, [owners[row] for row in order]
+    return _Rows([(moved[row], span) for row, span in rows], [owners[row] for row in order])
 
 
-def uses_of(series: Series) -> list[DeviceUse]:
-    """The devices that attempts shared; times are active ones."""
-    jobs = (
-        device_job(
-            span.placed or span.usage, begin=span.start, end=span.end, failed=span.outcome not in (None, *RESULTS)
+def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
+    """A bar per attempt, a trace for each way to end."""
+    shown = sorted(rows.row_of, key=lambda item: item[1].start - item[1].end)[:BARS]
+    levels = len(series.levels)
+    groups: dict[tuple[int, str, str], list[tuple[float, float, float, str]]] = {}
+    for row, span in shown:
+        words = (
+            f"trial {span.trial}, attempt {span.attempt}, to {span.target:,}<br>"
+            f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
         )
-        for span in series.spans
-    )
-    packing = series.study.spec.packing
-    found = [job for job in jobs if job is not None]
-    return device_uses(found, packing.ratio) if packing is not None else device_uses(found)
+        words += f", {span.slots} ranks" if span.slots > 1 else ""
+        words += f"<br>on {text(worker_name(span.worker), 60)}" if "://" in span.worker else ""
+        if (on := span.shared) is not None and on.share is not None:
+            compute, memory, cores = on.share
+            words += f"<br>share: {compute / 10:.3g}% of the compute, {memory_words(memory)}, {cores / 1000:.3g} cores"
+            words += "" if span.usage is None else f"<br>used: {text(usage_words(span.usage), 120)}"
+        rank, name, color = ENDS.get(span.outcome, (2, "failed", FAILED))
+        if span.outcome is Outcome.COMPLETED:
+            level = series.level(span.target)
+            rank, name, color = level - levels, f"to {span.target:,}", level_color(level, levels)
+        groups.setdefault((rank, name, color), []).append((row, span.start / divisor, span.end / divisor, words))
+    line = {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}
+    return [
+        bars(name, group, color, showlegend=rank >= 0 or levels <= LISTED, marker={"color": color, "line": line})
+        for (rank, name, color), group in sorted(groups.items())
+    ]
 
 
-def device_of(span: Span) -> str:
-    """Name of the shared device that an attempt ran on; empty: there was none, or it was never told."""
-    if span.placed is not None:
-        return span.placed.device
-    return span.usage.device if span.usage is not None and span.usage.share is not None else ""
-
-
-def device_figures(series: Series) -> list[Figure | None]:
-    """Jobs on each device over time, and what they claimed and used of it."""
-    uses = uses_of(series)
-    return [_device_lanes(series, uses), _device_loads(series, uses)] if uses else []
-
-
-def _busiest(uses: Sequence[DeviceUse]) -> tuple[list[DeviceUse], str]:
-    """The devices that are drawn, and words about those that are not."""
+def device_loads(series: Series) -> Figure | None:
+    """Memory from the left axis of each shared device's panel, compute from the right one."""
+    uses = series.uses
+    if not uses:
+        return None
     kept = sorted(uses, key=lambda use: -use.jobs)[:DEVICES]
     left_out = f" Of {len(uses):,} devices the {DEVICES} with most jobs are drawn." if len(uses) > DEVICES else ""
-    return [use for use in uses if use in kept], left_out
-
-
-def _device_lanes(series: Series, uses: list[DeviceUse]) -> Figure:
-    """A bar per attempt, a group of rows per device."""
-    shown, left_out = _busiest(uses)
-    drawn = {use.name for use in shown}
-    spans = [replace(span, worker=name) for span in series.spans if (name := device_of(span)) in drawn]
-    divisor, across = time_axis(series.wall)
-    lanes, names = _lanes_of(spans)
-    left, lines = _lane_axis(names, {name: text(name, 18) for name in names})
-    most = max(use.most_at_once for use in uses)
-    caption = (
-        "Each bar is one attempt, each row of a device one job at a time: as many rows as it ever had at once, at most "
-        f"{most} here. Attempts that were lost are not on it.{left_out}"
-    )
-    height = 120 + round(min(900, max(22, 150 / len(names)) * len(names)))
-    shape = layout(height, barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
-    title = f"Devices: {percent(mean_occupancy(uses) or 0.0)} of their compute claimed in the mean"
-    return Figure("devices", title, caption, _attempts(series, spans, lanes, divisor, _shares), shape)
-
-
-def _shares(span: Span) -> str:
-    """Lines about what an attempt was given of its device, and what it took."""
-    usage = span.usage
-    share = span.placed.share if span.placed is not None else usage.share if usage is not None else None
-    if not isinstance(share, tuple):
-        return ""
-    compute, memory, cores = share
-    given = f"<br>share: {compute / 10:.3g}% of the compute, {memory_words(memory)}, {cores / 1000:.3g} cores"
-    return given if span.placed is not None else f"{given}<br>used: {text(usage_words(usage), 120)}"
-
-
-def _device_loads(series: Series, uses: Sequence[DeviceUse]) -> Figure:
-    """Memory from the left axis of each device's panel, compute from the right one."""
-    shown, left_out = _busiest(uses)
+    shown = [use for use in uses if use in kept]
     divisor, across = time_axis(series.wall)
     titles = [f"<b>{text(use.name, 28)}</b> {text(use.architecture, 20)}" for use in shown]
     shape = panels(len(shown), 1, height=150, gap=48, titles=titles, right=True)
@@ -314,7 +263,7 @@ def _device_loads(series: Series, uses: Sequence[DeviceUse]) -> Figure:
 
 def device_table(series: Series) -> Section | None:
     """A line per device; None where none was shared."""
-    uses = uses_of(series)
+    uses = series.uses
     if not uses:
         return None
     head = (
@@ -336,3 +285,123 @@ def device_table(series: Series) -> Section | None:
         "share of its compute that jobs claimed."
     )
     return Section("Devices in numbers", caption, table(head, rows), f"{series.study.name}-devices.csv")
+
+
+BINS = 1_500
+"""Times of which means are drawn where there are more changes."""
+
+Steps = Sequence[tuple[float, float]]
+"""A step function: (time, value from then on)."""
+
+
+class Busy(NamedTuple):
+    """A stretch in which something of the pool was used."""
+
+    start: float
+    end: float
+    name: str
+    """Device or worker, which counts once whatever runs there; empty: slots without names."""
+    slots: int = 1
+
+
+def pool_slots(series: Series) -> Figure | None:
+    """Slots held and used over time; None where the study shared nothing, or had no job."""
+    spec, unit = series.study.spec, series.study.spec.room_word
+    if not spec.pool_name or not series.spans or series.wall <= 0:
+        return None
+    busy = {
+        "worker": lambda: [
+            Busy(one.started, one.ended, one.worker) for one in hop_units(spec, series.study.state, clock=series.active)
+        ],
+        "device": lambda: [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared],
+        "slot": lambda: [Busy(one.start, one.end, "", one.slots) for one in series.spans],
+    }[unit]()
+    used = in_use(busy)
+    held: Steps | None = None
+    if unit == "slot":
+        held = [(time, float(inventory.slots)) for time, inventory in series.capacities]
+    elif unit == "device":  # those on which jobs might begin, or where they ran until the device changed hands
+        begin = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
+        held = [(time, max(both)) for time, *both in _beside(begin, used)]
+    divisor, across = time_axis(series.wall)
+
+    def points(steps: Steps) -> list[Point]:
+        drawn = steps if len(steps) <= BINS else _means(steps, np.linspace(0.0, series.wall, BINS + 1).tolist())
+        drawn = [*drawn, (series.wall, drawn[-1][1] if drawn else 0.0)]
+        return [(time / divisor, value, f"{value:.3g} {unit}s") for time, value in drawn]
+
+    area = {"fill": "tozeroy", "fillcolor": RUNNING}
+    data = [trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area)]
+    said = f"{mean_of(used, series.wall):.2f} in use"
+    if held is not None:
+        data.append(trace(f"{unit}s that it might use", points(held), BEST, mode="lines", shape="hv"))
+        said += f" and {mean_of(idle(held, used), series.wall):.2f} idle"
+    most = max([*(value for _, value in used), *(value for _, value in held or ()), 1.0])
+    steps = {"dtick": 1} if most <= 10 else {}
+    shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
+    title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
+    return Figure("pool", title, _caption(unit, text(spec.pool_name, 60)), data, shape)
+
+
+def _caption(unit: str, pool: str) -> str:
+    if unit == "worker":
+        return (
+            f"Workers of pool {pool} on which a unit of this study ran. Which ones it held is not in its journal: "
+            "above the area, workers were other studies', or idle. Units of jobs that run or failed are not in it."
+        )
+    return (
+        f"The line is what this study might use of pool {pool}: it falls where other studies take their part, and "
+        "rises where they leave theirs. The area is what its jobs used; above the line they had begun before, and ran "
+        f"on. Where the area is below the line, {unit}s were idle: they changed hands, or the search had no job for "
+        "them. What is above both was other studies', or nobody's."
+    )
+
+
+def in_use(busy: Iterable[Busy]) -> list[tuple[float, float]]:
+    """Amount in use over time; what has a name counts once."""
+    changes: dict[float, Counter[str]] = {}
+    for one in busy:
+        if one.end > one.start:
+            changes.setdefault(one.start, Counter())[one.name] += one.slots
+            changes.setdefault(one.end, Counter())[one.name] -= one.slots
+    now: Counter[str] = Counter()
+    found: list[tuple[float, float]] = []
+    total = 0
+    for time in sorted(changes):
+        for name, change in changes[time].items():
+            before = now[name]
+            now[name] += change
+            total += (now[name] > 0) - (before > 0) if name else change
+        found.append((time, float(total)))
+    return found
+
+
+def idle(held: Steps, used: Steps) -> list[tuple[float, float]]:
+    """Amount that might have been used over time, and was not."""
+    return [(time, max(0.0, may - does)) for time, may, does in _beside(held, used)]
+
+
+def _beside(one: Steps, other: Steps) -> list[tuple[float, float, float]]:
+    """Two step functions as one: at each change of either, both values from then on."""
+    times = sorted({time for steps in (one, other) for time, _ in steps})
+    columns = [[_value_at(steps, time) for time in times] for steps in (one, other)]
+    return list(zip(times, *columns, strict=True))
+
+
+def _value_at(steps: Steps, time: float) -> float:
+    """Value of a step function; before its first step it is 0."""
+    at = bisect_right(steps, time, key=lambda step: step[0])
+    return steps[at - 1][1] if at else 0.0
+
+
+def mean_of(steps: Steps, until: float) -> float:
+    """Mean of a step function from 0 to ``until``; before its first step it is 0."""
+    return _means(steps, [0.0, until])[0][1]
+
+
+def _means(steps: Steps, edges: Sequence[float]) -> list[tuple[float, float]]:
+    """Means of a step function between edges, the last of which is its end, by their begin."""
+    times = np.array([0.0, *(min(time, edges[-1]) for time, _ in steps), edges[-1]])
+    values = np.array([0.0, *(value for _, value in steps)])
+    sums = np.interp(edges, times, np.concatenate([[0.0], np.cumsum(values * np.diff(times))]))
+    return list(zip(edges[:-1], (np.diff(sums) / np.diff(edges)).tolist(), strict=True))

@@ -11,13 +11,14 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.report.curves import thinned_curve
-from hpo_core.report.series import Series, Span
+from hpo_core.report.series import Series
 from hpo_core.report.style import rounded, scale, text
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
@@ -25,7 +26,7 @@ from hpo_core.state import TrialRecord
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed, number
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
-from hpo_core.views.summary import repeat_spread
+from hpo_core.views.summary import repeat_spreads
 from hpo_core.views.trial_story import trial_state, trial_story, usage_words
 
 TAIL = 3_000
@@ -70,11 +71,17 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
     names = dict.fromkeys(spec.space)
     for trial in series.trials:  # a journal from elsewhere may hold others
         names |= dict.fromkeys(trial.params)
-    spans: dict[int, list[Span]] = {trial.number: [] for trial in series.trials}
+    totals = {trial.number: _AttemptTotals() for trial in series.trials}
     for span in series.spans:
-        spans[span.trial].append(span)
-    measured = any(span.usage is not None for span in series.spans)
-    rows = [_cells(series, trial, spans[trial.number], measured=measured) for trial in series.trials]
+        seconds, own = span.end - span.start, totals[span.trial]
+        own.seconds.append(seconds)
+        own.usages += [] if span.usage is None else [span.usage]
+        outcome = "running" if span.outcome is None else span.outcome.value
+        used = usage_words(span.usage, hops=spec.unit_word == "epoch")
+        times = duration(span.start), duration(seconds)
+        own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])
+    measured = any(own.usages for own in totals.values())
+    rows = [_cells(series, trial, totals[trial.number], measured=measured) for trial in series.trials]
     drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
     axis = drawn.axis(text(series.metric))
     return {
@@ -88,30 +95,38 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
         "winner": None if best is None else best.trial,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
-        "details": _details(series, spans, folder),
+        "details": _details(series, totals, folder),
     }
 
 
-def _cells(series: Series, trial: TrialRecord, spans: Sequence[Span], *, measured: bool) -> dict[str, Any]:
+class _AttemptTotals:
+    """Seconds, usages and rows of the attempts of a trial."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.usages: list[Usage] = []
+        self.attempts: list[list[Any]] = []
+
+
+def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measured: bool) -> dict[str, Any]:
     """The row of a trial by column, without its parameters."""
     study, spec = series.study, series.study.spec
-    loss = series.best_loss(trial)
-    at = next((r for r in trial.all_results if r.loss == loss), None)
+    loss, at = series.best_loss(trial), series.bests.get(trial.number)
     found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
     if series.brackets:
         found["bracket"] = trial.bracket
     found[f"best {series.metric}"] = None if at is None else _plain(study.metric_value(loss))
     found["at"] = None if at is None else at.resource
     if spec.repeats > 1:
-        repeats = None if at is None else repeat_spread(at, spec.metric.name)
+        repeats = None if at is None else repeat_spreads(spec, trial).get(at.resource)
         found["std"] = None if repeats is None else _plain(repeats.std)
         found["repeats"] = None if repeats is None else ", ".join(number(value, 5) for value in repeats.values)
     last = trial.all_results[-1].metrics if trial.all_results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(span.end - span.start for span in spans), 1)
+    seconds = round(math.fsum(totals.seconds), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
     if measured:  # the largest memory, the others of the latest attempt
-        usages = [span.usage for span in spans if span.usage is not None]
+        usages = totals.usages
         found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
         found["cores"] = usages[-1].cores if usages else None
         found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
@@ -127,7 +142,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
 
 
-def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
+def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
     """Curve, story, attempts, visits and log by trial, the most wanted first, as far as each fits."""
     found: dict[int, dict[str, Any]] = {}
     left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
@@ -144,13 +159,13 @@ def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) 
     wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
     for place, trial in enumerate(wanted.values()):
         keep(trial, "curve", thinned_curve(series, trial), "curve")
-        repeats = {r.resource: repeat_spread(r, study.spec.metric.name) for r in trial.all_results}
-        stds = {at: rounded(one.std) for at, one in repeats.items() if one is not None and one.std is not None}
+        spreads = repeat_spreads(study.spec, trial)
+        stds = {at: rounded(spread.std) for at, spread in spreads.items() if spread.std is not None}
         keep(trial, "spread", stds, "curve")
         if left["story"] > 0:
             created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
             keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")
-            keep(trial, "attempts", [_attempt(series, span) for span in spans[trial.number]], "story")
+            keep(trial, "attempts", totals[trial.number].attempts, "story")
         if partitions is not None and left["visits"] > 0:
             keep(trial, "visits", _visits(trial, partitions), "visits")
         if folder is not None and place < LOGS:
@@ -165,20 +180,13 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     return [
         [
             epoch.epoch,
-            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.units], VISITS_NAMED),
-            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
+            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.trained], VISITS_NAMED),
+            listed([f"{name} on {worker}" for [(name, worker, _)] in epoch.evaluated], VISITS_NAMED),
             duration(epoch.seconds),
         ]
         for epoch in epochs[-EPOCHS:]
     ]
-
-
-def _attempt(series: Series, span: Span) -> list[Any]:
-    outcome = "running" if span.outcome is None else span.outcome.value
-    used = usage_words(span.usage, hops=series.study.spec.hops)
-    took = duration(span.end - span.start)
-    return [span.attempt, series.levels[span.level], outcome, duration(span.start), took, span.worker, used]
 
 
 def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:

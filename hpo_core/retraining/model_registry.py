@@ -20,13 +20,14 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_copy, local_path
-from hpo_core.model.errors import CheckpointError, HpoError, ObjectiveError
+from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
-from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_mlflow_model, write_plain
+from hpo_core.tracking.model_build import Trained
+from hpo_core.tracking.run_artifacts import WEIGHTS, loading_words, write_model
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 
@@ -66,7 +67,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     @property
     def serving(self) -> int:
         """Index of the repeat to be used: the one with the smallest loss."""
-        return index_of_smallest([repeat.loss for repeat in self.repeats])
+        return self.losses.index(min(self.losses))
 
     @property
     def losses(self) -> list[float]:
@@ -92,10 +93,6 @@ class Decision(msgspec.Struct, frozen=True):
 
     model: str
     key: str
-    data: str
-    fingerprint: str
-    metric: str
-    mode: str
     champion_version: int
     promoted: bool
     drift: Drift
@@ -105,11 +102,7 @@ class Decision(msgspec.Struct, frozen=True):
     rows: tuple[tuple[str, tuple[float, ...]], ...]
     """What was compared: label and one loss per seed."""
     challenger: ModelCard
-
-    @property
-    def sign(self) -> float:
-        """Factor between metric and loss: 1 for ``min``, -1 for ``max``."""
-        return 1.0 if self.mode == "min" else -1.0
+    """Holds metric and data, which are the champion's as well."""
 
     def headline(self) -> str:
         """The decision in one line."""
@@ -124,34 +117,34 @@ class Decision(msgspec.Struct, frozen=True):
             version: that the challenger was registered as.
         """
         challenger, champion = (
-            f"{fmean(values) * self.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
+            f"{fmean(values) * self.challenger.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
         )
         if self.promoted:
             change = f"version {version} became champion in place of version {self.champion_version}"
-            return f"{change}: {self.metric} {challenger} instead of {champion} on the new data"
+            return f"{change}: {self.challenger.metric} {challenger} instead of {champion} on the new data"
         return (
-            f"version {self.champion_version} stays champion: {self.metric} {champion} on the new data, and "
+            f"version {self.champion_version} stays champion: {self.challenger.metric} {champion} on the new data, and "
             f"{challenger} of version {version} is {self.verdict.finding} (p = {self.verdict.p_value:.2g})"
         )
 
     def markdown(self) -> str:
         """The decision as Markdown: what was compared, and why the champion changed or stayed."""
-        test = markdown_text(self.verdict.words(self.metric, self.sign))
+        test = markdown_text(self.verdict.words(self.challenger.metric, self.challenger.sign))
         lines = [
             f"## {self.headline()}",
             "",
-            f"Data {markdown_code(self.data)} (fingerprint `{self.fingerprint[:12]}`).",
+            f"Data {markdown_code(self.challenger.data)} (fingerprint `{self.challenger.fingerprint[:12]}`).",
             "",
             "1. **Drift check.** " + self.drift.words() + ".",
             *(f"{n}. **Branch.** {markdown_text(step)}." for n, step in enumerate(self.steps, 2)),
             f"{len(self.steps) + 2}. **Test.** {test}.",
             "",
-            f"| {markdown_text(self.metric)} | mean | by seed |",
+            f"| {markdown_text(self.challenger.metric)} | mean | by seed |",
             "| --- | --- | --- |",
         ]
         for label, losses in self.rows:
-            values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
-            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
+            values = ", ".join(f"{loss * self.challenger.sign:.5g}" for loss in losses)
+            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.challenger.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
         params = ", ".join(
             markdown_text(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
@@ -159,16 +152,6 @@ class Decision(msgspec.Struct, frozen=True):
         )
         lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
         return "\n".join(lines)
-
-    def plain(self) -> dict[str, Any]:
-        """The decision as JSON-compatible values."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
-
-
-def index_of_smallest(losses: Sequence[float]) -> int:
-    """Index of the smallest loss."""
-    return min(range(len(losses)), key=losses.__getitem__)
 
 
 CHAMPION = "champion"
@@ -248,7 +231,11 @@ class ModelRegistry:
     def run_of(self, key: str) -> KnownRun | None:
         """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
         found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
-        return min(found, key=_first_choice) if found else None
+        return min(
+            found,
+            key=lambda run: (run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id),
+            default=None,
+        )
 
     def begin(self, key: str, title: str, data: str) -> KnownRun:
         """The run of a retraining on ``data``, made where it is absent."""
@@ -283,10 +270,10 @@ class ModelRegistry:
         """Upload a decision: from now on it stands."""
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, svg, "decision.svg")
-        self._store.write_text(run, json.dumps(decision.plain(), indent=1), "decision.json")
-        now, sign = time.time(), decision.sign
+        self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
+        now, sign = time.time(), decision.challenger.sign
         points = [
-            MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
+            MetricPoint(legal_key(f"{label} {decision.challenger.metric}"), loss * sign, now, step)
             for label, losses in decision.rows
             for step, loss in enumerate(losses)
         ]
@@ -308,9 +295,16 @@ class ModelRegistry:
             spec: of the study that trained it.
             code: folders that ``build`` is imported from.
         """
+        serving = card.repeats[card.serving]
+        served = Trained(spec.constants | serving.params, serving.checkpoint, str(folder), spec.checkpoint_base)
         with tempfile.TemporaryDirectory() as side:
-            model = Path(side) / _FOLDER
-            self._write_serving(card, folder, spec, code, model)
+            with _on_this_machine(folder, serving.checkpoint.uri, spec.checkpoint_base) as file:
+                what = f"model {self.name!r}"
+                plain, built = write_model(what, served, file, build=spec.build, code=code, side=Path(side))
+            model = built or Path(side) / _FOLDER
+            model.mkdir(exist_ok=True)
+            if plain is not None:
+                shutil.copytree(plain, model, dirs_exist_ok=True)
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
@@ -320,33 +314,9 @@ class ModelRegistry:
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
             kept = msgspec.structs.replace(card, repeats=tuple(moved))
             (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-            self._store.files(run).log_artifacts(str(model), _FOLDER)
-        params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
+            self._store.upload(run, model, _FOLDER)
+        params = {legal_key(name): param_value(value) for name, value in serving.params.items()}
         self._store.log(run, params=params)
-
-    def _write_serving(self, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str], target: Path) -> None:
-        """Make the model's folder, with what loads the repeat that serves."""
-        repeat = card.repeats[card.serving]
-        served = Trained(spec.constants | repeat.params, repeat.checkpoint, str(folder), spec.checkpoint_base)
-        with (
-            tempfile.TemporaryDirectory() as side,
-            _on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file,
-        ):
-            plain = Path(side)
-            try:
-                tracked = write_plain(served, file, plain)
-            except CheckpointError as error:
-                log.warning("model %r: its weights are not there as a file of their own: %s", self.name, error)
-                tracked = ""
-            if spec.build is not None and tracked:
-                try:
-                    write_mlflow_model(served, spec.build, code, tracked=tracked, target=target)
-                except ObjectiveError as error:  # a night's training is worth more than its wrapping
-                    shutil.rmtree(target, ignore_errors=True)
-                    log.warning("model %r: MLflow cannot load it by itself: %s", self.name, error)
-            target.mkdir(exist_ok=True)
-            for found in plain.iterdir():
-                shutil.copyfile(found, target / found.name)
 
     def register(self, run: KnownRun, tags: Mapping[str, Any], description: str) -> int:
         """The version made from a run's model; the same one when called again."""
@@ -357,30 +327,18 @@ class ModelRegistry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        version = self._version_of(run)
-        if version is None:
-            made = self._client.create_model_version(
-                self.name,
-                f"runs:/{run.run_id}/{_FOLDER}",
-                run.run_id,
-                tags={key: str(value) for key, value in tags.items()},
-            )
-            version = int(made.version)
-        words = "\n\n".join(filter(None, [description, self._loading(run, version)]))
-        self._client.update_model_version(self.name, str(version), words)
-        return version
-
-    def _version_of(self, run: KnownRun) -> int | None:
-        for known in self._client.search_model_versions(f"name = '{self.name}'"):
-            if known.run_id == run.run_id:
-                return int(known.version)
-        return None
-
-    def _loading(self, run: KnownRun, version: int) -> str:
-        """How a version is loaded, as far as its files allow."""
+        known = self._client.search_model_versions(f"name = '{self.name}'")
+        made = next((one for one in known if one.run_id == run.run_id), None)
+        if made is None:
+            source, facts = f"runs:/{run.run_id}/{_FOLDER}", {key: str(value) for key, value in tags.items()}
+            made = self._client.create_model_version(self.name, source, run.run_id, tags=facts)
         names = {str(item.path).rpartition("/")[2] for item in self._listed(run.run_id)}
-        uri = f"models:/{self.name}/{version}"
-        return loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        uri = f"models:/{self.name}/{made.version}"  # it is loaded as far as its files allow
+        loading = loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
+        self._client.update_model_version(
+            self.name, str(made.version), "\n\n".join(filter(None, [description, loading]))
+        )
+        return int(made.version)
 
     def finish(self, run: KnownRun, version: int) -> None:
         """All is done."""
@@ -393,10 +351,6 @@ class ModelRegistry:
 
     def _listed(self, run_id: str) -> list[Any]:
         return list(self._client.list_artifacts(run_id, _FOLDER))
-
-
-def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
-    return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
 
 
 def _inside(folder: Path, uri: str) -> Path:

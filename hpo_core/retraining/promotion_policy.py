@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev, variance
-from typing import Literal
 
 import msgspec
 
@@ -240,21 +239,18 @@ def check_drift(before: Sequence[float], now: Sequence[float], *, limit: float =
     return Drift(float(found.statistic), float(found.pvalue), limit, level=level, before=len(before), now=len(now))
 
 
-Branch = Literal["retrain", "tune"]
+TRAINED_AGAIN = "the champion's parameters are trained again on the new data"
+"""What is done where there is no drift, in words."""
+TUNED_FOR_DRIFT = "tuned again: the parameters were chosen for other data than these"
+"""What is done where there is drift, in words."""
 
 
-class Branching(msgspec.Struct, frozen=True):
-    """A branch and the reason for it."""
-
-    branch: Branch
-    reason: str
-
-
-def branch_after_drift_check(drift: Drift) -> Branching:
-    """Without drift the champion's parameters are trained again; with drift new ones are searched."""
-    if drift.drifted:
-        return Branching("tune", "tuned again: the parameters were chosen for other data than these")
-    return Branching("retrain", "the champion's parameters are trained again on the new data")
+def tuned_for_worse(level: float) -> str:
+    """What is done after a retraining that was not good enough, in words."""
+    return (
+        "tuned again: trained on the new data, the champion's parameters are significantly worse there than the "
+        f"champion itself (one-sided Welch test, level {level:g})"
+    )
 
 
 def is_good_enough(
@@ -273,16 +269,3 @@ def is_good_enough(
         level: significance level.
     """
     return not promotion_test(retrained, champion, noise=noise, level=level).wins
-
-
-def branch_after_retraining(
-    champion: Sequence[float], retrained: Sequence[float], *, noise: ExampleNoise | None = None, level: float = 0.05
-) -> Branching | None:
-    """Tune after a retraining that was not good enough; None where it was."""
-    if is_good_enough(champion, retrained, noise=noise, level=level):
-        return None
-    return Branching(
-        "tune",
-        f"tuned again: trained on the new data, the champion's parameters are significantly worse there than the "
-        f"champion itself (one-sided Welch test, level {level:g})",
-    )

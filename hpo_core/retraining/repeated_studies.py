@@ -17,20 +17,6 @@ DATA = "data"
 """Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
 
 
-def check_data_is_a_parameter(spec: StudySpec) -> None:
-    """Refuse a study whose models hop: a retraining names new data by a parameter, and they train on partitions.
-
-    Raises:
-        SpecError: so it is.
-    """
-    if spec.hops:
-        raise SpecError(
-            f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
-            "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
-            f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
-        )
-
-
 def repeats_spec(
     entries: Sequence[Entry], name: str, *, trial: int, repeats: int, changes: Mapping[str, Any]
 ) -> StudySpec:
@@ -127,9 +113,6 @@ def tuning_spec(
     return StudySpec.from_journal(plain | changed, "tuning")
 
 
-_BLOCK = 1 << 20
-
-
 def fingerprint(data: str) -> str:
     """SHA-256 of a file or folder (relative paths and bytes); of the text itself for anything else.
 
@@ -175,5 +158,4 @@ def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 def _add(file: Path, digest: hashlib._Hash) -> None:
     digest.update(file.stat().st_size.to_bytes(8, "little"))
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
+        hashlib.file_digest(stream, lambda: digest)

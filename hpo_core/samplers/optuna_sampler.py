@@ -16,8 +16,8 @@ one objective all are PRUNED, which it ranks as above; the others know no full r
 
 The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
 depends on the recorded history and the number alone, not on what this process happened to draw before.
-A sampler whose seed names one fixed sequence (QMC) keeps the study's seed. Those that try a finite list are in
-:mod:`hpo_core.samplers.exhaustive_sampler`.
+A sampler whose seed names one fixed sequence (QMC) keeps the study's seed. Those that try a finite list are
+:class:`~hpo_core.samplers.sampler.FiniteSampler`.
 
 Constraints are shown with the results, as Optuna's own studies keep them; TPE, GP and NSGA use them, the others do not.
 
@@ -51,9 +51,8 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.short_text import listed_and_meant, meant_or_known
-from hpo_core.model.space import PARAMETER_TYPES, ParameterType
-from hpo_core.model.space.optuna_view import distributions, seen, suggest
-from hpo_core.model.space.search_space import given_values
+from hpo_core.model.space import parameter_of
+from hpo_core.model.space.search_space import distributions, given_values, seen, suggest
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.samplers.ranked_gp import RankedGPSampler
 from hpo_core.samplers.ranked_results import PAST
@@ -432,12 +431,7 @@ class CounterRandomSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        parameter = _parameter(param_distribution)
+        parameter = parameter_of(param_distribution)
+        if parameter is None:
+            raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {param_distribution!r}.")
         return parameter.draw(Stream(self._seed, f"params/{param_name}", trial.number))
-
-
-def _parameter(distribution: BaseDistribution) -> ParameterType:
-    for parameter_type in PARAMETER_TYPES:
-        if (found := parameter_type.of_distribution(distribution)) is not None:
-            return found
-    raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {distribution!r}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from hpo_core.model.arithmetic import float_sum
 
 Array = NDArray[np.float64]
 
+_QUANTILE = NormalDist().inv_cdf
 _BELIEVED = 1.0
 """Correlation of neighbouring rungs before any trial was on both, and how many trials that belief counts as."""
 _BELIEVED_TRIALS = 20.0
@@ -52,7 +54,7 @@ def scored(results: Array) -> RankedScores:
         if not len(here):
             continue
         places = _places(results[here, rung])
-        fresh = normal_quantile(places)
+        fresh = np.array(list(map(_QUANTILE, places.tolist())))
         before = values[here]
         old = ~np.isnan(before)
         if old.any():
@@ -113,35 +115,6 @@ def _mean_and_spread(values: Array) -> tuple[float, float]:
     middle = float(np.add.reduce(values)) / len(values)
     apart = values - middle
     return middle, math.sqrt(float(np.add.reduce(apart * apart)) / len(values))
-
-
-def normal_quantile(p: Array) -> Array:
-    """Inverse of the normal distribution function (Acklam's rational approximation, error below 1.2e-9 relative)."""
-    p = np.clip(np.asarray(p, dtype=np.float64), 1e-12, 1.0 - 1e-12)
-    tail = np.minimum(p, 1.0 - p)
-    q = np.sqrt(-2.0 * np.log(tail))
-    outer = _polynomial(_C, q) / _polynomial(_D, q)
-    r = (p - 0.5) ** 2
-    inner = (p - 0.5) * _polynomial(_A, r) / _polynomial(_B, r)
-    found: Array = np.where(tail < 0.02425, np.where(p < 0.5, outer, -outer), inner)
-    return found
-
-
-def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
-    found = np.full_like(x, coefficients[0])
-    for one in coefficients[1:]:
-        found *= x
-        found += one
-    return found
-
-
-_A = (-3.969683028665376e01, 2.209460984245205e02, -2.759285104469687e02, 1.383577518672690e02, -3.066479806614716e01,
-      2.506628277459239e00)  # fmt: skip
-_B = (-5.447609879822406e01, 1.615858368580409e02, -1.556989798598866e02, 6.680131188771972e01, -1.328068155288572e01,
-      1.0)  # fmt: skip
-_C = (-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e00, -2.549732539343734e00,
-      4.374664141464968e00, 2.938163982698783e00)  # fmt: skip
-_D = (7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e00, 3.754408661907416e00, 1.0)
 
 
 _MOST_RUNGS = 16

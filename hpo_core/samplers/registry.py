@@ -5,17 +5,16 @@ A new sampler of ours is a file in this folder and a line here.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpo_core.model import limits
 from hpo_core.model.short_text import meant_or_known, some
-from hpo_core.model.space import CategoricalParameter, NormalParameter, NumberParameter, SearchSpace
+from hpo_core.model.space import CategoricalParameter, NormalParameter, NumberParameter, ParameterType, SearchSpace
 from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.value_tests import said
 from hpo_core.model.trial import Params
-from hpo_core.samplers.sampler import RandomSampler, Sampler, SamplerContext
+from hpo_core.samplers.sampler import FiniteSampler, RandomSampler, Sampler, SamplerContext
 
 OURS: dict[str, Callable[[SamplerContext], Sampler]] = {
     "random": lambda context: RandomSampler(context.space, context.seed),
@@ -23,18 +22,16 @@ OURS: dict[str, Callable[[SamplerContext], Sampler]] = {
 """Samplers without arguments, whose answers follow from the seed and the trial's number alone."""
 EXHAUSTIVE = frozenset({"GridSampler", "BruteForceSampler"})
 """Optuna's samplers that try every configuration of a finite list once."""
-_ONE_TOO_MANY = limits.LISTED_CONFIGURATIONS + 1
 
 
 def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> Sampler:
     """The sampler of that name."""
     if name in OURS:
         return OURS[name](context)
-    from hpo_core.samplers.exhaustive_sampler import ExhaustiveSampler
+    if name in EXHAUSTIVE:
+        return FiniteSampler(listed(name, arguments, context.space), context.space, context.seed)
     from hpo_core.samplers.optuna_sampler import OptunaSampler  # Optuna costs half a second to import
 
-    if name in EXHAUSTIVE:
-        return ExhaustiveSampler(name, arguments, context)
     return OptunaSampler(name, arguments, context)
 
 
@@ -111,14 +108,12 @@ def notices(name: str, space: SearchSpace, *, ours: bool, listed: bool) -> list[
     return found
 
 
-def check_listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> None:
-    """Refuse a list with what the space does not have, one without end, and one that is too long.
+def listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> list[Params]:
+    """All configurations of a sampler with a finite list.
 
     Raises:
-        ValueError: place, value, rule and cure.
+        ValueError: the space has no such list, or it is too long; place, value, rule and cure.
     """
-    if name not in EXHAUSTIVE:
-        return
     for one, parameter in space.parameters.items():
         if space.is_dependent(one) or isinstance(parameter, NormalParameter):
             what = "has a range that depends on another value" if space.is_dependent(one) else f"is {parameter.type}"
@@ -127,12 +122,13 @@ def check_listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) ->
                 "numbers as ends"
             )
     if name == "GridSampler":
-        _check_grid(arguments["search_space"], space)
+        values = _values_of_grid(arguments["search_space"], space)
     else:
-        _check_count(space)
+        values = {one: _all_values(one, parameter) for one, parameter in space.parameters.items()}
+    return space.combinations(values, f"sampler {name}")
 
 
-def _check_grid(grid: Any, space: SearchSpace) -> None:
+def _values_of_grid(grid: Any, space: SearchSpace) -> dict[str, list[Any]]:
     where = "sampler.search_space"
     if not isinstance(grid, Mapping):
         raise ValueError(f"{where} is {said(grid)}; write a list of values for each parameter")
@@ -144,42 +140,19 @@ def _check_grid(grid: Any, space: SearchSpace) -> None:
             raise ValueError(f"{where}: {said(name)} is no parameter of the space; {hint}")
         if not isinstance(values, list | tuple) or not values:
             raise ValueError(f"{where}.{name} = {said(values)} is no list of values; name one or more")
+    found: dict[str, list[Any]] = {}
+    for name, values in grid.items():
         for value in values:
             try:
-                space.parameters[name].taken(value)
+                found.setdefault(name, []).append(space.parameters[name].taken(value))
             except ValueError as error:
                 raise ValueError(f"{where}.{name}: {said(value)} {error}") from None
+    return found
 
 
-def _check_count(space: SearchSpace) -> None:
-    """Count configurations, a parameter at a time, until there are too many; forbidden ones too, they cost the same.
-
-    Those that differ only in what no condition asks about are counted together.
-    """
-    asked = {other for name in space.order for other in space.above(name)}
-    found: list[tuple[Params, int]] = [({}, 1)]
-    for name in space.order:
-        values = _values(name, space)
-        longer: list[tuple[Params, int]] = []
-        for params, count in found:
-            if not space.is_active(name, params):
-                longer.append((params, count))
-            elif name in asked:
-                longer += [(params | {name: value}, count) for value in values]
-            else:
-                longer.append((params, count * len(values)))
-        if sum(count for _, count in longer) > limits.LISTED_CONFIGURATIONS:
-            raise ValueError(
-                f"sampler BruteForceSampler would list more than {limits.LISTED_CONFIGURATIONS:,} configurations; "
-                "narrow the space or raise a step, or use search: {method: grid} or random"
-            )
-        found = longer
-
-
-def _values(name: str, space: SearchSpace) -> list[Any]:
-    parameter = space.parameters[name]
+def _all_values(name: str, parameter: ParameterType) -> list[Any]:
     if isinstance(parameter, ListedParameter):
-        return list(parameter.listed())[:_ONE_TOO_MANY]
+        return list(parameter.listed())
     assert isinstance(parameter, NumberParameter)
     step = parameter.step or 0
     if not step and parameter.low < parameter.high:
@@ -187,5 +160,5 @@ def _values(name: str, space: SearchSpace) -> list[Any]:
             f"sampler BruteForceSampler: {name} is {parameter.type} without a step, and has no end of values; give it "
             "a step, or use random or TPESampler"
         )
-    upto = (parameter.high - parameter.low) / step + 1e-9 if step else 0
-    return [parameter.low + at * step for at in itertools.takewhile(lambda k: k <= upto, range(_ONE_TOO_MANY))]
+    count = min(limits.GRID_STEPS, int((parameter.high - parameter.low) / step + 1e-9)) + 1 if step else 1
+    return [parameter.taken(parameter.low + at * step) for at in range(count)]

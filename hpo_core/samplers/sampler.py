@@ -79,26 +79,45 @@ class RandomSampler:
         """Random search learns nothing."""
 
 
-class ListedSampler:
+class ListedSampler(RandomSampler):
     """Asks a function of the trial's number; configurations that people give do not count.
 
-    What they leave out is drawn at random, as :class:`~hpo_core.samplers.sampler.RandomSampler` does.
+    What they leave out is drawn at random.
     """
 
     def __init__(self, configurations: Callable[[int], Params], space: SearchSpace, seed: int) -> None:
+        super().__init__(space, seed)
         self._configurations = configurations
-        self._space = space
-        self._seed = seed
         self._given = 0
 
     def propose(self, number: int, given: Params | None = None) -> Params:
-        if given is not None:
-            return self._space.draw(Stream(self._seed, "params", number), given)
-        return self._configurations(number - self._given)
+        return self._configurations(number - self._given) if given is None else super().propose(number, given)
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated) and event.queued:
             self._given += 1
+
+
+class FiniteSampler:
+    """Each of some configurations once, in an order that follows from the seed; after the last one there are none.
+
+    One that was created already is passed over, whoever proposed it: this sampler before a restart, a warm start, a
+    person.
+    """
+
+    def __init__(self, configurations: list[Params], space: SearchSpace, seed: int) -> None:
+        self._random = RandomSampler(space, seed)
+        self._upcoming = iter(Stream(seed, "listed", 0).shuffled(configurations))
+        self._created: set[str] = set()
+
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
+        if given is not None:
+            return self._random.propose(number, given)
+        return next((dict(one) for one in self._upcoming if repr(sorted(one.items())) not in self._created), None)
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            self._created.add(repr(sorted(event.params.items())))  # tells 1, 1.0 and True apart
 
 
 class RecordedSampler:

@@ -1,25 +1,29 @@
-"""Asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2, 3.3 and 5.1).
-
-The rules of the stopping variant are in :mod:`hpo_core.search.asha_stopping`.
-"""
+"""Asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2, 3.3 and 5.1), promoting or stopping."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from hpo_core.model.arithmetic import as_written
-from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
-from hpo_core.search.asha_stopping import AshaStopping
-from hpo_core.search.brackets import Assignment, BracketPlan, Brackets
-from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
-from hpo_core.search.rungs import Ladder, default_min_resource, highest_rung, rung_levels, too_few
+from hpo_core.model.events import (
+    Event,
+    JobCompleted,
+    JobGranted,
+    SamplerExhausted,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+    TrialStopped,
+)
+from hpo_core.model.judged_results import Rankable
+from hpo_core.search.brackets import Assignment, BracketPlan
+from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, SearchMethod, loss_of
+from hpo_core.search.rungs import AnyRung, Ladder, default_min_resource, highest_rung, rung_levels, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
     ETA,
@@ -31,94 +35,6 @@ from hpo_core.search.search_settings import (
     SearchContext,
     SearchProgress,
 )
-
-WINDOW = 200
-"""Latest readings that an estimate is the median of."""
-LEAST = 5
-"""Readings before there is an estimate."""
-_MEDIAN = 0.6745
-"""Median of the absolute value of a standard normal variable."""
-
-
-class NoiseEstimate:
-    """Standard deviation of the noise in a difference of two losses, at each level.
-
-    Given the noise of one loss it is ``sqrt(2)`` times that. Else it is estimated from the curves of trials that
-    went on from the level: of two that stood next to each other there, the difference should run straight over
-    the level and the two points behind it; how far the middle one is off that line is noise. Neighbours,
-    since the noise of bad configurations says little about that of good ones, and what is common to both
-    curves cancels. While a level has fewer than ``LEAST`` such readings, its noise counts as zero.
-
-    This is the jitter from point to point. What another seed would have changed for good stays out of it.
-    """
-
-    def __init__(self, fixed: float | None) -> None:
-        self._fixed = fixed
-        self._last: dict[int, tuple[int, float]] = {}
-        self._levels: dict[int, _Level] = {}
-
-    @classmethod
-    def create(cls, setting: float | Literal["auto"] | None) -> NoiseEstimate | None:
-        """None where promotions ignore noise."""
-        if setting is None:
-            return None
-        return cls(None if setting == "auto" else setting)
-
-    @property
-    def reads_curves(self) -> bool:
-        return self._fixed is None
-
-    def add(self, event: JobCompleted) -> None:
-        """Learn from a result and its curve."""
-        if self._fixed is not None:
-            return
-        before = self._last.get(event.trial)
-        if before is not None and math.isfinite(before[1]):
-            behind = [point for point in event.curve if point[0] > before[0] and math.isfinite(point[1])][:2]
-            if len(behind) == 2:
-                self._levels.setdefault(before[0], _Level()).add((before, behind[0], behind[1]))
-        self._last[event.trial] = (event.resource, math.inf if event.loss is None else event.loss)
-
-    def of_difference(self, level: int) -> float:
-        """Standard deviation of the noise in a difference of two losses at a level; 0 while unknown."""
-        if self._fixed is not None:
-            return math.sqrt(2) * self._fixed
-        found = self._levels.get(level)
-        return found.estimate if found is not None else 0.0
-
-
-_Point = tuple[int, float]
-"""(resource, loss)"""
-
-
-class _Level:
-    """Trials that went on from one level, by their loss there."""
-
-    __slots__ = ("_readings", "_starts", "estimate")
-
-    def __init__(self) -> None:
-        self._starts: list[tuple[float, _Point, _Point]] = []
-        self._readings: deque[float] = deque(maxlen=WINDOW)
-        self.estimate = 0.0
-
-    def add(self, points: tuple[_Point, _Point, _Point]) -> None:
-        """Take a reading against the trial whose loss at the level is nearest, where it has the same resources."""
-        (start, loss), first, second = points
-        place = bisect_left(self._starts, (loss,))
-        near = self._starts[max(0, place - 1) : place + 1]
-        insort(self._starts, (loss, first, second))
-        if not near:
-            return
-        other, other_first, other_second = min(near, key=lambda one: abs(one[0] - loss))
-        if (other_first[0], other_second[0]) != (first[0], second[0]):
-            return
-        weight = (second[0] - first[0]) / (second[0] - start)  # of the level on the line, at the first point
-        line = weight * (loss - other) + (1 - weight) * (second[1] - other_second[1])
-        off = abs(first[1] - other_first[1] - line)
-        if math.isfinite(off):
-            self._readings.append(off / math.sqrt(1 + weight**2 + (1 - weight) ** 2))
-        if len(self._readings) >= LEAST:
-            self.estimate = statistics.median(self._readings) / _MEDIAN
 
 
 class AshaSearch(HalvingSettings):
@@ -140,11 +56,6 @@ class AshaSearch(HalvingSettings):
     max_resource: Resource | None = Field(default=None, description=MAX + " None: no upper limit.")
     min_resource: Resource | None = Field(default=None, description=MIN)
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
-    preset: Literal["aggressive", "standard", "conservative"] | None = Field(
-        default=None,
-        description="Brackets by name (ASHA 5.1): aggressive, bracket 0 alone; standard, brackets 0, 1 and 2 as far as "
-        "they hold two rungs; conservative, all of them.",
-    )
     brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
         min_length=1,
         description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. 'all' works.",
@@ -158,22 +69,12 @@ class AshaSearch(HalvingSettings):
         default="per_bracket",
         description="Whether brackets have rungs of their own or compete in one system.",
     )
-    noise: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
-        default=None,
-        description="Standard deviation of the metric's noise: while new configurations are left, promote only what "
-        "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
-    )
 
     @model_validator(mode="before")
     @classmethod
     def _choose_brackets(cls, data: Any) -> Any:
-        """Resolve ``brackets`` that are absent, ``all`` or a preset, so that the journal holds numbers."""
-        if not isinstance(data, dict):
-            return data
-        preset = str(data.get("preset"))
-        known = preset in ("aggressive", "standard", "conservative")
-        open_brackets = data.get("brackets", "default") in ("default", "all", None)
-        if not (open_brackets or known):
+        """Resolve ``brackets`` that are absent or ``all``, so that the journal holds numbers."""
+        if not isinstance(data, dict) or data.get("brackets", "default") not in ("default", "all", None):
             return data
         everything = data.get("brackets") == "all"
         smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 4)
@@ -183,24 +84,15 @@ class AshaSearch(HalvingSettings):
         ):
             return data | {"brackets": [0]}  # the fields themselves will be refused
         if top is None or (smallest is not None and smallest > top):
-            if everything or known:
-                word = f"preset = {preset}" if known else "brackets = all"
-                raise ValueError(
-                    f"{word} needs max_resource, which limits their number; give it, or a list of brackets"
-                )
+            if everything:
+                raise ValueError("brackets = all needs max_resource, which limits their number; give it, or a list")
             return data | {"brackets": [0]}
         exact = as_written(eta)
         rungs = len(rung_levels(int(smallest or default_min_resource(int(top), exact)), int(top), exact))
-        if known:
-            meant = {"aggressive": [0], "standard": _standard(rungs), "conservative": list(range(rungs))}[preset]
-            given = list(range(rungs)) if everything else data.get("brackets")
-            if given not in (None, "default", meant):
-                raise ValueError(f"preset = {preset} means brackets {meant}, and others are given; drop one of the two")
-            return data | {"brackets": meant}
         if everything:
             return data | {"brackets": list(range(rungs))}
-        standard = smallest is None and "reduction_factor" not in data
-        return data | {"brackets": _standard(rungs) if standard else [0]}
+        standard = smallest is None and "reduction_factor" not in data  # ASHA 5.1: as far as they hold two rungs
+        return data | {"brackets": list(range(max(1, min(3, rungs - 1)))) if standard else [0]}
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:
@@ -219,8 +111,6 @@ class AshaSearch(HalvingSettings):
                     f"bracket {self.brackets[-1]} does not exist: there are {rungs} rungs, so brackets go from 0 to "
                     f"{rungs - 1}; drop it, or lower min_resource"
                 )
-        if self.noise is not None and self.variant == "stopping":
-            raise ValueError("noise delays promotions, and the stopping variant has none; use variant: promotion")
         return self
 
     def plan(self) -> BracketPlan:
@@ -234,10 +124,9 @@ class AshaSearch(HalvingSettings):
             rule=self.assignment,
         )
 
-    def create(self, context: SearchContext) -> SearchMethod:
-        if self.variant == "stopping":
-            return AshaStopping(self.plan(), self.configs, seed=context.seed, objectives=context.objectives)
-        return Asha(self, context.seed, context.objectives)
+    def create(self, context: SearchContext) -> Asha:
+        variant = AshaStopping if self.variant == "stopping" else Asha
+        return variant(self.plan(), self.configs, seed=context.seed, objectives=context.objectives)
 
     def outline(self) -> Outline:
         entrances: dict[int, int] = {}
@@ -269,10 +158,6 @@ class AshaSearch(HalvingSettings):
                 "promotion"
             )
 
-    def check_objectives(self, objectives: int) -> None:
-        if objectives > 1 and self.noise is not None:
-            raise ValueError("search.noise is the noise of one metric, and there are several; drop it")
-
     def notices(self, extra: int) -> list[str]:
         if self.max_resource is None or self.configs is None or self.variant == "stopping":
             return []  # in the stopping variant the first of each rung always go on
@@ -287,69 +172,255 @@ class AshaSearch(HalvingSettings):
             return levels[highest_rung(entering, len(levels), eta)]
         return max(levels[s + highest_rung({0: n}, len(levels) - s, eta)] for s, n in entering.items() if n)
 
-    @classmethod
-    def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Drop brackets that followed from a preset if that, or the rungs, changed."""
-        decide = {"preset", "max_resource", "min_resource", "reduction_factor"}
-        if search.get("preset") is None or "brackets" in changed or not decide & set(changed):
-            return dict(search)
-        return {name: value for name, value in search.items() if name != "brackets"}
-
 
 class Asha(SearchMethod):
     """The promotion variant: promote a candidate, else sample, else wait.
 
     The base rungs take ``configs`` configurations in all; after that the study drains (5.1, "Using n as ASHA's
-    stopping criterion"). A trial that was abandoned counts in the rung it was heading for, last.
+    stopping criterion"). A trial that was abandoned counts in the rung it was heading for, last. Brackets have a ladder
+    each, or share one: then a trial of bracket ``s`` enters it at level ``s``.
     """
 
-    def __init__(self, settings: AshaSearch, seed: int = 0, objectives: int = 1) -> None:
-        self.settings = settings
-        self.brackets = Brackets(settings.plan(), settings.configs, seed=seed, objectives=objectives)
-        self.ruled_out = self.brackets.ruled_out
-        self.noise = NoiseEstimate.create(settings.noise)
-        self.reads_curves = self.noise is not None and self.noise.reads_curves
+    def __init__(self, plan: BracketPlan, configs: int | None, *, seed: int = 0, objectives: int = 1) -> None:
+        levels, eta = plan.levels, plan.reduction_factor
+        self.shared = plan.shared
+        self.assignment = Assignment(plan, configs, seed)
+        full = Ladder(levels, eta, endless=plan.endless)
+        starts = [0] if self.shared else plan.brackets
+        self.ladders = [
+            Ladder([full.level(s)] if plan.endless else levels[s:], eta, objectives=objectives, endless=plan.endless)
+            for s in starts
+        ]
+        self._ladder_of = dict(zip(starts, self.ladders, strict=True))
+        self._bracket_of: list[int] = []
+        self._rung_of: list[int] = []  # by trial: of its latest result, -1 without one
+        self.running = 0
+        self.ruled_out: list[int] = []
 
     def next_action(self) -> Action:
-        brackets = self.brackets
-        doubtful: Promote | None = None
-        for ladder, k in brackets.candidates():
-            rung = ladder.rungs[k]
-            trial = rung.candidate()
+        for ladder, k in self.candidates():
+            trial = ladder.rungs[k].candidate()
             if trial is not None:
-                action = brackets.promote(ladder, trial, k + 1)
-                if self.noise is None or rung.margin() > self.noise.of_difference(rung.level):
-                    return action
-                doubtful = doubtful or action
-        return brackets.sample() or doubtful or (WAIT if brackets.running else DONE)
+                return self.promotion(ladder, trial, k + 1)
+        return self.sample()
 
     def grantable(self, most: int) -> int:
-        count = self.brackets.samples_left(most)
-        for ladder, k in self.brackets.candidates():
+        count = self.samples_left(most)
+        for ladder, k in self.candidates():
             if count >= most:
                 break
             count += ladder.rungs[k].promotable()
         return min(count, most)
 
+    def place(self, bracket: int, rung: int) -> tuple[Ladder, int]:
+        """The ladder and the place in it of rung ``rung`` of a bracket."""
+        return (self.ladders[0], bracket + rung) if self.shared else (self._ladder_of[bracket], rung)
+
+    def rung(self, bracket: int, rung: int) -> AnyRung:
+        """The rung where trials of a bracket stand."""
+        ladder, k = self.place(bracket, rung)
+        return ladder.rung(k)
+
+    def sample(self) -> Action:
+        """A new configuration; once all were sampled, wait or finish."""
+        found = self.assignment.next()
+        if found is None:
+            return WAIT if self.running else DONE
+        bracket = self.assignment.brackets[found]
+        ladder, k = self.place(bracket, 0)
+        return Sample(bracket, 0, ladder.level(k))
+
+    def samples_left(self, most: int) -> int:
+        """How many configurations may still be sampled, counted up to ``most``."""
+        width = self.assignment.width
+        return most if width is None else min(most, max(0, width - self.assignment.total))
+
+    def promotion(self, ladder: Ladder, trial: int, k: int) -> Promote:
+        """The action that takes a trial to place ``k`` of a ladder."""
+        bracket = self._bracket_of[trial]
+        return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
+
+    def candidates(self) -> list[tuple[Ladder, int]]:
+        """The rungs that trials may leave, as (ladder, place).
+
+        The highest level comes first, between equal levels the lower bracket.
+        """
+        if len(self.ladders) == 1:
+            return [(self.ladders[0], k) for k in self.ladders[0].sources()]
+        places = [(-ladder.rungs[k].level, i, k) for i, ladder in enumerate(self.ladders) for k in ladder.sources()]
+        return [(self.ladders[i], k) for _, i, k in sorted(places)]
+
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
             stage = event.stage
-            self.brackets.rung(stage.bracket, stage.rung).add(event.trial, loss_of(event))
-            if event.loss is None or self.brackets.is_top(stage.bracket, stage.rung):
-                self.ruled_out.append(event.trial)
-            if self.noise is not None:
-                self.noise.add(event)
-        elif type(event) is TrialAbandoned and not self.brackets.is_at(event):
-            self.brackets.rung(event.bracket, event.rung).add(event.trial, None)
-        self.brackets.apply(event)
+            self.running -= 1
+            self._rung_of[event.trial] = stage.rung
+            ladder, k = self.place(stage.bracket, stage.rung)
+            self.rank(event, ladder, k)
+        elif type(event) is JobGranted:
+            if not event.retry:
+                self.running += 1
+                stage = event.stage
+                if stage.rung:
+                    self.rung(stage.bracket, stage.rung - 1).promote(event.trial)
+        elif type(event) is TrialCreated:
+            self.assignment.take(event.bracket)
+            self._bracket_of.append(event.bracket)
+            self._rung_of.append(-1)
+        elif type(event) is TrialAbandoned:
+            rung = self.rung(event.bracket, event.rung)
+            if self._rung_of[event.trial] >= event.rung:  # it stood there
+                self.withdraw(rung, event.trial)
+            else:  # it was on its way there
+                self.running -= 1
+                rung.add(event.trial, None)
+        elif type(event) is StudyExtended:
+            self.assignment.widen(event.configs)
+        elif type(event) is SamplerExhausted:
+            self.assignment.close()
+
+    def rank(self, event: JobCompleted, ladder: Ladder, k: int) -> None:
+        """Add a result to place ``k`` of a ladder."""
+        ladder.rung(k).add(event.trial, loss_of(event))
+        if event.loss is None or ladder.is_top(k):
+            self.ruled_out.append(event.trial)
+
+    def withdraw(self, rung: AnyRung, trial: int) -> None:
+        """Take an abandoned trial out of the rung where it stood."""
+        rung.withdraw(trial)
+        self.ruled_out.append(trial)
+
+    def waiting(self, rung: AnyRung) -> int:
+        """How many trials of a rung will leave it, as known now."""
+        return rung.promotable()
+
+    def leaving(self, results: int) -> int:
+        """How many of so many results are expected to leave a rung in the end."""
+        return int(results // self.ladders[0].reduction_factor)
 
     def rungs(self) -> list[RungStatus]:
-        return self.brackets.rungs()
+        brackets, made = self.assignment.brackets, self.assignment.created
+        ways = list(zip(brackets, zip(self.assignment.expected(), made, strict=True), strict=True))
+        if self.shared:
+            return self._status(None, self.ladders[0], dict(ways))
+        found = [self._status(bracket, self._ladder_of[bracket], {0: way}) for bracket, way in ways]
+        return [status for ladder in found for status in ladder]
+
+    def _status(self, bracket: int | None, ladder: Ladder, entering: dict[int, tuple[int, int]]) -> list[RungStatus]:
+        """A ladder as people see it.
+
+        Args:
+            entering: by the place where new configurations enter, (expected in all, those that did).
+        """
+        found: list[RungStatus] = []
+        for k, rung in enumerate(ladder.rungs):
+            is_open = ladder.endless or k <= ladder.ceiling
+            fresh, entered = entering.get(k, (0, 0))
+            climbing = 0
+            if k and is_open:
+                below = found[-1]
+                climbing = below.promoted + below.waiting
+                if below.results < below.expected:  # who leaves it is not known yet
+                    climbing = max(climbing, self.leaving(below.expected))
+            expected = max(rung.size, climbing + fresh)
+            fresh_left = max(0, fresh - entered)
+            climbing_left = max(0, expected - rung.size - fresh_left)
+            step = rung.level - (ladder.rungs[k - 1].level if k else 0)
+            found.append(
+                RungStatus(
+                    bracket,
+                    k,
+                    rung.level,
+                    results=rung.size,
+                    promoted=rung.promoted,
+                    waiting=self.waiting(rung) if ladder.endless or k < ladder.ceiling else 0,
+                    expected=expected,
+                    units=fresh_left * rung.level + climbing_left * step,
+                    is_open=is_open,
+                )
+            )
+        return found
 
     def check(self) -> None:
-        self.brackets.check()
+        assert self.running >= 0
+        assert self.assignment.width is None or self.assignment.total <= self.assignment.width
+        for ladder in self.ladders:
+            for rung in ladder.rungs:
+                rung.check()
+            for k, (below, above) in enumerate(zip(ladder.rungs, ladder.rungs[1:], strict=False)):
+                entered = 0
+                if self.shared and k + 1 in self.assignment.brackets:
+                    entered = self.assignment.created[self.assignment.brackets.index(k + 1)]
+                assert above.size <= below.promoted + entered, "a rung holds more results than trials that went there"
 
 
-def _standard(rungs: int) -> list[int]:
-    """The three most aggressive brackets, as far as they hold two rungs (ASHA 5.1)."""
-    return list(range(max(1, min(3, rungs - 1))))
+class AshaStopping(Asha):
+    """The stopping variant: at a rung a trial goes on at once, or it is stopped for good.
+
+    Li et al. 2018 (arXiv:1810.05934v1) and Syne Tune's documentation: a trial goes on where it is among the best
+    ``floor(n / eta)`` of the ``n`` results of its rung so far, itself counted, or ``n < eta``. Trials that pass get the
+    next free slot, before new configurations. A loss that is not finite stops its trial always.
+    """
+
+    def __init__(self, plan: BracketPlan, configs: int | None, *, seed: int = 0, objectives: int = 1) -> None:
+        super().__init__(plan, configs, seed=seed, objectives=objectives)
+        self._several = objectives > 1
+        self._ranked: dict[AnyRung, list[tuple[Rankable, int]]] = {}
+        self._passed: deque[Promote] = deque()
+        self._stopped: deque[TrialStopped] = deque()
+
+    def next_action(self) -> Action:
+        return self._passed[0] if self._passed else self.sample()
+
+    def grantable(self, most: int) -> int:
+        return min(most, len(self._passed) + self.samples_left(most))
+
+    def next_fact(self) -> Event | None:
+        return self._stopped[0] if self._stopped else None
+
+    def apply(self, event: Event) -> None:
+        super().apply(event)
+        if type(event) is JobGranted:
+            if not event.retry and self._passed and self._passed[0].trial == event.trial:
+                self._passed.popleft()
+        elif type(event) is TrialStopped:
+            self._stopped.popleft()
+            self.ruled_out.append(event.trial)
+
+    def rank(self, event: JobCompleted, ladder: Ladder, k: int) -> None:
+        """Add a result and judge it at once; between equal results the lower trial number comes first."""
+        rung, trial, loss = ladder.rung(k), event.trial, loss_of(event)
+        rung.add(trial, loss)
+        if ladder.is_top(k):
+            self.ruled_out.append(trial)
+            return
+        if loss is None or isinstance(loss, tuple) or self._several:
+            place = rung.rank(trial)
+        else:
+            ranked = self._ranked.setdefault(rung, [])
+            insort(ranked, (loss, trial))
+            place = bisect_right(ranked, (loss, trial))
+        eta = ladder.reduction_factor
+        if loss is not None and (rung.size < eta or place <= int(rung.size // eta)):
+            self._passed.append(self.promotion(ladder, trial, k + 1))
+        else:
+            self._stopped.append(TrialStopped(trial, event.stage.bracket, event.stage.rung, place, rung.size))
+
+    def withdraw(self, rung: AnyRung, trial: int) -> None:
+        super().withdraw(rung, trial)
+        self._passed = deque(job for job in self._passed if job.trial != trial)
+        if rung in self._ranked:
+            self._ranked[rung] = [key for key in self._ranked[rung] if key[1] != trial]
+
+    def waiting(self, rung: AnyRung) -> int:
+        return sum(self.rung(job.bracket, job.rung - 1) is rung for job in self._passed)
+
+    def leaving(self, results: int) -> int:
+        """The first ones always, then one in eta."""
+        eta = self.ladders[0].reduction_factor
+        free = min(results, math.ceil(eta) - 1)
+        return int(free + (results - free) / eta)
+
+    def check(self) -> None:
+        assert self.running >= 0
+        assert not {p.trial for p in self._passed} & {s.trial for s in self._stopped}

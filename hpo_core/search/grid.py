@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,18 +11,14 @@ from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import meant_or_known, shown
+from hpo_core.model.short_text import at_most, meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.random import Straight
 from hpo_core.search.search_settings import MAX, Outline, Resource, SearchContext, SearchSettings, check_configs
-
-MOST_STEPS = 200_000
-"""Partial points that are looked at where conditions or forbidden combinations leave some out."""
 
 
 class GridSearch(SearchSettings):
@@ -39,7 +34,9 @@ class GridSearch(SearchSettings):
 
     method: Literal["grid"] = "grid"
     max_resource: Resource = Field(default=1, description=MAX)
-    configs: int | None = Field(default=None, ge=1, description="Only so many points of the grid (extend goes on).")
+    configs: int | None = Field(
+        default=None, ge=1, description="How many points of the grid are trained; default: all (extend goes on)."
+    )
     points: dict[str, Annotated[int, Field(ge=1, le=1_000_000)] | list[Any]] = Field(
         default_factory=dict,
         description="Per parameter the number of points (evenly spaced, on a log scale where the parameter is) or "
@@ -139,7 +136,7 @@ class Grid:
         }
         self._values = values
         conditional = self._space.has_forbidden or any(self._space.parameters[name].conditions() for name in values)
-        self._listed = _allowed_points(values, space) if conditional else None
+        self._listed = space.combinations(values, "search.grid") if conditional else None
         self.size = math.prod(map(len, values.values())) if self._listed is None else len(self._listed)
         """Points of the grid."""
         if self.size > limits.GRID_POINTS:
@@ -153,14 +150,8 @@ class Grid:
     @cached_property
     def _order(self) -> Sequence[int]:
         """The points' numbers in the order in which they are tried."""
-        if not self._shuffled:
-            return range(self.size)
-        order = list(range(self.size))
-        stream = Stream(self._seed, "grid", 0)
-        for i in range(self.size - 1, 0, -1):
-            j = stream.below(i + 1)
-            order[i], order[j] = order[j], order[i]
-        return order
+        points = range(self.size)
+        return Stream(self._seed, "grid", 0).shuffled(points) if self._shuffled else points
 
     @property
     def names(self) -> list[str]:
@@ -203,34 +194,3 @@ class Grid:
                 stream = Stream(self._seed, f"grid/{purpose}{name}", number)
                 values[name] = self._space.resolved(name, values).draw(stream)
         return values
-
-
-def _allowed_points(values: Mapping[str, Sequence[Any]], space: SearchSpace) -> list[Params]:
-    """All points that conditions and forbidden combinations leave, gone through one by one.
-
-    Raises:
-        SpecError: there are too many points to list, or none.
-    """
-    found: list[Params] = []
-    waiting: list[tuple[int, Params]] = [(0, {})]
-    names = list(values)
-    for step in itertools.count(1):
-        if not waiting:
-            break
-        if step > MOST_STEPS:
-            raise SpecError(
-                f"search.grid: with conditions or forbidden combinations a grid has at most about {MOST_STEPS:,} "
-                "points; give fewer points, or draw some parameters (random: [...])."
-            )
-        place, point = waiting.pop()
-        if place == len(names):
-            if not space.forbidden_by(point):
-                found.append(point)
-        elif not space.is_active(names[place], point):
-            waiting.append((place + 1, point))
-        else:
-            name = names[place]
-            waiting += [(place + 1, point | {name: value}) for value in reversed(values[name])]
-    if not found:
-        raise SpecError("search.grid: every point of the grid is forbidden; give other points, or forbid less.")
-    return found

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from hpo_core.model import limits
-from hpo_core.model.limit_checks import as_number, at_most
+from hpo_core.model.short_text import as_number, at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.search_settings import (

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from hpo_core.model.events import Event, JobCompleted
-from hpo_core.model.feasibility import Infeasible, Rankable
+from hpo_core.model.judged_results import Infeasible, Rankable
 from hpo_core.model.trial import Params
 
 Loss = float | tuple[float, ...] | Infeasible | None
@@ -131,13 +131,14 @@ class SearchMethod(ABC):
 
 def loss_of(event: JobCompleted) -> Loss:
     """Return what a rung ranks of a result."""
-    if event.losses and event.loss is not None:
-        return Infeasible(event.total_violation, event.losses) if event.infeasible else event.losses
-    return first_loss_of(event)
+    if event.loss is None:
+        return None
+    losses = event.losses or event.loss
+    return Infeasible(event.violation, losses) if event.violation > 0 else losses
 
 
 def first_loss_of(event: JobCompleted) -> Rankable | None:
     """Return what a rung ranks of a result by its first objective alone."""
-    if event.loss is not None and event.infeasible:
-        return Infeasible(event.total_violation, event.loss)
+    if event.loss is not None and event.violation > 0:
+        return Infeasible(event.violation, event.loss)
     return event.loss

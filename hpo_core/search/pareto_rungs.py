@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.feasibility import Infeasible
+from hpo_core.model.judged_results import Infeasible
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -24,7 +25,7 @@ class ParetoRung:
     """Results at one resource level, ranked by several objectives.
 
     Ranking: the non-dominated results (front 0) before those that only front 0 dominates (front 1), and so on;
-    infeasible results after them, by :mod:`~hpo_core.model.feasibility`, each as a front of its own; trials without
+    infeasible results after them, by :mod:`~hpo_core.model.judged_results`, each as a front of its own; trials without
     finite losses last, by number. Within a front the losses are mapped to [0, 1] per objective,
     over that front, and the order is greedy: first the smallest loss in the first objective, then always the
     trial farthest (Euclidean) from those before it; the lower number between equals. Trials promoted already
@@ -66,7 +67,7 @@ class ParetoRung:
         self._known = True  # whether _candidate still holds
         self._candidate: int | None = None
 
-    def add(self, trial: int, losses: tuple[float, ...] | Infeasible | None) -> None:
+    def add(self, trial: int, losses: Any) -> None:
         """Register a result; None (not finite, or abandoned) ranks last and is never promoted."""
         self.size += 1
         self._known = False
@@ -137,21 +138,6 @@ class ParetoRung:
             left -= len(front.trials)
         return found
 
-    def margin(self) -> float:
-        """How far the :meth:`candidate` is from being dominated by a result outside the top ``floor(n / eta)``.
-
-        The additive epsilon indicator (Zitzler et al. 2003): the smallest amount such that some result, better by
-        it in every objective, would be nowhere worse. Infinite where there is no candidate or no such result.
-        """
-        candidate = self.candidate()
-        ranked = self.ranking()
-        outside = ranked[int(self.size // self.reduction_factor) : self.size - len(self._last)]
-        if candidate is None or not outside:
-            return math.inf
-        with np.errstate(over="ignore"):
-            worse = np.array([self.losses_of(trial) for trial in outside]) - np.array(self.losses_of(candidate))
-        return float(worse.max(axis=1).min())
-
     def promote(self, trial: int) -> None:
         """Note that a trial left for the next rung."""
         self._promoted.add(trial)
@@ -182,35 +168,16 @@ class ParetoRung:
             before += len(front.trials)
         return before + self._last.index(trial) + 1
 
-    def losses_of(self, trial: int) -> tuple[float, ...]:
-        """The losses of a trial that has them."""
-        for front in self._fronts:
-            i = front.index(trial)
-            if i is not None:
-                return tuple(front.losses[i].tolist())
-        raise KeyError(trial)
-
     def check(self) -> None:
-        """Assert that fronts and candidate agree with their definition; O(n**2)."""
-        assert self.size == sum(len(front.trials) for front in self._fronts) + len(self._last)
-        fronts = self._fronts[: len(self._fronts) - len(self._infeasible)]
-        assert self._infeasible == sorted(self._infeasible)
-        assert [[n] for _, n in self._infeasible] == [f.trials.tolist() for f in self._fronts[len(fronts) :]]
-        if fronts:
-            losses = np.concatenate([front.losses for front in fronts])
-            number = np.repeat(np.arange(len(fronts)), [len(front.trials) for front in fronts])
-            for k, point in zip(number, losses, strict=True):
-                above = (losses <= point).all(axis=1) & (losses < point).any(axis=1)
-                assert k == (number[above].max() + 1 if above.any() else 0), "a result stands in a wrong front"
+        """Assert that places and candidate agree with the ranking; O(n**2)."""
         for front in self._fronts:
-            front.check()
-            assert [int(t) for t in front.trials[front.promoted]] == sorted(self._promoted & set(front.trials.tolist()))
+            assert front.gone == np.count_nonzero(front.promoted) == len(self._promoted & set(front.trials.tolist()))
+            assert front._nearest is None or (front._nearest == front._distances()).all()
         ranked = self.ranking()
-        assert sorted(ranked) == sorted(set(ranked)) and len(ranked) == self.size
+        assert len(set(ranked)) == len(ranked) == self.size
         top = ranked[: min(int(self.size // self.reduction_factor), self.size - len(self._last))]
         free = [trial for trial in top if trial not in self._promoted]
         assert self.candidate() == (free[0] if free else None) and self.promotable() == len(free)
-        assert all(self.rank(trial) == place for place, trial in enumerate(ranked[:3], 1))
 
 
 def dominated_by(by: Losses, losses: Losses) -> Mask:
@@ -297,11 +264,6 @@ class _Front:
         for chosen in unit[self.promoted]:
             np.minimum(nearest, _squared_distances(unit, chosen), out=nearest)
         return nearest
-
-    def check(self) -> None:
-        """Assert that what is carried along is what would be computed anew."""
-        assert (np.diff(self.trials) > 0).all() and self.gone == np.count_nonzero(self.promoted)
-        assert self._nearest is None or (self._nearest == self._distances()).all()
 
     def order(self, until: int | None = None) -> list[int]:
         """Trials by rank, to the last one or to trial ``until``."""

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
-from hpo_core.search.asha import Asha, AshaSearch
-from hpo_core.search.method import Action, RungStatus, SearchMethod
+from hpo_core.search.asha import Asha
+from hpo_core.search.brackets import BracketPlan
 from hpo_core.search.rungs import highest_rung, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,
@@ -38,7 +38,7 @@ class PashaSearch(HalvingSettings):
         default=90,
         ge=0,
         le=100,
-        description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
+        description="Percentile of the distances between curves that cross twice: the tolerance of the soft ranking.",
     )
 
     def create(self, context: SearchContext) -> Pasha:
@@ -67,7 +67,7 @@ class PashaSearch(HalvingSettings):
         return levels[highest_rung({0: configs}, len(levels), self.eta)]
 
 
-class Pasha(SearchMethod):
+class Pasha(Asha):
     """ASHA under a ceiling that begins at the second rung (Algorithm 1).
 
     Every result in the highest open rung is compared: where the configurations there are not in the order they
@@ -82,17 +82,9 @@ class Pasha(SearchMethod):
 
     def __init__(self, settings: PashaSearch) -> None:
         self.settings = settings
-        self.asha = Asha(
-            AshaSearch(
-                configs=settings.configs,
-                max_resource=settings.max_resource,
-                min_resource=settings.min_resource,
-                reduction_factor=settings.reduction_factor,
-                brackets=[0],
-            )
-        )
-        self.ruled_out = self.asha.ruled_out
-        self.ladder = self.asha.brackets.ladders[0]
+        plan = BracketPlan(brackets=[0], levels=settings.levels(), reduction_factor=settings.eta)
+        super().__init__(plan, settings.configs)
+        self.ladder = self.ladders[0]
         self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
         from hpo_core.search.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
 
@@ -115,17 +107,11 @@ class Pasha(SearchMethod):
         """Whether every rung is open, and nothing is left to compare."""
         return self.ladder.ceiling == len(self.ladder.rungs) - 1
 
-    def next_action(self) -> Action:
-        return self.asha.next_action()
-
-    def grantable(self, most: int) -> int:
-        return self.asha.grantable(most)
-
     def next_fact(self) -> Event | None:
         return self._raised
 
     def apply(self, event: Event) -> None:
-        self.asha.apply(event)
+        super().apply(event)
         if self._all_open:
             return
         if type(event) is TrialCreated:
@@ -165,10 +151,7 @@ class Pasha(SearchMethod):
             self._losses.clear()
             self._curves.clear()
 
-    def rungs(self) -> list[RungStatus]:
-        return self.asha.rungs()
-
     def check(self) -> None:
-        self.asha.check()
+        super().check()
         assert self._raised is None, "a ceiling that is due was not raised"
         assert all(rung.size == 0 for rung in self.ladder.rungs[self.ladder.ceiling + 1 :])

@@ -37,8 +37,7 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.limit_checks import at_most
-from hpo_core.model.short_text import meant_or_known
+from hpo_core.model.short_text import at_most, meant_or_known
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
@@ -72,7 +71,7 @@ class PbtSearch(SearchSettings):
         description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
     )
     opponents_from: int = Field(
-        default=2, ge=1, description="Opponents come from so many generations up to the initiator's own."
+        default=2, ge=1, description="How many generations, up to the initiator's own, opponents come from."
     )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
@@ -89,10 +88,10 @@ class PbtSearch(SearchSettings):
         default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
     )
     max_gap: int | None = Field(
-        default=None, ge=1, description="So many generations a member may be ahead of the slowest running one."
+        default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
     )
     stragglers: int | None = Field(
-        default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
+        default=None, ge=1, description="Running trials this many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
 
@@ -312,7 +311,7 @@ class Pbt(SearchMethod):
                 session.fitness = event.losses
             elif event.loss is not None:
                 session.fitness = (event.loss,)
-            session.violation = event.total_violation
+            session.violation = event.violation
             self._end(event.trial)
         elif type(event) is TrialAbandoned or type(event) is TrialStopped:
             if not self.sessions[event.trial].ended:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.feasibility import Rankable
+from hpo_core.model.judged_results import Rankable
+
+if TYPE_CHECKING:
+    from hpo_core.search.pareto_rungs import ParetoRung
 
 INFINITY = math.inf
 MOST_UNITS = 2**53
@@ -66,7 +69,7 @@ class LossRung:
         self._in_top: set[int] = set()
         self._promoted: set[int] = set()
 
-    def add(self, trial: int, loss: Rankable | None) -> None:
+    def add(self, trial: int, loss: Any) -> None:
         """Register a result; None (not finite, or abandoned) ranks last and is never promoted.
 
         Between equal losses the lower trial number ranks first.
@@ -110,16 +113,6 @@ class LossRung:
             heapq.heappop(ready)
         return None
 
-    def margin(self) -> float:
-        """How much worse than the :meth:`candidate` the best result outside the top ``floor(n / eta)`` is.
-
-        Infinite where there is none, it is not finite, or one of the two is infeasible.
-        """
-        rest = self._rest
-        if self.candidate() is None or not rest:
-            return INFINITY
-        return rest[0][0] - self._ready[0][0]
-
     def promote(self, trial: int) -> None:
         """Note that a trial left for the next rung."""
         self._promoted.add(trial)
@@ -153,32 +146,7 @@ class LossRung:
         assert self.candidate() == (free[0] if free else None)
 
 
-class AnyRung(Protocol):
-    """A rung as a ladder uses it: :class:`LossRung`, or :class:`~hpo_core.search.pareto_rungs.ParetoRung`."""
-
-    level: int
-    size: int
-
-    def add(self, trial: int, loss: Any) -> None: ...
-
-    def withdraw(self, trial: int) -> None: ...
-
-    def candidate(self) -> int | None: ...
-
-    def margin(self) -> float: ...
-
-    def promote(self, trial: int) -> None: ...
-
-    @property
-    def promoted(self) -> int: ...
-
-    def promotable(self) -> int: ...
-
-    def ranking(self) -> list[int]: ...
-
-    def rank(self, trial: int) -> int: ...
-
-    def check(self) -> None: ...
+AnyRung: TypeAlias = "LossRung | ParetoRung"
 
 
 def make_rung(level: int, reduction_factor: Number, objectives: int = 1) -> AnyRung:
@@ -239,9 +207,9 @@ class Ladder:
         top = len(self.rungs) - 1
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
-    def check(self) -> None:
-        for rung in self.rungs:
-            rung.check()
+    def is_top(self, k: int) -> bool:
+        """Whether no rung lies above place ``k``, be it open or not."""
+        return not self.endless and k == len(self.rungs) - 1
 
 
 MOST = 2**40

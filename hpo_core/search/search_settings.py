@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.settings import Filled, Part
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.rungs import default_min_resource, rung_levels
+
+if TYPE_CHECKING:
+    from hpo_core.search.grid import Grid
 
 Resource = Annotated[int, Field(ge=1, le=2**53)]
 CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -105,25 +108,6 @@ class Record(msgspec.Struct, frozen=True):
     further: Sequence[RecordedTraining]
 
 
-class PointsOfGrid(Protocol):
-    """The configurations of a search, where they are the points of a grid."""
-
-    repeats: int
-    """How often the whole grid is gone through."""
-
-    @property
-    def names(self) -> list[str]:
-        """The parameters that tell points apart; others are drawn."""
-
-    @property
-    def size(self) -> int:
-        """Points of the grid."""
-
-    @property
-    def points(self) -> list[Params]:
-        """All points, without the parameters that are drawn."""
-
-
 class SearchSettings(Part, ABC):
     """Settings of one search method; ``method`` is its name.
 
@@ -196,7 +180,7 @@ class SearchSettings(Part, ABC):
         """The parameters of a trial by its number, where the method says them itself (see ``own_configurations``)."""
         return None
 
-    def grid(self, space: SearchSpace, seed: int) -> PointsOfGrid | None:
+    def grid(self, space: SearchSpace, seed: int) -> Grid | None:
         """The points, where the configurations are those of a grid."""
         return None
 
@@ -227,15 +211,6 @@ class SearchSettings(Part, ABC):
     def number_of_seed(self, trial: int) -> int:
         """The number that the training seed of a trial follows from."""
         return trial
-
-    @classmethod
-    def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Plain settings without those that followed from settings that changed.
-
-        Args:
-            changed: names of the settings that a person changed.
-        """
-        return dict(search)
 
 
 def check_configs(configs: int | None) -> None:

@@ -24,7 +24,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.model.limit_checks import at_most
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, make_rung
@@ -132,14 +132,6 @@ class Tournament:
         self.wanted = configs
         """Results that complete it."""
 
-    @property
-    def finished(self) -> bool:
-        return self.wanted == 0
-
-    def free(self) -> bool:
-        """Whether it has a job to give now."""
-        return bool(self.chosen) or (self.rung == 0 and self.created < self.sizes[0])
-
     def add(self, rung: int, trial: int, loss: Loss) -> list[int]:
         """Add a result, or None for an abandoned trial; the last one of a rung opens the next.
 
@@ -226,7 +218,7 @@ class Halving(SearchMethod):
             bracket = self.brackets[number]
             if bracket.chosen:
                 return Promote(bracket.chosen[0], number, bracket.rung, bracket.rungs[bracket.rung].level)
-            if bracket.free():
+            if not bracket.rung and bracket.created < bracket.sizes[0]:
                 return Sample(number, 0, bracket.rungs[0].level)
         if self._next_size() > 0:
             number = len(self.brackets)
@@ -282,7 +274,7 @@ class Halving(SearchMethod):
         self._pass_finished()
 
     def _pass_finished(self) -> None:
-        while self._first < len(self.brackets) and self.brackets[self._first].finished:
+        while self._first < len(self.brackets) and not self.brackets[self._first].wanted:
             self._first += 1
 
     def rungs(self) -> list[RungStatus]:

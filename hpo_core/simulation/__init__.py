@@ -3,9 +3,8 @@
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker, make_workers
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.device_list import parse_devices
-from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import KnownJobs
-from hpo_core.simulation.simulation import Simulation
+from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
 from hpo_core.simulation.tabulated_curves import CurveTable, TableSampler
 
 __all__ = [

@@ -6,22 +6,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo_core.execution.packed_placing import learn_from_journal, objective_digest
+from hpo_core.execution.placing import learn_from_journal, objective_digest
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits
-from hpo_core.model.devices.amount_expression import UNITS
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import is_cpu
+from hpo_core.model.devices.stated_demand import UNITS
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.policies import POLICIES
 from hpo_core.replay.audit import damage_named
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import PackingSpec, StudySpec
+from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 
 PER_NODE = 8
@@ -137,7 +136,7 @@ def _number(digits: str, what: str, most: int) -> int:
 
 
 ONE = "one_per_device"
-"""As typed: :data:`~hpo_core.simulation.shared_cluster.ONE_PER_DEVICE`."""
+"""As typed: :data:`~hpo_core.simulation.simulation.ONE_PER_DEVICE`."""
 DEFAULT = (ONE, *(name for name in POLICIES if name != "exact"))
 SHARED_RULES = (
     "Jobs on one device run as fast as alone while they claim together no more compute than it has; beyond that, each "
@@ -168,16 +167,20 @@ class SharedDevicesQuestion:
             if name not in known:
                 raise SpecError(f"--policy {shown(name)} is no packing policy; {meant_or_known(name, known)}")
 
-    def clusters(self, spec: StudySpec, known: KnownJobs, *, measured_durations: bool) -> list[SharedCluster]:
+    def clusters(self, spec: StudySpec, known: KnownJobs, *, own_durations: bool) -> list[SharedCluster]:
         """One for each policy.
+
+        Args:
+            own_durations: whether jobs take as long as they were measured or stated to, where that is known.
 
         Raises:
             SpecError: the device list is wrong.
         """
-        packing = spec.packing or PackingSpec()
+        packing = spec.packing_settings
         devices = parse_devices(self.devices, most=packing.most)
         names = [ONE_PER_DEVICE if name == ONE else name for name in dict.fromkeys(self.policies or DEFAULT)]
-        return [SharedCluster(devices, name, packing, known, measured_durations) for name in names]
+        measured = own_durations and bool(known.unit_seconds or packing.demand.unit_seconds)
+        return [SharedCluster(devices, name, packing, known, measured) for name in names]
 
     def known_jobs(self, spec: StudySpec, journal: Journal, past: str | None) -> KnownJobs:
         """Measurements for the jobs of a study: of the study named, of its past, of itself, or of its objective.
@@ -203,7 +206,7 @@ class SharedDevicesQuestion:
     def _of_study(self, spec: StudySpec, journal: Journal, name: str) -> KnownJobs:
         with damage_named(journal, name):
             study = Study.open(name, journal, reading=True)
-        kept = Estimates(objective="", code="", study=name, by=_deciding(spec))
+        kept = Estimates(objective="", code="", study=name, by=spec.deciding)
         learn_from_journal(study, kept, gpu=self._first_gpu())
         found = tuple(kept.new_measurements())
         return KnownJobs(found, f"{len(found):,} attempts of {name!r} that were measured")
@@ -220,10 +223,6 @@ class SharedDevicesQuestion:
         capacities = [device.capacity for device in parse_devices(self.devices)]
         names = [one.architecture for one in capacities if isinstance(one, Capacity)]
         return next((name for name in names if not is_cpu(name)), "")
-
-
-def _deciding(spec: StudySpec) -> tuple[str, ...]:
-    return deciding_parameters(spec.search_space(), spec.constants, spec.packing.by if spec.packing else None)
 
 
 def source_of(cluster: SharedCluster) -> str:

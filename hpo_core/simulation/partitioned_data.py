@@ -3,19 +3,110 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from hpo_core.execution.executor import Inbox
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
-from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual import VirtualClock, Worker
+from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor, Worker
+from hpo_core.model import limits
+from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
 from hpo_core.model.errors import SpecError
+from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import weights_of
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
 from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import limits
 from hpo_core.study import Study
+
+EVALUATION = 0.1
+"""Time of an evaluation on an example, as a part of that of training on it."""
+
+
+class VirtualUnits(VirtualExecutor):
+    """Runs the units of :class:`~hpo_core.execution.hopping.hopping_executor.HoppingExecutor` in virtual time.
+
+    The time of an epoch is divided among its partitions by their sizes; metrics come with its last unit.
+
+    Args:
+        clock: moved forward by :meth:`wait`; the study's own.
+        sizes: of the partitions, those of validation at the end, in any unit.
+        trained_on: so many of them are trained on.
+        holdings: by name of a worker (``worker-0``, ...): names of the partitions that lie there.
+        state: bytes of a model's state.
+        more: as of the virtual executor; ``train`` and ``seconds`` are asked for one epoch at a time.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        sizes: Sequence[float],
+        trained_on: int,
+        holdings: Mapping[str, Iterable[str]],
+        state: int = 0,
+        **more: Any,
+    ) -> None:
+        super().__init__(clock, **more)
+        self._sizes = list(sizes)
+        self._epoch = sum(self._sizes[:trained_on])
+        self._devices = [
+            Device(device.name, partitions=HeldPartitions(frozenset(holdings.get(device.name, ()))))
+            for device in self._devices
+        ]
+        self._state = state
+        self._lost = False
+        self.evaluate: Callable[[Job], Metrics] = lambda job: {}
+        """What an evaluation on a partition gives."""
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        """The end of a unit alone is no news for the loop: it starts others by itself."""
+        while super().wait(inbox, until):
+            if inbox.reports or self._inventory is None or self._lost or self.clock.now >= until:
+                self._lost = False
+                return True
+        return False
+
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
+        self._lost = self._lost or report.outcome is Outcome.LOST  # its worker is used again once it was looked at
+        super()._report(attempt, report)
+
+    def _duration(self, job: Job, slot: Slot) -> float:
+        unit = job.unit
+        assert unit is not None, "a whole job has no place to run"
+        part = sum(self._sizes[unit.of_rank(rank).index] for rank in range(unit.ranks)) / self._epoch
+        if unit.trains or job.checkpoint is None:
+            return self._seconds(job) * part
+        begin = msgspec.structs.replace(job.checkpoint, resource=job.target - 1)
+        return self._seconds(msgspec.structs.replace(job, checkpoint=begin)) * part * EVALUATION
+
+    def _result(self, attempt: VirtualAttempt) -> Report:
+        job, unit = attempt.job, attempt.job.unit
+        assert unit is not None
+        if unit.ends_epoch:
+            report = super()._result(attempt)
+            if report.outcome not in (Outcome.COMPLETED, Outcome.DIVERGED):
+                return report
+        else:
+            report = self._without_result(attempt, unit)
+        if not unit.trains or report.outcome is not Outcome.COMPLETED:
+            return report
+        origin = job.checkpoint.uri if job.checkpoint else None
+        return msgspec.structs.replace(report, checkpoint=Checkpoint(unit.state, "", job.target, self._state, origin))
+
+    def _without_result(self, attempt: VirtualAttempt, unit: Unit) -> Report:
+        return Report(
+            trial=attempt.job.trial,
+            attempt=attempt.job.attempt,
+            outcome=Outcome.COMPLETED,
+            metrics={} if unit.trains else self.evaluate(attempt.job),
+            worker=self._devices[attempt.worker].name,
+            started=attempt.begin,
+            ended=self.clock.now,
+        )
+
 
 RULES = (
     "Models hop: an epoch's time is divided among the partitions by their sizes, an evaluation on an example takes a "
@@ -91,10 +182,8 @@ class HoppingSimulation(Simulation):
     ) -> None:
         data = study.spec.data
         assert data is not None
-        self.study = study
-        self.clock = clock
         files = [*data.files, *data.validation_files]
-        self.executor = VirtualUnits(
+        units = VirtualUnits(
             clock,
             workers=workers,
             objectives=[metric.name for metric in study.spec.objectives],
@@ -103,4 +192,4 @@ class HoppingSimulation(Simulation):
             holdings=placed.holdings([file.name for file in files], len(workers)),
             **more,
         )
-        self._loop = Loop(study, HoppingExecutor(self.executor, study.spec, None))
+        self._drive(study, units, HoppingExecutor(units, study.spec, None))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from hpo_core.execution.virtual import Faults, VirtualClock, Worker
-from hpo_core.execution.virtual_devices import mean_claims
+import msgspec
+import numpy as np
+
+from hpo_core.execution.virtual import WHOLE, Faults, VirtualClock, Worker
 from hpo_core.journal.memory import UnkeptJournal
+from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
-from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
-from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import StudySpec, limits
+from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
+from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread, quantile
@@ -66,10 +69,8 @@ class RunFigures:
 
     def load(self, seconds: float) -> tuple[float, ...]:
         """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
-        load = [0.0] * LOAD_BINS
-        for begin, end in zip(self._begins, self._ends, strict=True):
-            _spread(load, begin, end, seconds)
-        return tuple(load)
+        changes = [1.0] * len(self._begins) + [-1.0] * len(self._ends)
+        return tuple(mean_levels([*self._begins, *self._ends], changes, seconds))
 
     def _ended(self, trial: int, time: float) -> None:
         self._begins.append(self._running.pop(trial))
@@ -88,20 +89,25 @@ class RunFigures:
             self.steps.append((time, best.loss))
 
 
-def _spread(load: list[float], begin: float, end: float, whole: float) -> None:
-    """Add one busy worker from ``begin`` to ``end`` to the bins of ``whole`` seconds."""
-    if end <= begin:
-        return
-    per_bin = whole / len(load)
-    first, last = begin / per_bin, min(end / per_bin, len(load) - 1e-9)
-    low, high = int(first), int(last)
-    if low == high:
-        load[low] += last - first
-        return
-    load[low] += low + 1 - first
-    load[high] += last - high
-    for place in range(low + 1, high):
-        load[place] += 1.0
+def mean_levels(times: Sequence[float], changes: Sequence[float], whole: float, parts: int = LOAD_BINS) -> list[float]:
+    """The mean, in each of ``parts`` equal parts of ``whole`` seconds, of a level that begins at 0.
+
+    Args:
+        times: moments at which it changes, in any order.
+        changes: by how much it rises then.
+
+    >>> mean_levels([0.0, 4.0, 5.0], [0.5, 0.5, -1.0], 8.0, parts=4)
+    [0.5, 0.5, 0.5, 0.0]
+    """
+    if whole <= 0:
+        return [0.0] * parts
+    order = np.argsort(times)
+    moments, rises = np.asarray(times, dtype=float)[order], np.asarray(changes, dtype=float)[order]
+    edges = np.linspace(0.0, whole, parts + 1)
+    passed = np.searchsorted(moments, edges)
+    level, weight = (np.concatenate([[0.0], np.cumsum(one)]) for one in (rises, rises * moments))
+    areas: list[float] = np.maximum(np.diff(level[passed] * edges - weight[passed]) * parts / whole, 0.0).tolist()
+    return areas
 
 
 LINEAR = (
@@ -268,26 +274,20 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     place = world(spec, repeat)
     faults = scenario.faults
     if faults.drops or faults.stragglers:
-        faults = Faults(
-            stragglers=faults.stragglers,
-            drops=faults.drops,
-            drop=faults.drop,
-            seed=spec.seed,
-            time_unit=place.workload.time_unit,
-        )
+        faults = msgspec.structs.replace(faults, seed=spec.seed, time_unit=place.workload.time_unit)
     clock = VirtualClock()
     figures = RunFigures(scenario.max_resource, highest_rung=spec.best_of == "highest_rung")
     study = Study.create(spec, UnkeptJournal(figures.take), sampler=place.sampler, clock=clock)
-    executor = _simulation(scenario, study, clock, place, faults)
+    simulation = _simulation(scenario, study, clock, place, faults)
     most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
-    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
-    run = _summary(scenario, study, executor, figures, guessed=place.workload.guessed)
+    simulation.run(max_reports=min(most, limits.SIMULATED_JOBS))
+    run = _summary(scenario, simulation, figures, guessed=place.workload.guessed)
     if scenario.placed is not None:
         alone = spec.training.model_copy(update={"gang": 1})
         changes = {"data": None, "seed": scenario.spec.seed, "training": alone}
         whole = replace(scenario, placed=None, spec=spec.model_copy(update=changes))
         return replace(run, replicated=play(whole, world, repeat).seconds)
-    return _with_claims(run, executor, keep=repeat == 0) if isinstance(executor, SharedSimulation) else run
+    return _with_claims(run, simulation, keep=repeat == 0) if isinstance(simulation, SharedSimulation) else run
 
 
 def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
@@ -310,10 +310,17 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 
 
-def _with_claims(run: PlayedRun, executor: SharedSimulation, *, keep: bool) -> PlayedRun:
+def _with_claims(run: PlayedRun, simulation: SharedSimulation, *, keep: bool) -> PlayedRun:
     """What its devices were used for; by device only of the run whose picture is drawn."""
-    devices = executor.devices
-    claims = [mean_claims(history, run.seconds, LOAD_BINS) for history in devices.history]
+    devices = simulation.devices
+    claims = [
+        mean_levels(
+            [moment for moment, _ in history],
+            [(now - before) / WHOLE for (_, before), (_, now) in itertools.pairwise([(0.0, 0), *history])],
+            run.seconds,
+        )
+        for history in devices.history
+    ]
     occupancy = devices.occupancy  # it counts until now
     return replace(
         run,
@@ -324,13 +331,13 @@ def _with_claims(run: PlayedRun, executor: SharedSimulation, *, keep: bool) -> P
     )
 
 
-def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: RunFigures, *, guessed: int) -> PlayedRun:
+def _summary(scenario: Scenario, simulation: Simulation, figures: RunFigures, *, guessed: int) -> PlayedRun:
+    study, executor, end = simulation.study, simulation.executor, simulation.clock.now
     state = study.state
-    end = executor.clock.now
     best = state.incumbent
     return PlayedRun(
         seed=study.spec.seed,
-        ended=_ending(study, executor),
+        ended=_ending(study),
         seconds=end,
         steps=tuple(figures.steps),
         first_full=figures.first_full,
@@ -350,7 +357,7 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: Ru
     )
 
 
-def _ending(study: Study, executor: Simulation) -> str:
+def _ending(study: Study) -> str:
     state = study.state
     if state.halted is not None:
         return state.halted.reason

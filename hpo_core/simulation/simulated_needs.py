@@ -10,15 +10,13 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import Measurement, is_cpu
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.room import WHOLE, SharedDevice
+from hpo_core.placement.room import WHOLE, SharedDevice
 from hpo_core.spec import PackingSpec, StudySpec
 
 _MOST_CACHED = 20_000
@@ -74,10 +72,11 @@ class SimulatedNeeds(Estimates):
             objective="",
             code="",
             study=spec.study,
-            by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
+            by=spec.deciding,
             stated=stated,
             past=past,
         )
+        self.is_fixed = True  # repeats and policies must not learn of each other
         self.ratios = LearnedRatios()  # the rule of virtual devices gains nothing from more jobs at once
         self._parts = stated.parts
         self._typical = {name: _Typical.of(past, name) for name in architectures}
@@ -90,26 +89,6 @@ class SimulatedNeeds(Estimates):
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         return True
 
-    def learn(
-        self,
-        params: Mapping[str, Any],
-        usage: Usage,
-        *,
-        at: float,
-        architecture: str | None = None,
-    ) -> bool:
-        """Nothing: repeats and policies must not learn of each other."""
-        return False
-
-    def observe(self, params: Mapping[str, Any], usage: Usage, *, architecture: str) -> bool:
-        """Nothing, likewise."""
-        return False
-
-    def raise_after_out_of_memory(
-        self, params: Mapping[str, Any], architecture: str, *, had: int, at: float, measured: int = 0
-    ) -> None:
-        """Nothing, likewise: a past trial that ran out of memory does so again, alone at last."""
-
     def of(
         self,
         params: Mapping[str, Any],
@@ -119,35 +98,28 @@ class SimulatedNeeds(Estimates):
         node_cores: int,
         devices_on_node: int = 1,
     ) -> Estimate:
-        key = (units, device.architecture, device.memory, node_cores, devices_on_node, *params.items())
-        try:
-            if (cached := self._cache.get(key)) is not None:
-                return cached
-        except TypeError:  # a parameter that is a list
-            return self._look_up(params, units, device, node_cores, devices_on_node)
-        if len(self._cache) >= _MOST_CACHED:
-            self._cache.clear()
-        found = self._cache[key] = self._look_up(params, units, device, node_cores, devices_on_node)
-        return found
-
-    def _look_up(
-        self, params: Mapping[str, Any], units: int, device: SharedDevice, node_cores: int, beside: int
-    ) -> Estimate:
-        found = super().of(params, units=units, device=device, node_cores=node_cores, devices_on_node=beside)
+        key = (units, device.architecture, device.memory, node_cores, devices_on_node, repr(params))
+        if (cached := self._cache.get(key)) is not None:
+            return cached
+        found = super().of(params, units=units, device=device, node_cores=node_cores, devices_on_node=devices_on_node)
         need, typical = found.need, self._typical[device.architecture]
+        changes: dict[str, Any] = {}
         if "memory" in found.guessed and typical.memory:
             self.guesses.add(device.architecture)
-            need = msgspec.structs.replace(need, memory=min(typical.memory, device.memory))
+            changes["memory"] = min(typical.memory, device.memory)
         if "cores" in found.guessed:
-            need = msgspec.structs.replace(need, cores=min(round(typical.cores * WHOLE), node_cores))
-        if "compute" in found.guessed:
-            if is_cpu(device.architecture):
-                need = msgspec.structs.replace(need, compute=max(1, min(WHOLE, need.cores * WHOLE // node_cores)))
-            elif typical.compute is not None:
-                need = msgspec.structs.replace(need, compute=max(1, min(WHOLE, round(typical.compute * WHOLE))))
+            changes["cores"] = min(round(typical.cores * WHOLE), node_cores)
+        if "compute" in found.guessed and is_cpu(device.architecture):
+            changes["compute"] = max(1, min(WHOLE, changes.get("cores", need.cores) * WHOLE // node_cores))
+        elif "compute" in found.guessed and typical.compute is not None:
+            changes["compute"] = max(1, min(WHOLE, round(typical.compute * WHOLE)))
         if not need.seconds:
-            need = msgspec.structs.replace(need, seconds=float(units))  # longer jobs first
-        return msgspec.structs.replace(found, need=need, guessed=())
+            changes["seconds"] = float(units)  # longer jobs first
+        if len(self._cache) >= _MOST_CACHED:
+            self._cache.clear()
+        found = msgspec.structs.replace(found, need=msgspec.structs.replace(need, **changes), guessed=())
+        self._cache[key] = found
+        return found
 
     def duration(self, params: Mapping[str, Any], device: SharedDevice) -> tuple[float, float] | None:
         """(seconds of start-up, seconds per unit) as stated or measured; None where neither is known."""

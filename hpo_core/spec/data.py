@@ -10,10 +10,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
-from hpo_core.model.short_text import shown
+from hpo_core.model.short_text import at_most, shown
 
 MANIFEST_SUFFIX = ".json"
 _WILDCARDS = frozenset("*?[")

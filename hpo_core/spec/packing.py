@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hpo_core.model.devices.amount_expression import AmountExpression
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
-from hpo_core.model.devices.stated_demand import StatedDemand
+from hpo_core.model.devices.stated_demand import AmountExpression, StatedDemand, deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
 

@@ -13,7 +13,7 @@ from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.nested_names import clash
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.spec.clusters import AddressClusterSpec, LocalCudaClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalCudaClusterSpec
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -179,6 +179,25 @@ def check_combinations(spec: StudySpec) -> None:
     for row in REFUSALS:
         if row.found(spec):
             raise ValueError(f"{row.settings}: {row.why}; {row.cure}".format_map(_figures(spec)))
+
+
+def check_retraining(spec: StudySpec) -> None:
+    """Refuse a study whose best trial cannot be a model that is trained again on new data.
+
+    Raises:
+        SpecError: reason and cure.
+    """
+    if spec.style == "optuna":
+        raise SpecError(
+            f"Study {spec.study!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no "
+            "model to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
+        )
+    if spec.data is not None:
+        raise SpecError(
+            f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
+            "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
+            f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
+        )
 
 
 def _figures(spec: StudySpec) -> dict[str, object]:

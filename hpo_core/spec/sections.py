@@ -1,20 +1,26 @@
-"""Sampler, training, stop rules, checkpoints, warm start, tracking and Prefect: the settings beside the search."""
+"""The settings beside the search: sampler, training, stop rules, checkpoints, cluster, tracking and others.
+
+How a kind of cluster is started is in ``hpo_flows/dask/clusters``; the core never imports Dask.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model import limits
 from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
+from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
 from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.security.masking import holds_credentials
-from hpo_core.spec.sizes import check_arguments
 
 
 class SamplerSpec(BaseModel):
@@ -30,9 +36,25 @@ class SamplerSpec(BaseModel):
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> SamplerSpec:
         if not is_recorded(info):
-            check_arguments(self.name, self.arguments)
+            _check_arguments(self.name, self.arguments)
         check(self.name, self.arguments)
         return self
+
+
+def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of an Optuna sampler that would fill the memory.
+
+    Raises:
+        ValueError: argument, value, limit and cure.
+    """
+    for argument, most in limits.SAMPLER_ARGUMENTS.items():
+        value = arguments.get(argument)
+        if isinstance(value, int | float):
+            at_most(f"sampler.{argument}", value, most, "; lower it")
+    grid = arguments.get("search_space")
+    if name == "GridSampler" and isinstance(grid, Mapping):
+        points = math.prod(len(values) for values in grid.values() if isinstance(values, list | tuple))
+        at_most("sampler.search_space", points, limits.GRID_VALUES, "points; use search: {method: grid} with fewer")
 
 
 class TrainingSpec(Part):
@@ -115,7 +137,7 @@ class StopSpec(Part):
 
 
 class CheckpointSpec(Part):
-    """Where the study's checkpoints lie, and their limits (``hpo_core/checkpoints/budget.py`` says which go first)."""
+    """Where the study's checkpoints lie, and their limits (which go first: ``hpo_core/checkpoints/retention.py``)."""
 
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
     max_count: int | None = Field(
@@ -155,7 +177,7 @@ class ShareSpec(Part):
         default=1.0,
         ge=LEAST_WEIGHT,
         le=MOST_WEIGHT,
-        description="Its slots compared with those of a study of weight 1. `hpo share` changes it while it runs.",
+        description="Slots compared with those of a study of weight 1. `hpo share` changes it while the study runs.",
     )
     priority: int = Field(
         default=0,
@@ -174,8 +196,8 @@ class ShareSpec(Part):
         default=None,
         ge=1,
         le=86_400,
-        description="Seconds that it waits for its share before it gets a slot by ending the youngest attempt of the "
-        "study that has most above its share; that attempt goes on from its checkpoint later. null: it only waits.",
+        description="Seconds that the study waits for its share before it gets a slot by ending the youngest attempt "
+        "of the study that has most above its share; that attempt goes on from its checkpoint later. null: only wait.",
     )
 
 
@@ -183,13 +205,13 @@ class WarmStartSpec(Part):
     """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    first: int = Field(default=3, ge=0, le=1000, description="So many of their best configurations are tried first.")
+    first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
     decay: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Of their results a sampler is shown this share of the newest study's, its square of the next "
-        "one's, and so on; 0: none.",
+        description="Share of the newest study's results that a sampler is shown; its square for the study before, and "
+        "so on; 0: none.",
     )
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
@@ -249,19 +271,6 @@ class TrackingSpec(Part):
         return self
 
 
-class PrefectSpec(Part):
-    """How a study that the command line drives is shown in Prefect; it runs the same without."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
-    )
-    grain: Literal["auto", "job", "rung"] = Field(
-        default="auto",
-        description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
-    )
-
-
 MOST_RANKS = 1024
 
 
@@ -306,3 +315,218 @@ class ScalingSpec(Part):
                 "efficiency, or set training.gang to 1"
             )
         return self
+
+
+class ClusterSettings(Part):
+    """What all kinds of clusters have in common, and what others ask of a kind."""
+
+    kind: str
+
+    @property
+    def size(self) -> int | None:
+        """Workers with one slot each that the study asks for; None: as many as there are."""
+        return getattr(self, "workers", None)
+
+    def cores_each(self, machine: int) -> int | None:
+        """CPU cores of one worker; None: nobody knows.
+
+        Args:
+            machine: cores of the machine of the study.
+        """
+        return None
+
+    @property
+    def place(self) -> str:
+        """Where it runs, in words."""
+        return f"a cluster of kind {self.kind}"
+
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"Dask workers ({self.kind})"
+
+    @property
+    def permission(self) -> str | None:
+        """The word that ``HPO_ALLOWED_CLUSTERS`` must hold for a deployment to use it; None: it needs none.
+
+        By default the kind: settings may hold shell lines, container images and other people's machines.
+        """
+        return self.kind
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether scheduler, workers and client talk TLS."""
+        return True
+
+    @property
+    def named(self) -> str:
+        """The setting that says where jobs train, for messages."""
+        return f"cluster.kind = {self.kind!r}"
+
+
+class LocalClusterSpec(ClusterSettings):
+    """Dask workers on this machine, started for the study and ended with it."""
+
+    kind: Literal["local"] = "local"
+    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
+
+    def cores_each(self, machine: int) -> int:
+        """An equal share of the machine's cores."""
+        return max(1, machine // self.workers)
+
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"{self.workers} local Dask workers"
+
+    @property
+    def permission(self) -> None:
+        """None: it stays on the machine of the study."""
+        return None
+
+
+class AddressClusterSpec(ClusterSettings):
+    """A Dask scheduler that runs already; every worker thread is one slot.
+
+    Behind ``tls://`` the certificates come from Dask's own configuration (``distributed.comm.tls``).
+    """
+
+    kind: Literal["address"] = "address"
+    address: str = Field(description="For example tcp://127.0.0.1:8786, or tls://HOST:PORT")
+
+    @field_validator("address")
+    @classmethod
+    def _check(cls, value: str) -> str:
+        if "://" not in value:
+            raise ValueError(f"address = {value!r} has no protocol; write tcp://HOST:PORT or tls://HOST:PORT")
+        return value
+
+    @property
+    def place(self) -> str:
+        """The scheduler's address."""
+        return self.address
+
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"Dask cluster {self.address}"
+
+    @property
+    def permission(self) -> str:
+        """The address: whoever answers there is sent code."""
+        return self.address
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the address says so."""
+        return self.address.startswith("tls://")
+
+    @property
+    def named(self) -> str:
+        """The setting that says where jobs train, for messages."""
+        return f"cluster.address = {self.address!r}"
+
+
+class SlurmClusterSpec(ClusterSettings):
+    """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
+
+    The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
+    its walltime too, is submitted anew.
+    """
+
+    kind: Literal["slurm"] = "slurm"
+    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one job at a time.")
+    cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
+    memory: str = Field(
+        default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of a Slurm job, such as 16GB."
+    )
+    walltime: str = Field(
+        default="01:00:00",
+        pattern=r"^(\d+-)?\d+(:\d\d){0,2}$",
+        description="Time limit of a Slurm job, in Slurm's format.",
+    )
+    interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
+    directives: list[str] = Field(
+        default_factory=list,
+        description="Further #SBATCH lines: --partition=gpu, --gres=gpu:1, --account=lab.",
+    )
+    prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
+    wait: float = Field(
+        default=3600.0, gt=0, description="Seconds to wait for the first worker: the queue decides when it comes."
+    )
+
+    def cores_each(self, machine: int) -> int:
+        """CPU cores of a Slurm job."""
+        return self.cores
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, value: str) -> str:
+        if not any(digit in value for digit in "123456789"):
+            raise ValueError(f"memory = {value!r}: a worker needs some; write an amount such as 4GB")
+        return value
+
+
+class KubernetesClusterSpec(ClusterSettings):
+    """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.
+
+    The controller and the pods must see the home folder under the same path: ``volume_claim`` is mounted there.
+    """
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
+    image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
+    cpu: str = Field(default="1", description="CPUs of one pod, in Kubernetes' format: 2, 500m.")
+    memory: str = Field(default="4Gi", description="Memory of one pod.")
+    gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
+    volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
+    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where the volume is mounted in the pods.")
+
+    def cores_each(self, machine: int) -> int | None:
+        """CPU cores of a pod, rounded down."""
+        try:
+            whole = float(self.cpu.removesuffix("m")) / (1000 if self.cpu.endswith("m") else 1)
+        except ValueError:
+            return None
+        return max(1, int(whole))
+
+    @property
+    def encrypted(self) -> bool:
+        """Never: dask-kubernetes knows no TLS."""
+        return False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.volume_claim is None) != (self.mount_path is None):
+            raise ValueError("volume_claim and mount_path belong together; give both or none")
+        return self
+
+
+class LocalCudaClusterSpec(ClusterSettings):
+    """One Dask worker for each NVIDIA GPU of this machine, which alone it sees, as device 0."""
+
+    kind: Literal["local_cuda"] = "local_cuda"
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
+    )
+
+    def cores_each(self, machine: int) -> int | None:
+        """An equal share of the machine's cores, where the GPUs are listed."""
+        return None if self.devices is None else max(1, machine // len(self.devices))
+
+    @property
+    def place(self) -> str:
+        """Where it runs, in words."""
+        return "the GPUs of a machine"
+
+    @property
+    def permission(self) -> None:
+        """None: it stays on the machine of the study."""
+        return None
+
+
+Cluster = Annotated[
+    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
+    Field(discriminator="kind"),
+]
+"""The registry of kinds: a further kind is a further line."""

@@ -43,8 +43,7 @@ def split_change(text: str) -> tuple[tuple[str, ...], Any]:
 def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """A study's plain data with changes; the given data stays as it is.
 
-    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others. Brackets that
-    followed from a preset follow from the changed one, or from the changed rungs.
+    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others.
 
     Raises:
         SpecError: a change is not of the form KEY=VALUE, or leads into something that is no mapping.
@@ -58,17 +57,7 @@ def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
             data = data | {"search": kept | {"method": value}}
         else:
             data = _replaced(data, keys, value)
-    return _without_derived(data, {keys for keys, _ in split})
-
-
-def _without_derived(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -> dict[str, Any]:
-    """Without settings of the search that followed from settings that changed."""
-    search = data.get("search")
-    known = settings_class(search.get("method")) if isinstance(search, dict) else None
-    if search is None or known is None:
-        return data
-    names = {keys[1] for keys in changed_keys if len(keys) == 2 and keys[0] == "search"}
-    return data | {"search": known.without_derived(search, names)}
+    return data
 
 
 def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -149,7 +138,7 @@ def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
         SpecError: the file is absent or no YAML.
     """
     try:
-        return read_yaml(_text(path))
+        return read_yaml(read_text(path))
     except FileNotFoundError:
         raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
@@ -175,22 +164,24 @@ def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
     return spec.model_copy(update={"pythonpath": searched})
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path, what: str = "a study's YAML file", most: int = limits.FILE_BYTES) -> str:
     """The file's text. A FIFO would wait for ever, a device may never end: only files are read, and no large ones.
+
+    Args:
+        what: the file in words.
+        most: bytes that it may have.
 
     Raises:
         OSError: it cannot be opened.
-        SpecError: it is no regular file, or larger than :data:`limits.FILE_BYTES`.
+        SpecError: it is no regular file, or too large.
         UnicodeDecodeError: it is no UTF-8.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise SpecError(f"{path}: is a directory, FIFO or device. Give the path of a study's YAML file.")
-        content = file.read(limits.FILE_BYTES + 1)
-    if len(content) > limits.FILE_BYTES:
-        raise SpecError(
-            f"{path}: is larger than {limits.FILE_BYTES:,} bytes, the most a study file may have; shorten it."
-        )
+            raise SpecError(f"{path}: is a directory, FIFO or device. Give the path of {what}.")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise SpecError(f"{path}: is larger than {most:,} bytes, the most that {what} may have; shorten it.")
     return content.decode()
 
 

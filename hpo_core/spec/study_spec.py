@@ -6,25 +6,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
+from hpo_core.model.judged_results import seed_of_repeat
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
-from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
-from hpo_core.samplers.registry import check_listed, check_objectives, check_population
+from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.search.registry import Search
-from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
+    Cluster,
     JournalSpec,
-    PrefectSpec,
+    LocalClusterSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -33,8 +34,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_constraints, check_plain, check_sizes
-from hpo_core.spec.validation_errors import explain
+from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
 class StudySpec(Part):
@@ -117,7 +117,11 @@ class StudySpec(Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
-    prefect: PrefectSpec = PrefectSpec()
+    prefect: Literal["auto", "jobs", "rungs", "off"] = Field(
+        default="auto",
+        description="Task runs in Prefect: one per job, or one per rung; auto: per job up to about 300 expected jobs. "
+        "off: a command does not show the study in Prefect, in whose UI a run is shown anyway.",
+    )
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
@@ -166,8 +170,8 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
-        if new and not outline.own_configurations:
-            check_listed(self.sampler.name, self.sampler.arguments, space)
+        if new and not outline.own_configurations and self.sampler.name in EXHAUSTIVE:
+            listed(self.sampler.name, self.sampler.arguments, space)
         if new:
             check_given(self, space)
         return self
@@ -203,6 +207,18 @@ class StudySpec(Part):
         return self.training.gang == "auto"
 
     @property
+    def job_slots(self) -> int | None:
+        """Slots of a job; None: the study decides for each. Where models hop it is 1: units have ranks, not jobs."""
+        if self.hops:
+            return 1
+        return None if self.training.gang == "auto" else self.training.gang
+
+    @property
+    def most_ranks(self) -> int | None:
+        """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
+        return self.scaling.most if self.grows else 1
+
+    @property
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1
@@ -213,13 +229,18 @@ class StudySpec(Part):
         return "device" if self.packs else "slot"
 
     @property
+    def room_word(self) -> str:
+        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        return "worker" if self.hops else self.slot_word
+
+    @property
     def unit_word(self) -> str:
         """Unit of training for people: an epoch where models hop."""
         return "epoch" if self.hops else "unit"
 
     @property
     def loader(self) -> str:
-        """The function that loads a partition, as package.module:function; empty: none."""
+        """Function that loads a partition (``data.load``), as package.module:function; empty: none."""
         return self.data.load or "" if self.data is not None else ""
 
     @property
@@ -243,11 +264,6 @@ class StudySpec(Part):
         return 0 if self.data is None else len(self.data.files)
 
     @property
-    def data_load(self) -> str | None:
-        """Function that loads a partition (``data.load``)."""
-        return None if self.data is None else self.data.load
-
-    @property
     def checkpoint_base(self) -> str:
         """Folder of the checkpoints, relative to the study's, or a URL."""
         place = self.checkpoints.folder
@@ -259,6 +275,16 @@ class StudySpec(Part):
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space, self.forbidden)
+
+    @property
+    def packing_settings(self) -> PackingSpec:
+        """Settings for jobs that share devices; the defaults where each job has a slot of its own."""
+        return self.packing or PackingSpec()
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of the parameters and constants that tell jobs with different needs apart."""
+        return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
     @property
     def first_configurations(self) -> list[dict[str, Any]]:

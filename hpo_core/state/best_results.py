@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -112,3 +113,22 @@ class BestResults:
         elif self.incumbent is None or event.loss < self.incumbent.loss:
             self.incumbent = Incumbent(event.trial, event.resource, event.loss, event.metrics)
             self.front = [self.incumbent]
+
+    def check(self, results: Sequence[tuple[int, JobCompleted]]) -> None:
+        """Assert that of all finite, feasible results, each with its rung, exactly the best ones are here."""
+        usable = [(rung, event) for rung, event in results if is_complete(event)]
+        top = max((rung for rung, _ in usable), default=0)
+        counted = [event for rung, event in usable if rung == top or not self._highest_rung]
+        members = [_losses(member) for member in self.front]
+        assert members == sorted(set(members))
+        assert not any(dominates(one, other) for one in members for other in members)
+        for losses in {_losses(event) for event in counted}.difference(members):
+            assert any(dominates(one, losses) for one in members), f"{losses} is missing among the best"
+        found = {(event.trial, event.resource, _losses(event)) for event in counted}
+        assert all((member.trial, member.resource, _losses(member)) in found for member in self.front)
+        assert self.incumbent is (self.front[0] if self.front else None)
+
+
+def _losses(result: JobCompleted | Incumbent) -> tuple[float, ...]:
+    assert result.loss is not None
+    return result.losses or (result.loss,)

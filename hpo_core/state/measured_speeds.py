@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.events import JobCompleted
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.events import JobCompleted, JobGranted
 
 KEPT = 64
 """Results of each size that count: the first ones, so that what they say comes to rest."""
@@ -45,6 +45,19 @@ class MeasuredSpeeds:
         """Whether the trial's seconds on one slot are known."""
         return trial in self._alone
 
+    def measure(self, event: JobCompleted, grant: JobGranted) -> None:
+        """Count a result's seconds per unit of training, where it says any.
+
+        What the attempt measured itself is without start-up and checkpoints. Else they count as training, which makes
+        gangs look slower than they are.
+        """
+        units = event.resource - (0 if grant.checkpoint is None else grant.checkpoint.resource)
+        seconds = (event.ended - event.started) / units if units > 0 else 0.0
+        if isinstance(event.usage, Usage) and event.usage.unit_seconds > 0:
+            seconds = event.usage.unit_seconds
+        if seconds > 0:
+            self.count(event.trial, slots=grant.demand.slots, seconds=seconds)
+
     def count(self, trial: int, *, slots: int, seconds: float) -> None:
         """A job of so many slots took so many seconds per unit."""
         if slots == 1:
@@ -78,15 +91,3 @@ def _keep(found: dict[int, list[float]], slots: int, value: float) -> bool:
         values.append(value)
         return True
     return False
-
-
-def unit_seconds(event: JobCompleted, units: int) -> float | None:
-    """Seconds per unit of training of a result; None where it says nothing.
-
-    What the attempt measured itself is without start-up and checkpoints. Else they count as training, which makes
-    gangs look slower than they are.
-    """
-    if isinstance(event.usage, Usage) and event.usage.unit_seconds > 0:
-        return event.usage.unit_seconds
-    seconds = event.ended - event.started
-    return seconds / units if units > 0 and seconds > 0 else None

@@ -36,12 +36,10 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import Further, Stage
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
+from hpo_core.model.trial import Checkpoint, Further, Job, Outcome, Params, Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
-from hpo_core.state.invariants import check_state
-from hpo_core.state.measured_speeds import MeasuredSpeeds, unit_seconds
+from hpo_core.state.measured_speeds import MeasuredSpeeds
 from hpo_core.state.trial_record import TrialRecord
 from hpo_core.state.worker_losses import Losses
 
@@ -108,30 +106,6 @@ class StudyState:
         """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
         self.reproduced: dict[int, Reproduced] = {}
         """By child: how it came to be (PBT)."""
-        self._appliers = {
-            StudyCreated: self._created,
-            ControllerChanged: self._controller_changed,
-            CapacityChanged: self._capacity_changed,
-            ConfigurationEnqueued: self._configuration_enqueued,
-            TrialCreated: self._trial_created,
-            Reproduced: self._reproduced,
-            JobGranted: self._job_granted,
-            JobPlaced: self._job_placed,
-            JobCompleted: self._job_completed,
-            AttemptFailed: self._attempt_failed,
-            CheckpointCondemned: self._checkpoint_condemned,
-            TrialAbandoned: self._trial_abandoned,
-            CheckpointRemoved: self._checkpoint_removed,
-            TrialStopped: self._trial_stopped,
-            CeilingRaised: self._ceiling_raised,
-            ReportIgnored: self._report_ignored,
-            StudyExtended: self._extended,
-            TrialExtended: self._trial_extended,
-            TrialExtensionEnded: self._trial_extension_ended,
-            SamplerExhausted: self._sampler_exhausted,
-            StudyHalted: self._halted,
-            StudyReopened: self._reopened,
-        }
 
     @property
     def incumbent(self) -> Incumbent | None:
@@ -144,88 +118,132 @@ class StudyState:
         return self._best.front
 
     def apply(self, event: Event) -> None:
-        """Take over one fact. Total: a recorded fact is never refused."""
-        self._appliers[type(event)](event)  # type: ignore[operator]
-        self.losses.apply(event)
+        """Take over one fact. Total: a recorded fact is never refused. The most frequent ones come first."""
+        match event:
+            case JobGranted():
+                trial = self.trials[event.trial]
+                if event.retry and event.trial in self.waiting:
+                    self.waiting.remove(event.trial)
+                trial.attempts = event.attempt + 1
+                trial.granted = event
+                trial.running = True
+                self.running[event.trial] = event
+                self.slots_in_use += event.demand.slots
+                if self.speeds is not None and event.demand.slots > 1:
+                    self.speeds.has_gangs = True
+                units = self._units(trial, event.stage, event.target)
+                self.resource_running += units
+                if type(event.stage) is Further:
+                    self.further_running += units
+            case JobCompleted():
+                self._job_completed(event)
+            case TrialCreated():
+                if event.queued:
+                    self.queue.popleft()
+                base = 0 if event.parent is None else self.trials[event.parent].searched
+                queued = event.queued is True
+                self.trials.append(
+                    TrialRecord(event.trial, event.bracket, event.params, event.parent, queued=queued, base=base)
+                )
+            case Reproduced():
+                self.reproduced[event.child] = event
+            case JobPlaced():
+                self.placed[event.trial] = event
+            case AttemptFailed():
+                self.losses.failed(event)
+                trial = self.trials[event.trial]
+                self._no_longer_runs(trial, event.stage, event.target)
+                trial.failures += (event,)
+                if type(event.stage) is not Further:
+                    self.waiting.append(event.trial)
+                self.failed_attempts += 1
+            case CheckpointCondemned():
+                self.trials[event.trial].condemned |= {event.resource}
+            case CheckpointRemoved():
+                trial = self.trials[event.trial]
+                trial.condemned |= {event.resource}
+                trial.removed += (event,)
+            case TrialStopped():
+                self.losses.forget(event.trial, stays=False)
+                trial = self.trials[event.trial]
+                trial.stopped = event
+                if trial.running:
+                    assert trial.granted is not None
+                    self._no_longer_runs(trial, trial.granted.stage, trial.granted.target)
+                if event.trial in self.waiting:
+                    self.waiting.remove(event.trial)
+            case TrialAbandoned():
+                self.losses.forget(event.trial, stays=False)
+                self.trials[event.trial].abandoned = event
+                if event.trial in self.waiting:
+                    self.waiting.remove(event.trial)
+                self.extended.pop(event.trial, None)
+                self.abandoned_trials += 1
+            case CeilingRaised():
+                self.ceilings.append(event)
+            case ReportIgnored():
+                self.ignored_reports += 1
+            case CapacityChanged():
+                self.inventory = event.inventory
+                self.capacity = event.inventory.slots
+            case ConfigurationEnqueued():
+                self.queue.append(event.params)
+                if event.request is not msgspec.UNSET:
+                    self.requests.add(event.request)
+            case StudyExtended():
+                self.extra_configs += event.configs
+            case TrialExtended():
+                self.extended[event.trial] = event
+                self.further_held = False
+                if not self.trials[event.trial].running:  # asked for anew: what failed before counts no longer
+                    self.trials[event.trial].failures = ()
+            case TrialExtensionEnded():
+                del self.extended[event.trial]
+                self.trials[event.trial].failures = ()
+                self.trials[event.trial].given_up += (event,)
+            case SamplerExhausted():
+                self.exhausted = True
+            case StudyHalted():
+                self.halted = event
+                self.further_held = self.further_held or not event.rule
+            case StudyReopened():
+                self.halted = None
+                self.further_held = False
+                self.reopened_at = len(self.trials)
+            case ControllerChanged():
+                self.controller = event.controller
+                self.losses = Losses(self.losses.enders)
+            case StudyCreated():
+                self.spec = spec = StudySpec.from_journal(event.spec)
+                self.has_members = spec.search.outline().members
+                if spec.job_slots is None and not spec.scaling.speedups:
+                    self.speeds = MeasuredSpeeds()
+                self._best = self.best_of_highest_rung if spec.best_of == "highest_rung" else self.best_of_all
+                self.queue.extend(spec.first_configurations)
 
-    def member_of(self, trial: int) -> int:
-        """The trial's place in the population (PBT); trials of the first generation are numbered by theirs."""
-        born = self.reproduced.get(trial)
-        return trial if born is None else born.member
-
-    def _created(self, event: StudyCreated) -> None:
-        self.spec = StudySpec.from_journal(event.spec)
-        self.has_members = self.spec.search.outline().members
-        if self.spec.grows and not self.spec.scaling.speedups and not self.spec.hops:
-            self.speeds = MeasuredSpeeds()
-        self._best = self.best_of_highest_rung if self.spec.best_of == "highest_rung" else self.best_of_all
-        self.queue.extend(self.spec.first_configurations)
-
-    def _controller_changed(self, event: ControllerChanged) -> None:
-        self.controller = event.controller
-
-    def _capacity_changed(self, event: CapacityChanged) -> None:
-        self.inventory = event.inventory
-        self.capacity = event.inventory.slots
-
-    def _configuration_enqueued(self, event: ConfigurationEnqueued) -> None:
-        self.queue.append(event.params)
-        if event.request is not msgspec.UNSET:
-            self.requests.add(event.request)
-
-    def _trial_created(self, event: TrialCreated) -> None:
-        if event.queued:
-            self.queue.popleft()
-        base = 0 if event.parent is None else self.trials[event.parent].searched
-        queued = event.queued is True
-        self.trials.append(
-            TrialRecord(event.trial, event.bracket, event.params, event.parent, queued=queued, base=base)
-        )
-
-    def _reproduced(self, event: Reproduced) -> None:
-        self.reproduced[event.child] = event
-
-    def _job_granted(self, event: JobGranted) -> None:
-        trial = self.trials[event.trial]
-        if event.retry and event.trial in self.waiting:
-            self.waiting.remove(event.trial)
-        trial.attempts = event.attempt + 1
-        trial.granted = event
-        trial.running = True
-        self.running[event.trial] = event
-        self.slots_in_use += event.demand.slots
-        if self.speeds is not None and event.demand.slots > 1:
-            self.speeds.has_gangs = True
-        units = self._units(event.trial, event.stage, event.target)
-        self.resource_running += units
-        if type(event.stage) is Further:
-            self.further_running += units
-
-    def _job_placed(self, event: JobPlaced) -> None:
-        self.placed[event.trial] = event
-
-    def _units(self, number: int, stage: Stage, target: int) -> int:
+    def _units(self, trial: TrialRecord, stage: Stage, target: int) -> int:
         """Return the units that a job to ``target`` trains for the first time, in all seed repeats together."""
-        trial = self.trials[number]
         repeats = 1 if self.spec is None else self.spec.repeats
         return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
 
-    def _no_longer_runs(self, number: int, stage: Stage, target: int) -> int:
+    def _no_longer_runs(self, trial: TrialRecord, stage: Stage, target: int) -> int:
         """Returns the units of the job."""
-        units = self._units(number, stage, target)
-        self.slots_in_use -= self.running.pop(number).demand.slots
-        self.placed.pop(number, None)
-        self.trials[number].running = False
+        units = self._units(trial, stage, target)
+        self.slots_in_use -= self.running.pop(trial.number).demand.slots
+        self.placed.pop(trial.number, None)
+        trial.running = False
         self.resource_running -= units
         if type(stage) is Further:
             self.further_running -= units
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
-        trial = self.trials[event.trial]
+        trial, loss = self.trials[event.trial], event.loss
+        self.losses.ended(event.trial)
+        self.losses.forget(event.trial)
         if self.speeds is not None:
-            self._measure_speed(self.speeds, event)
-        units = self._no_longer_runs(event.trial, event.stage, event.resource)
+            self.speeds.measure(event, self.running[event.trial])
+        units = self._no_longer_runs(trial, event.stage, event.resource)
         trial.failures = ()
         self.resource_used += units
         if type(event.stage) is Further:
@@ -237,89 +255,12 @@ class StudyState:
         if wanted is not None and wanted.target <= trial.resource:
             del self.extended[event.trial]
         self.completed_jobs += 1
-        loss = event.loss
-        if loss is not None or event.losses:
-            self.finite_results += 1
-        if loss is None:
-            return
-        if event.infeasible:
+        self.finite_results += loss is not None or bool(event.losses)
+        if loss is not None and event.infeasible:
             self.infeasible_results += 1
-            return
-        self.best_of_all.take(event, trial.searched)
-        self.best_of_highest_rung.take(event, trial.searched)
-
-    def _measure_speed(self, speeds: MeasuredSpeeds, event: JobCompleted) -> None:
-        grant = self.running[event.trial]
-        begun = 0 if grant.checkpoint is None else grant.checkpoint.resource
-        seconds = unit_seconds(event, event.resource - begun)
-        if seconds is not None:
-            speeds.count(event.trial, slots=grant.demand.slots, seconds=seconds)
-
-    def _attempt_failed(self, event: AttemptFailed) -> None:
-        trial = self.trials[event.trial]
-        self._no_longer_runs(event.trial, event.stage, event.target)
-        trial.failures += (event,)
-        if type(event.stage) is not Further:
-            self.waiting.append(event.trial)
-        self.failed_attempts += 1
-
-    def _checkpoint_condemned(self, event: CheckpointCondemned) -> None:
-        trial = self.trials[event.trial]
-        trial.condemned |= {event.resource}
-
-    def _checkpoint_removed(self, event: CheckpointRemoved) -> None:
-        trial = self.trials[event.trial]
-        trial.condemned |= {event.resource}
-        trial.removed += (event,)
-
-    def _trial_stopped(self, event: TrialStopped) -> None:
-        trial = self.trials[event.trial]
-        trial.stopped = event
-        if trial.running:
-            assert trial.granted is not None
-            self._no_longer_runs(event.trial, trial.granted.stage, trial.granted.target)
-        if event.trial in self.waiting:
-            self.waiting.remove(event.trial)
-
-    def _ceiling_raised(self, event: CeilingRaised) -> None:
-        self.ceilings.append(event)
-
-    def _trial_abandoned(self, event: TrialAbandoned) -> None:
-        self.trials[event.trial].abandoned = event
-        if event.trial in self.waiting:
-            self.waiting.remove(event.trial)
-        self.extended.pop(event.trial, None)
-        self.abandoned_trials += 1
-
-    def _report_ignored(self, _: ReportIgnored) -> None:
-        self.ignored_reports += 1
-
-    def _extended(self, event: StudyExtended) -> None:
-        self.extra_configs += event.configs
-
-    def _trial_extended(self, event: TrialExtended) -> None:
-        self.extended[event.trial] = event
-        self.further_held = False
-        if not self.trials[event.trial].running:  # asked for anew: what failed before counts no longer
-            self.trials[event.trial].failures = ()
-
-    def _trial_extension_ended(self, event: TrialExtensionEnded) -> None:
-        trial = self.trials[event.trial]
-        del self.extended[event.trial]
-        trial.failures = ()
-        trial.given_up += (event,)
-
-    def _sampler_exhausted(self, _: SamplerExhausted) -> None:
-        self.exhausted = True
-
-    def _halted(self, event: StudyHalted) -> None:
-        self.halted = event
-        self.further_held = self.further_held or not event.rule
-
-    def _reopened(self, _: StudyReopened) -> None:
-        self.halted = None
-        self.further_held = False
-        self.reopened_at = len(self.trials)
+        elif loss is not None:
+            self.best_of_all.take(event, trial.searched)
+            self.best_of_highest_rung.take(event, trial.searched)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
         """Return where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
@@ -396,7 +337,47 @@ class StudyState:
 
     def check(self) -> None:
         """Assert every invariant; tests call it after each event."""
-        check_state(self)
+        assert set(self.running) == {t.number for t in self.trials if t.running}
+        assert self.slots_in_use == sum(grant.demand.slots for grant in self.running.values())
+        assert all(self.running[number].attempt == placed.attempt for number, placed in self.placed.items())
+        assert len(set(self.waiting)) == len(self.waiting)
+        for number in self.waiting:
+            trial = self.trials[number]
+            assert not trial.running and trial.failures and trial.abandoned is None
+        for i, trial in enumerate(self.trials):
+            assert trial.number == i
+            resources = [result.resource for result in trial.results]
+            assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
+            further = [result.resource for result in trial.further]
+            assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
+            assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
+            assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
+            if trial.running:
+                assert trial.granted is not None
+                further_job = type(trial.granted.stage) is Further
+                assert trial.granted.target > (trial.resource if further_job else trial.searched)
+                assert not further_job or i in self.extended
+                assert trial.granted.attempt == trial.attempts - 1
+        units = {number: self._units(self.trials[number], g.stage, g.target) for number, g in self.running.items()}
+        further_jobs = [number for number, grant in self.running.items() if type(grant.stage) is Further]
+        assert self.resource_running == sum(units.values())
+        assert self.further_running == sum(units[number] for number in further_jobs)
+        for number, wish in self.extended.items():
+            trial = self.trials[number]
+            assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
+        assert self.completed_jobs == sum(len(t.results) + len(t.further) for t in self.trials)
+        found = [result for trial in self.trials for result in trial.all_results]
+        assert self.finite_results == sum(result.loss is not None or bool(result.losses) for result in found)
+        assert self.infeasible_results == sum(r.infeasible for t in self.trials for r in t.all_results)
+        assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
+        ranked = [
+            (max((r.resource for r in trial.results if r.attempt <= result.attempt), default=trial.base), result)
+            for trial in self.trials
+            for result in trial.all_results
+            if result.loss is not None and not result.infeasible
+        ]
+        self.best_of_all.check(ranked)
+        self.best_of_highest_rung.check(ranked)
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:

@@ -23,11 +23,6 @@ from __future__ import annotations
 
 from hpo_core.model.events import (
     AttemptFailed,
-    ControllerChanged,
-    Event,
-    JobCompleted,
-    TrialAbandoned,
-    TrialStopped,
 )
 from hpo_core.model.trial import Outcome
 
@@ -37,52 +32,51 @@ _NOT_BY_ITSELF = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
 
 
 class Losses:
-    """A fold over events; costs nothing while no trial has lost a worker."""
+    """Counts of one controller; costs nothing while no trial has lost a worker.
 
-    def __init__(self) -> None:
+    Args:
+        enders: the first two trials of the study of which an attempt ended by itself.
+    """
+
+    def __init__(self, enders: tuple[int, ...] = ()) -> None:
+        self.enders = enders
         self._now = 0
         self._latest_end = 0
-        self._enders: list[int] = []  # the first two trials of which an attempt ended by itself
         self._count: dict[int, int] = {}
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._lost_at: dict[int, int] = {}
         self._ended_at: dict[int, int] = {}
 
-    def apply(self, event: Event) -> None:
-        """Take note of a fact."""
-        if type(event) is JobCompleted:
-            self._ended(event.trial)
-            self._forget(event.trial)
-        elif type(event) is AttemptFailed:
-            if event.outcome not in _NOT_BY_ITSELF:
-                self._ended(event.trial)
-            elif event.outcome is Outcome.LOST and event.worker:
-                self._lost(event.trial)
-        elif type(event) is TrialAbandoned or type(event) is TrialStopped:
-            self._lost_at.pop(event.trial, None)
-            self._forget(event.trial)
-        elif type(event) is ControllerChanged:
-            for table in (self._count, self._first, self._last, self._lost_at, self._ended_at):
-                table.clear()
+    def failed(self, event: AttemptFailed) -> None:
+        """Count an attempt without a result, by its outcome."""
+        if event.outcome not in _NOT_BY_ITSELF:
+            self.ended(event.trial)
+        elif event.outcome is Outcome.LOST and event.worker:
+            self._now += 1
+            self._count[event.trial] = self._count.get(event.trial, 0) + 1
+            self._first.setdefault(event.trial, self._now)
+            self._last[event.trial] = self._lost_at[event.trial] = self._now
 
-    def _ended(self, trial: int) -> None:
+    def ended(self, trial: int) -> None:
+        """Count an attempt that ended by itself, with a result or a failure of its own."""
         self._now += 1
         self._latest_end = self._now
-        if len(self._enders) < 2 and trial not in self._enders:
-            self._enders.append(trial)
+        if len(self.enders) < 2 and trial not in self.enders:
+            self.enders += (trial,)
         if self._count:
             self._ended_at[trial] = self._now
 
-    def _lost(self, trial: int) -> None:
-        self._now += 1
-        self._count[trial] = self._count.get(trial, 0) + 1
-        self._first.setdefault(trial, self._now)
-        self._last[trial] = self._lost_at[trial] = self._now
+    def forget(self, trial: int, *, stays: bool = True) -> None:
+        """Drop the losses of a trial that reached its target, or does not go on.
 
-    def _forget(self, trial: int) -> None:
+        Args:
+            stays: whether others are still compared with them.
+        """
         if not self._count:
             return
+        if not stays:
+            self._lost_at.pop(trial, None)
         for table in (self._count, self._first, self._last):
             table.pop(trial, None)
         if not self._count:
@@ -105,7 +99,7 @@ class Losses:
         ended, lost = self.others(trial)
         if ended and not lost:
             return True
-        return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self._enders)
+        return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self.enders)
 
     def others(self, trial: int) -> tuple[int, int]:
         """Count other trials since its first loss: (that ended an attempt by themselves, that lost one)."""

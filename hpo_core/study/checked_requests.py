@@ -1,7 +1,7 @@
 """Checks of what people ask of a study and of what a loop by hand tells it.
 
 After a search its winner is trained for longer than any rung (Li et al. 2020, A.3; Li et al. 2019, 4.3.2). Such a job
-has the stage :class:`~hpo_core.model.stage.Further`; ``Study.train_further`` states the rules.
+has the stage :class:`~hpo_core.model.trial.Further`; ``Study.train_further`` states the rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.errors import HpoError, ObjectiveError
-from hpo_core.model.seed_repeats import mean_metrics
+from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.space import same_scalar
 from hpo_core.model.space.nested_names import flattened
 from hpo_core.model.space.search_space import given_values

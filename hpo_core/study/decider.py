@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import msgspec
+from collections.abc import Iterator
 
 from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.events import (
+    NO_VIOLATION,
     AbandonRequested,
     AttemptFailed,
     AttemptReported,
     CapacityChanged,
     CapacityNoticed,
+    CheckpointCondemned,
     ClockTicked,
     ConfigurationEnqueued,
     ConfigurationRequested,
@@ -37,13 +36,17 @@ from hpo_core.model.events import (
     TrainingRequested,
     TrialAbandoned,
     TrialExtended,
+    TrialExtensionEnded,
 )
-from hpo_core.model.feasibility import total_violation
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Metrics, Outcome, Report
-from hpo_core.study.failures import FailureRules
+from hpo_core.model.judged_results import total_violation
+from hpo_core.model.trial import Further, Metrics, Outcome, Report
+from hpo_core.state import TrialRecord, retries_left
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts
+
+DIVERGED_FACTOR = 4
+"""Trials without a finite value that halt a study, as a multiple of ``fail_fast``: some diverge in a lawful search. By
+default 20: where 4 of 5 trials diverge lawfully, the first 20 all do in 1 study of 87."""
 
 
 class Decider:
@@ -53,80 +56,60 @@ class Decider:
         self._parts = parts
         self._spec, self._state, self._method = parts.spec, parts.state, parts.method
         self._grants = grants
-        self._failures = FailureRules(parts.spec, parts.state)
         self._objectives = [(metric.name, metric.sign) for metric in parts.spec.objectives]
-        self._deciders: dict[type, Callable[[Any], Iterator[Event]]] = {
-            StudyRequested: self._on_study_requested,
-            ControllerStarted: self._on_controller_started,
-            CapacityNoticed: self._on_capacity,
-            JobAsked: self._on_asked,
-            PlacementsNoticed: self._on_placements,
-            AttemptReported: self._on_report,
-            ConfigurationRequested: self._on_configuration,
-            ExtensionRequested: self._on_extension,
-            TrainingRequested: self._on_training,
-            StopRequested: self._on_stop,
-            AbandonRequested: self._on_abandon,
-            ClockTicked: self._on_tick,
-        }
 
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
         """The facts that follow from a stimulus."""
-        return self._deciders[type(stimulus)](stimulus)
+        state, grants = self._state, self._grants
+        match stimulus:
+            case AttemptReported():
+                yield from self._on_report(stimulus.report)
+            case JobAsked():
+                yield from grants.one()
+                yield from grants.stop_if_due()
+            case PlacementsNoticed():
+                for placed in stimulus.placements:
+                    grant = state.running.get(placed.trial)
+                    if grant is not None and grant.attempt == placed.attempt:
+                        yield placed
+            case CapacityNoticed():
+                if stimulus.inventory != state.inventory:
+                    yield CapacityChanged(stimulus.inventory)
+                yield from grants.fill()
+            case ClockTicked():
+                yield from grants.stop_if_due()
+                if state.extended:
+                    yield from grants.fill()
+            case StudyRequested():
+                yield StudyCreated(stimulus.spec)
+            case ControllerStarted():
+                yield ControllerChanged(stimulus.controller)
+                yield CapacityChanged(EMPTY)
+                if state.halted is not None and not stimulus.keep_halt:
+                    yield StudyReopened()
+                gone = "the controller that ran this attempt is gone"
+                for grant in list(state.running.values()):
+                    lost = Report(trial=grant.trial, attempt=grant.attempt, outcome=Outcome.LOST, message=gone)
+                    yield from self._failed(grant, lost)
+            case ExtensionRequested():
+                yield StudyExtended(stimulus.configs)
+                if state.halted is not None:
+                    yield StudyReopened()
+                yield from grants.fill()
+            case ConfigurationRequested():
+                yield ConfigurationEnqueued(stimulus.params, stimulus.request)
+                yield from grants.fill()
+            case TrainingRequested():
+                start = self._parts.checkpoints.further_start(stimulus.trial)
+                yield TrialExtended(stimulus.trial, stimulus.target, start)
+                yield from grants.fill()
+            case StopRequested():
+                if state.halted is None or (state.extended and not state.further_held):
+                    yield StudyHalted(stimulus.reason)
+            case AbandonRequested():
+                yield from self._on_abandon(state.trials[stimulus.trial])
 
-    def _on_study_requested(self, stimulus: StudyRequested) -> Iterator[Event]:
-        yield StudyCreated(stimulus.spec)
-
-    def _on_controller_started(self, stimulus: ControllerStarted) -> Iterator[Event]:
-        yield ControllerChanged(stimulus.controller)
-        yield CapacityChanged(EMPTY)
-        if self._state.halted is not None and not stimulus.keep_halt:
-            yield StudyReopened()
-        for grant in list(self._state.running.values()):
-            lost = Report(
-                trial=grant.trial,
-                attempt=grant.attempt,
-                outcome=Outcome.LOST,
-                message="the controller that ran this attempt is gone",
-            )
-            yield from self._failures.decide(grant, lost)
-
-    def _on_capacity(self, stimulus: CapacityNoticed) -> Iterator[Event]:
-        if stimulus.inventory != self._state.inventory:
-            yield CapacityChanged(stimulus.inventory)
-        yield from self._grants.fill()
-
-    def _on_asked(self, _: JobAsked) -> Iterator[Event]:
-        yield from self._grants.one()
-        yield from self._grants.stop_if_due()
-
-    def _on_placements(self, stimulus: PlacementsNoticed) -> Iterator[Event]:
-        for placed in stimulus.placements:
-            grant = self._state.running.get(placed.trial)
-            if grant is not None and grant.attempt == placed.attempt:
-                yield placed
-
-    def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
-        yield StudyExtended(stimulus.configs)
-        if self._state.halted is not None:
-            yield StudyReopened()
-        yield from self._grants.fill()
-
-    def _on_configuration(self, stimulus: ConfigurationRequested) -> Iterator[Event]:
-        yield ConfigurationEnqueued(stimulus.params, stimulus.request)
-        yield from self._grants.fill()
-
-    def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
-        start = self._parts.checkpoints.further_start(stimulus.trial)
-        yield TrialExtended(stimulus.trial, stimulus.target, start)
-        yield from self._grants.fill()
-
-    def _on_stop(self, stimulus: StopRequested) -> Iterator[Event]:
-        if self._state.halted is None or (self._state.extended and not self._state.further_held):
-            yield StudyHalted(stimulus.reason)
-
-    def _on_abandon(self, stimulus: AbandonRequested) -> Iterator[Event]:
-        trial = self._state.trials[stimulus.trial]
+    def _on_abandon(self, trial: TrialRecord) -> Iterator[Event]:
         grant, reason = trial.granted, "a person abandoned it"
         assert grant is not None
         if trial.running:
@@ -138,13 +121,7 @@ class Decider:
         yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
         yield from self._facts_of_results()
 
-    def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
-        yield from self._grants.stop_if_due()
-        if self._state.extended:
-            yield from self._grants.fill()
-
-    def _on_report(self, stimulus: AttemptReported) -> Iterator[Event]:
-        report = stimulus.report
+    def _on_report(self, report: Report) -> Iterator[Event]:
         grant = self._state.running.get(report.trial)
         if grant is None or grant.attempt != report.attempt:
             current = "none is running" if grant is None else f"attempt {grant.attempt} is running"
@@ -154,11 +131,10 @@ class Decider:
             result = self._result(report, grant)
             yield result
             if result.loss is None and not result.losses and type(grant.stage) is not Further:
-                yield from self._failures.diverged(report.message)
+                yield from self._diverged(report.message)
         else:
-            yield from self._failures.decide(grant, report)
-        while (fact := self._method.next_fact()) is not None:
-            yield fact
+            yield from self._failed(grant, report)
+        yield from self._facts_of_results()
         yield from self._grants.stop_if_due()
         if self._parts.budget is not None:
             yield from self._grants.make_room(0)
@@ -171,13 +147,13 @@ class Decider:
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
         loss, losses = self._losses(report.metrics)
-        violation: float | msgspec.UnsetType = msgspec.UNSET
+        violation = NO_VIOLATION
         if self._spec.constraints:
             found = total_violation(report.metrics.get(name, math.nan) for name in self._spec.constraints)
             if found is None:  # as where the metric itself is not finite
                 loss, losses = None, ()
             elif loss is not None:
-                violation = found
+                violation = found or NO_VIOLATION
         curve: tuple[tuple[int, float], ...] = ()
         if self._method.reads_curves and type(grant.stage) is not Further:
             name, sign = self._objectives[0]
@@ -214,3 +190,102 @@ class Decider:
         if not complete or not all(map(math.isfinite, there)):
             return None, ()
         return (None if math.isnan(losses[0]) else losses[0]), losses
+
+    def _failed(self, grant: JobGranted, report: Report) -> Iterator[Event]:
+        """The facts that follow from ``report``, which ends the attempt of ``grant``."""
+        trial = self._state.trials[grant.trial]
+        yield AttemptFailed(
+            grant.trial,
+            grant.attempt,
+            grant.stage,
+            target=grant.target,
+            outcome=report.outcome,
+            message=report.message,
+            worker=report.worker,
+            started=report.started,
+            ended=report.ended,
+            usage=report.usage,
+            visits=report.visits,
+            together=report.together,
+        )
+        if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
+            yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
+        if type(grant.stage) is Further:
+            yield from self._beyond_search(trial, report)
+        elif report.outcome is Outcome.STORAGE:
+            if self._state.halted is None:
+                yield StudyHalted(report.message)
+        elif report.outcome is Outcome.LOST and self._spec.training.max_lost is not None:
+            if report.worker:
+                yield from self._lost_worker(grant, report, self._spec.training.max_lost)
+        elif retries_left(self._state, trial, report.outcome):
+            pass
+        elif report.outcome is Outcome.LOST:  # says nothing about the trial: a person must decide
+            if self._state.halted is None:
+                yield StudyHalted(
+                    f"trial {grant.trial} lost its worker {len(trial.failures)} times at {grant.target}, the last "
+                    f"time with: {report.message}"
+                )
+        else:
+            times = _times(sum(failure.outcome == report.outcome for failure in trial.failures))
+            yield from self._abandon(grant, f"{report.outcome} {times}: {report.message}", report.message)
+
+    def _lost_worker(self, grant: JobGranted, report: Report, most: int) -> Iterator[Event]:
+        """A trial lost its worker; the rule is that of :mod:`hpo_core.state.worker_losses`."""
+        losses = self._state.losses
+        count, allowed = losses.count(grant.trial), self._spec.training.allowed(Outcome.LOST)
+        ended, lost = losses.others(grant.trial)
+        if losses.is_at_fault(grant.trial, most):
+            yield from self._abandon(
+                grant,
+                f"its worker or zygote died {_times(count)} while it ran; of the other trials meanwhile {ended} ended "
+                f"by themselves and {lost} lost theirs: {report.message}",
+                report.message,
+            )
+        elif count > allowed and self._state.halted is None:
+            yield StudyHalted(
+                f"trial {grant.trial} lost its worker {count} times at {grant.target}, and other trials did no better; "
+                f"the last time with: {report.message} If the trial itself is at fault: "
+                f"hpo abandon {self._spec.study} --trial {grant.trial}"
+            )
+
+    def _abandon(self, grant: JobGranted, reason: str, message: str) -> Iterator[Event]:
+        yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, reason)
+        limit, state = self._spec.training.fail_fast, self._state
+        if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
+            yield StudyHalted(f"{state.abandoned_trials} trials failed before any succeeded, the last with: {message}")
+        yield from self._diverged(message)
+
+    def _diverged(self, message: str) -> Iterator[Event]:
+        """A halt where none of the first trials came to a finite value; after a trial that ended without one.
+
+        Trials that diverge often end early. So it counts the first trials once all of them have ended: among those
+        that have ended so far, trials that diverged would be too many.
+        """
+        state = self._state
+        if self._spec.training.fail_fast is None or state.finite_results or state.halted:
+            return
+        limit = DIVERGED_FACTOR * self._spec.training.fail_fast
+        first = state.trials[state.reopened_at : state.reopened_at + limit]
+        if len(first) == limit and all(trial.has_ended for trial in first):
+            failed = sum(trial.abandoned is not None for trial in first)
+            counts = f"{limit - failed} diverged (NaN or infinite)" + (f", {failed} failed" if failed else "")
+            last = f", the last with: {message}" if message else ""
+            metrics = " and ".join(name for name, _ in self._objectives)
+            more = "next" if state.reopened_at else "first"
+            yield StudyHalted(
+                f"the {more} {limit} trials all ended without a finite value of {metrics}: {counts}{last}"
+            )
+
+    def _beyond_search(self, trial: TrialRecord, report: Report) -> Iterator[Event]:
+        """A job beyond the search that is given up costs the trial nothing that it had."""
+        if report.outcome is Outcome.STORAGE:
+            yield StudyHalted(report.message)  # also where it is halted: this holds the job back as well
+        elif not retries_left(self._state, trial, report.outcome):
+            times = _times(sum(failure.outcome == report.outcome for failure in trial.failures))
+            target = self._state.extended[trial.number].target
+            yield TrialExtensionEnded(trial.number, target, f"{report.outcome} {times}: {report.message}")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -25,11 +25,8 @@ def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: 
     Args:
         failed: the grant of the job that is tried again; None: it is a new one.
     """
-    gang = spec.training.gang
-    if spec.hops:
-        return 1
-    if gang != "auto":
-        return failed.demand.slots if failed is not None else method.recorded_slots() or gang
+    if spec.job_slots is not None:
+        return failed.demand.slots if failed is not None else method.recorded_slots() or spec.job_slots
     recorded = 0 if failed is not None else method.recorded_slots()
     if recorded:
         return min(recorded, max(1, state.capacity))
@@ -65,9 +62,9 @@ def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
     Where speed-ups are measured alone, it is at most twice the largest size that was measured: two parameters fitted to
     one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle otherwise.
     """
-    gang, scaling = spec.training.gang, spec.scaling
-    if gang != "auto" or spec.hops:
-        return 1 if gang == "auto" else gang
+    scaling = spec.scaling
+    if spec.job_slots is not None:
+        return spec.job_slots
     most = max(1, min(slots, scaling.most or slots))
     if scaling.speedups:
         given = {size: gain for size, gain in scaling.speedups.items() if size <= most}

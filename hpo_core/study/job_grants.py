@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from msgspec import UNSET
 
-from hpo_core.checkpoints.budget import Budget
+from hpo_core.checkpoints.retention import Budget
 from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (
@@ -19,8 +19,7 @@ from hpo_core.model.events import (
     TrialExtended,
 )
 from hpo_core.model.space.search_space import given_values
-from hpo_core.model.stage import Further, Generation, Rung, Stage
-from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.model.trial import Checkpoint, Further, Generation, Params, Rung, Stage
 from hpo_core.search.method import WAIT, Action, Finish, Promote, Reproduce, Sample, Wait
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
@@ -54,7 +53,7 @@ class Grants:
                 yield from self.stop_if_due()
 
     def one(self, room: int | None = None) -> Iterator[Event]:
-        """Grant one job.
+        """Grant one job, if there is one that fits.
 
         Args:
             room: slots that it may take; None: whatever the capacity.
@@ -210,7 +209,8 @@ class Grants:
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
         """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
         if self._state.has_members:
-            return Generation(self._state.member_of(trial), rung)
+            born = self._state.reproduced.get(trial)
+            return Generation(trial if born is None else born.member, rung)
         found = self._rungs.get((bracket, rung))
         if found is None:
             found = self._rungs[bracket, rung] = Rung(bracket, rung)

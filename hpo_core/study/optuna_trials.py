@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import AttemptReported, Entry, JobCompleted, TrialAbandoned, TrialCreated
-from hpo_core.model.space.optuna_view import shown
+from hpo_core.model.space.search_space import shown
 from hpo_core.model.trial import Report
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord

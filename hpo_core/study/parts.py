@@ -2,15 +2,122 @@
 
 from __future__ import annotations
 
-from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.retention import LiveCheckpoints
-from hpo_core.model.events import Event, StudyReopened, concerns_search
+from hpo_core.checkpoints.retention import Budget, LiveCheckpoints
+from hpo_core.model.events import (
+    AbandonRequested,
+    ClockTicked,
+    ControllerStarted,
+    Event,
+    Stimulus,
+    StudyReopened,
+    StudyRequested,
+    concerns_search,
+)
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.search.method import SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import StudyState
-from hpo_core.study.stop_rules import StopRules
+
+
+class StopRules:
+    """Says which stop rule is due, from the times of all stimuli and the state.
+
+    A person who resumes a study that a rule ended wants more of it: the same resource and the same seconds
+    again, and no stop at a target that is reached already. Seconds count while a controller drives the study,
+    not while it is down or stands still.
+
+    What a person has trained beyond the search (``Study.train_further``) counts for no rule, and while such a job runs
+    no seconds pass.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._rules = spec.stop
+        self._metric = spec.metric.name
+        self._sign = spec.metric.sign
+        self._last = 0.0
+        self.seconds = 0.0
+        """Driven since the study began or was last resumed after a halt."""
+        self._used_before = 0
+        self._reached_before = False
+
+    def count_time(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
+        """Add the time that passed until this stimulus."""
+        if isinstance(stimulus, AbandonRequested):  # by a person, perhaps while no controller drives it
+            return
+        if searching and not isinstance(stimulus, StudyRequested | ControllerStarted):
+            stood_still = stimulus.stood_still if isinstance(stimulus, ClockTicked) else 0.0
+            self.seconds += max(0.0, time - self._last - stood_still)
+        self._last = time
+
+    def reopen(self, state: StudyState) -> None:
+        """Count anew: a halted study goes on."""
+        self.seconds = 0.0
+        self._used_before = _used(state)
+        self._reached_before = self._reached(state)
+
+    def seconds_at(self, now: float) -> float:
+        """Seconds that a controller has run the study, as of ``now``."""
+        return self.seconds + max(0.0, now - self._last)
+
+    def resource_left(self, state: StudyState) -> int | None:
+        """Units still to be trained until ``total_resource`` is used up; None without that rule."""
+        if self._rules.total_resource is None:
+            return None
+        used = _used(state) - self._used_before
+        return max(state.resource_running - state.further_running, self._rules.total_resource - used)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Seconds until the rule about them is due; None without that rule."""
+        return None if self._rules.seconds is None else max(0.0, self._rules.seconds - self.seconds_at(now))
+
+    def progress(self, state: StudyState, now: float) -> list[str]:
+        """How near each rule is, in words: ``120 of 1,000 units trained``."""
+        rules, found = self._rules, []
+        if rules.total_resource is not None:
+            found.append(f"{_used(state) - self._used_before:,} of {rules.total_resource:,} units trained")
+        if rules.seconds is not None:
+            found.append(f"{self.seconds_at(now):.0f} of {rules.seconds:g} seconds")
+        if rules.target is not None:
+            relation = "at most" if self._sign > 0 else "at least"
+            word = " (reached before: no stop)" if self._reached_before else ""
+            found.append(f"{self._metric} {relation} {rules.target:g}{word}")
+        return found
+
+    def _reached(self, state: StudyState) -> bool:
+        target = self._rules.target
+        best = state.incumbent
+        return target is not None and best is not None and best.loss <= target * self._sign
+
+    def cancels(self, state: StudyState) -> bool:
+        """Whether running attempts are to be cancelled, because a rule halted the study that says so.
+
+        ``total_resource`` counts running attempts as spent: cancelled, they would have been paid for nothing.
+        """
+        halted = state.halted
+        return self._rules.running == "cancel" and halted is not None and halted.rule not in ("", "total_resource")
+
+    def due(self, state: StudyState, now: float | None = None) -> tuple[str, str] | None:
+        """(rule, reason) of a rule that is met, or None; ``now`` defaults to the last stimulus' time."""
+        rules = self._rules
+        if not self._reached_before and self._reached(state):
+            assert state.incumbent is not None
+            value = state.incumbent.loss * self._sign
+            return "target", f"target reached: {self._metric} = {value:.6g} (wanted {rules.target:g})"
+        if rules.total_resource is not None:
+            used = _used(state) + state.resource_running - state.further_running - self._used_before
+            if used >= rules.total_resource:
+                return "total_resource", f"total_resource = {rules.total_resource:,} units of training are given out"
+        if rules.seconds is not None:
+            seconds = self.seconds if now is None else self.seconds_at(now)
+            if seconds >= rules.seconds:
+                return "seconds", f"{rules.seconds:g} seconds are over"
+        return None
+
+
+def _used(state: StudyState) -> int:
+    """Units trained by the search."""
+    return state.resource_used - state.further_used
 
 
 class StudyParts:

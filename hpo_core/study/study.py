@@ -43,8 +43,7 @@ from hpo_core.model.events import (
     StudyRequested,
     TrainingRequested,
 )
-from hpo_core.model.stage import Further
-from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.model.trial import Checkpoint, Further, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Finish
 from hpo_core.spec import StudySpec
@@ -96,6 +95,7 @@ class Study:
         self.name = spec.study
         self.journal = journal
         self.epoch = epoch
+        """Number of the controller that drives it, as the journal's ``claim`` gave it; entries carry it."""
         self.seq = 0
         """Number of entries applied; the next entry gets this number."""
         self._clock = clock
@@ -132,7 +132,7 @@ class Study:
                 "their list. Fill it in first: hpo_core.partitioning.with_partitions(spec)."
             )
         study = cls(valid, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock)
-        study._take(StudyRequested(valid.plain()))
+        study._decide_and_record(StudyRequested(valid.plain()))
         return study
 
     @classmethod
@@ -203,7 +203,7 @@ class Study:
                 "out of order. Restore the journal from a backup."
             )
         try:
-            self.notice(entry.stimulus, entry.time)
+            self.count_time(entry.stimulus, entry.time)
             for event in entry.events:
                 self._apply(event)
         except HpoError:
@@ -212,16 +212,15 @@ class Study:
             raise damaged_entry(self.name, entry.seq, error) from error
         self.seq += 1
 
-    def notice(self, stimulus: Stimulus, time: float) -> None:
+    def count_time(self, stimulus: Stimulus, time: float) -> None:
         """Count the time until this stimulus; called before its events are applied."""
-        self.rules.notice(stimulus, time, searching=not self.state.further_running)
+        self.rules.count_time(stimulus, time, searching=not self.state.further_running)
 
     # What a loop asks and tells.
 
     def ask(self) -> Job | None:
         """One job to train, or None while there is nothing to do (or nothing more: see :attr:`finished`)."""
-        entry = self._take(JobAsked())
-        return next(iter(self._granted(entry)), None)
+        return next(iter(self._decide_and_record(JobAsked())), None)
 
     def tell(
         self,
@@ -248,7 +247,7 @@ class Study:
 
     def tell_report(self, report: Report) -> list[Job]:
         """Report how an attempt ended, good or bad; returns jobs granted in turn."""
-        return self._granted(self._take(AttemptReported(report)))
+        return self._decide_and_record(AttemptReported(report))
 
     def set_capacity(self, capacity: int | Inventory) -> list[Job]:
         """Set what jobs can run on: from now on every report is answered with new jobs up to it.
@@ -264,7 +263,7 @@ class Study:
         inventory = capacity if isinstance(capacity, Inventory) else self._slots(capacity)
         if inventory == self.state.inventory and self.state.slots_in_use >= self.state.capacity:
             return []
-        return self._granted(self._take(CapacityNoticed(inventory)))
+        return self._decide_and_record(CapacityNoticed(inventory))
 
     def _slots(self, count: Any) -> Inventory:
         try:
@@ -282,7 +281,7 @@ class Study:
     def note_placements(self, placements: Sequence[JobPlaced]) -> None:
         """Record where running jobs are, for people; no decision follows. Nothing for those that do not run."""
         if placements:
-            self._take(PlacementsNoticed(tuple(placements)))
+            self._decide_and_record(PlacementsNoticed(tuple(placements)))
 
     def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
@@ -290,7 +289,7 @@ class Study:
         Args:
             keep_halt: a halted study stays halted (for :meth:`train_further`); else it goes on with its search.
         """
-        return self._granted(self._take(ControllerStarted(controller, keep_halt)))
+        return self._decide_and_record(ControllerStarted(controller, keep_halt))
 
     def tick(self) -> list[Job]:
         """Check stop rules about time; records nothing unless one is due.
@@ -299,7 +298,7 @@ class Study:
             Jobs beyond the search that were granted because a rule ended it.
         """
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
-            return self._granted(self._take(ClockTicked()))
+            return self._decide_and_record(ClockTicked())
         return []
 
     def note_standstill(self, seconds: float) -> list[Job]:
@@ -309,7 +308,7 @@ class Study:
             Jobs as of :meth:`tick`.
         """
         if self.has_time_rule and self.state.halted is None and not self._grants.trains_further:
-            return self._granted(self._take(ClockTicked(round(seconds, 3))))
+            return self._decide_and_record(ClockTicked(round(seconds, 3)))
         return []
 
     def seconds_to_rule(self) -> float | None:
@@ -326,7 +325,7 @@ class Study:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
         if refusal := self.refuse_extension():
             raise HpoError(refusal)
-        return self._granted(self._take(ExtensionRequested(configs)))
+        return self._decide_and_record(ExtensionRequested(configs))
 
     def enqueue(
         self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
@@ -352,7 +351,7 @@ class Study:
         given = checked_configuration(self.spec, params)
         if skip_if_exists and is_known(self.state, given):
             return []
-        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
+        return self._decide_and_record(ConfigurationRequested(given, request or msgspec.UNSET))
 
     def refuse_extension(self) -> str | None:
         """Why the study takes no more configurations; None: it takes them."""
@@ -376,7 +375,7 @@ class Study:
         Raises:
             HpoError: what :meth:`trial_to_train` says.
         """
-        return self._granted(self._take(TrainingRequested(self.trial_to_train(trial, to), to)))
+        return self._decide_and_record(TrainingRequested(self.trial_to_train(trial, to), to))
 
     def trial_to_train(self, trial: int | None, to: int) -> int:
         """The trial that :meth:`train_further` would train; records nothing.
@@ -389,7 +388,7 @@ class Study:
 
     def stop(self, reason: str) -> None:
         """Grant no further jobs until the study is recovered or extended."""
-        self._take(StopRequested(reason))
+        self._decide_and_record(StopRequested(reason))
 
     def abandon(self, trial: int) -> None:
         """Give a trial up, whether it runs, waits to be tried again, or stands at a rung.
@@ -400,7 +399,7 @@ class Study:
             HpoError: there is no such trial, or nothing is left of it to give up.
         """
         check_abandoned(self.state, self.name, trial, ruled_out=self.method.ruled_out)
-        self._take(AbandonRequested(trial))
+        self._decide_and_record(AbandonRequested(trial))
 
     # Questions.
 
@@ -438,8 +437,7 @@ class Study:
         The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
         limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
         """
-        grows = self.spec.grows
-        size = largest_size(self.spec, self.state, most) if grows else self.job_slots
+        size = largest_size(self.spec, self.state, most) if self.spec.job_slots is None else self.job_slots
         state, slots = self.state, self.state.slots_in_use
         if state.halted is not None or self._grants.trains_further or not self._grants.searching:
             waiting = sum(not state.trials[number].running for number in state.extended)
@@ -457,7 +455,7 @@ class Study:
 
         A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
         """
-        if not self.spec.grows or self.state.halted is not None:
+        if self.spec.job_slots is not None or self.state.halted is not None:
             return 0
         grown = largest_size(self.spec, self.state, most) * len(self.state.running)
         return max(0, min(most, grown) - self.state.slots_in_use)
@@ -465,7 +463,7 @@ class Study:
     @property
     def job_slots(self) -> int:
         """Slots that the next job needs; one that grows needs one and takes more."""
-        return 1 if self.spec.grows else gang_size(self.spec, self.state, self.method)
+        return 1 if self.spec.job_slots is None else gang_size(self.spec, self.state, self.method)
 
     @property
     def finished(self) -> bool:
@@ -537,14 +535,15 @@ class Study:
 
     # One entry.
 
-    def _take(self, stimulus: Stimulus) -> Entry:
+    def _decide_and_record(self, stimulus: Stimulus) -> list[Job]:
+        """Decide what follows, apply it, append the entry to the journal; returns the jobs that it granted."""
         if self._broken:
             raise JournalError(
                 f"Study {self.name!r} could not record its last decision ({self._broken}) and is closed. "
                 "Mend the cause, then open the study again: nothing recorded is lost."
             )
         now = self._clock()
-        self.notice(stimulus, now)
+        self.count_time(stimulus, now)
         events: list[Event] = []
         try:
             for event in self._decider.decide(stimulus):
@@ -552,7 +551,7 @@ class Study:
                 events.append(event)
             entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
             if not (events or (isinstance(stimulus, ClockTicked) and stimulus.stood_still)):
-                return entry  # nothing was decided, nothing is recorded
+                return []  # nothing was decided, nothing is recorded
             if self.seq:
                 self.journal.append(self.name, entry)
             else:
@@ -561,7 +560,7 @@ class Study:
             self._broken = f"{type(error).__name__}: {error}"
             raise
         self.seq += 1
-        return entry
+        return [self.state.job(event) for event in events if type(event) is JobGranted]
 
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
         """The facts that follow from a stimulus. Each must be applied before the next is drawn."""
@@ -569,6 +568,3 @@ class Study:
 
     def _apply(self, event: Event) -> None:
         self.parts.apply(event)
-
-    def _granted(self, entry: Entry) -> list[Job]:
-        return [self.state.job(event) for event in entry.events if type(event) is JobGranted]

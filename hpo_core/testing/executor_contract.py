@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Slots
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.placement.placer import Placer
 
 CALL_SECONDS = 20.0
 """Longest time of a call that does not wait, on a machine that is very busy."""
@@ -26,17 +25,16 @@ class _Submitter:
         self.executor = executor
         self.reports: list[Report] = []
         self._inbox = Inbox()
-        self._slots = Slots()
+        self._slots = Placer()
 
     def submit(self, job: Job) -> None:
         self._slots.update(self.executor.inventory())
-        slot = self._slots.free(1)[0]
-        self._slots.take(job.key, slot)
+        ((_, slot),) = self._slots.place([job]).begun
         self.executor.submit(job, slot, self._on_report)
 
     def _on_report(self, job: Job, report: Report) -> None:
         assert job.key == (report.trial, report.attempt), "a report of another job"
-        self._inbox.put(report)
+        self._inbox.put(job, report)
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` reports came, nothing can happen any more, or the time limit."""
@@ -48,8 +46,8 @@ class _Submitter:
     def wait_once(self) -> bool:
         """Wait for at most one second of the executor's clock; return whether anything can still happen."""
         going_on = self.executor.wait(self._inbox, self.executor.now() + 1.0)
-        while (report := self._inbox.take()) is not None:
-            self.reports.append(report)
+        while self._inbox.reports:
+            self.reports.append(self._inbox.reports.popleft())
         return going_on
 
     def outcomes(self) -> dict[tuple[int, int], Outcome]:

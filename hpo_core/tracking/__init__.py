@@ -1,6 +1,6 @@
 """One-way copies of a study for other eyes. Importing this package imports no tracker."""
 
 from hpo_core.tracking.projection import Projection
-from hpo_core.tracking.tracker_links import compare_url, run_url, shown_uri
+from hpo_core.tracking.tracker_links import compare_url, run_url
 
-__all__ = ["Projection", "compare_url", "run_url", "shown_uri"]
+__all__ = ["Projection", "compare_url", "run_url"]

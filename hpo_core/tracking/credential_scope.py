@@ -12,8 +12,7 @@ import contextlib
 import logging
 import os
 import re
-import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,10 +35,6 @@ _HTTP = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}
 """Strict: where two parsers of URLs can disagree about the host (backslashes, a user), there is no origin."""
 _PORTS = {"http": 80, "https": 443}
 _STORED_BY_SERVER = frozenset({"mlflow-artifacts", "http", "https"})
-_WITHHELD = "HPO_TRACKING_WITHHELD"
-"""Names of what a process was not given, for its log."""
-_lock = threading.RLock()
-_withheld = 0
 log = logging.getLogger("hpo.tracking")
 
 
@@ -91,13 +86,6 @@ def may_say_where(tracking_uri: str, artifact_uri: str) -> bool:
     return is_allowed(tracking_uri, allowed_tracking()) or urlsplit(artifact_uri).scheme in _STORED_BY_SERVER
 
 
-def without_foreign_credentials(environment: Mapping[str, str], tracking_uri: str) -> dict[str, str]:
-    """An environment for a process that talks to that MLflow: credentials are left for the own one alone."""
-    left = set(_not_for(tracking_uri, environment))
-    kept = {name: value for name, value in environment.items() if name not in left}
-    return kept | {_WITHHELD: ",".join(sorted(left))} if left else kept
-
-
 @contextlib.contextmanager
 def credentials_for(tracking_uri: str) -> Iterator[None]:
     """Give a foreign server nothing of ours while MLflow's client is used in this process.
@@ -107,13 +95,13 @@ def credentials_for(tracking_uri: str) -> Iterator[None]:
     if is_own(tracking_uri) or (origin(without_credentials(tracking_uri)) is None and not _is_database(tracking_uri)):
         yield
         return
-    taken = _withhold(os.environ, tracking_uri)
-    names = sorted({*taken, *filter(None, os.environ.get(_WITHHELD, "").split(","))})
-    if names:
+    left = CREDENTIALS + (_DATABASE_CREDENTIALS if _is_database(tracking_uri) else ())
+    taken = {name: os.environ.pop(name) for name in sorted(left) if name in os.environ}
+    if taken:
         log.warning(
             "%s %s not used for MLflow at %s: MLFLOW_TRACKING_URI names %s. Set it to that server if it is yours.",
-            ", ".join(names),
-            "is" if len(names) == 1 else "are",
+            ", ".join(taken),
+            "is" if len(taken) == 1 else "are",
             without_credentials(tracking_uri),
             "another one" if os.environ.get("MLFLOW_TRACKING_URI") else "none",
         )
@@ -124,21 +112,9 @@ def credentials_for(tracking_uri: str) -> Iterator[None]:
         os.environ.update(taken)
 
 
-def _not_for(tracking_uri: str, environment: Mapping[str, str]) -> list[str]:
-    if is_own(tracking_uri, environment):
-        return []
-    names = CREDENTIALS + (_DATABASE_CREDENTIALS if _is_database(tracking_uri) else ())
-    return [name for name in names if name in environment]
-
-
-def _withhold(environment: MutableMapping[str, str], tracking_uri: str) -> dict[str, str]:
-    return {name: environment.pop(name) for name in _not_for(tracking_uri, environment)}
-
-
 def _is_database(uri: str) -> bool:
     """On a server: one in a file asks for no password."""
-    scheme = urlsplit(uri).scheme
-    return bool(scheme) and not scheme.startswith("sqlite") and scheme.partition("+")[0] in _SERVED
+    return urlsplit(uri).scheme.partition("+")[0] in _SERVED
 
 
 _SERVED = frozenset({"postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle", "cockroachdb"})
@@ -147,21 +123,14 @@ _SERVED = frozenset({"postgresql", "postgres", "mysql", "mariadb", "mssql", "ora
 @contextlib.contextmanager
 def _no_credentials_file() -> Iterator[None]:
     """MLflow has no setting against its file of credentials; a test notices where this takes no effect any more."""
-    global _withheld
     if not Path("~/.mlflow/credentials").expanduser().exists():
         yield  # and MLflow, which takes long to import, is not imported before its time
         return
     from mlflow.utils import credentials
 
-    with _lock:
-        _withheld += 1
-        if _withheld == 1:
-            _no_credentials_file.before = credentials._read_mlflow_creds_from_file  # type: ignore[attr-defined]
-            credentials._read_mlflow_creds_from_file = lambda: (None, None)
+    before = credentials._read_mlflow_creds_from_file
+    credentials._read_mlflow_creds_from_file = lambda: (None, None)
     try:
         yield
     finally:
-        with _lock:
-            _withheld -= 1
-            if not _withheld:
-                credentials._read_mlflow_creds_from_file = _no_credentials_file.before  # type: ignore[attr-defined]
+        credentials._read_mlflow_creds_from_file = before

@@ -28,24 +28,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.security.masking import mask_logs
-from hpo_core.spec import StudySpec
+from hpo_core.security.masking import mask_logs, without_credentials
+from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection
 from hpo_core.tracking.provenance_files import note_version
-from hpo_core.tracking.tracker_links import note_trouble, reason_of, shown_uri
-
-if TYPE_CHECKING:
-    from hpo_core.tracking.optuna_projection import OptunaProjection
+from hpo_core.tracking.tracker_links import note_trouble, reason_of
 
 
 class TrackerError(HpoError):
@@ -61,7 +58,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
         TrackerError: the study is copied nowhere, or where it is cannot be reached, or refuses.
     """
     info = journal.info(name)
-    spec = StudySpec.from_journal(next(iter(journal.entries(name, 0, 1))).stimulus.spec)  # type: ignore[union-attr]
+    spec = Study.open(name, journal, at=0).spec
     uri, storage = home.tracking_uri(spec), home.optuna_storage(spec)
     if uri is None and storage is None:
         raise TrackerError(
@@ -74,9 +71,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     if uri is not None:
         projections.append(MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec)))
     if storage is not None:
-        from hpo_core.tracking.optuna_projection import OptunaProjection
-
-        projections.append(OptunaProjection(name, storage, folder))
+        projections.append(_optuna_projection(name, storage, folder))
     lines, errors = [], []
     for projection in projections:  # each for itself: one that cannot be reached holds up no other
         try:
@@ -89,7 +84,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
 
 
 def _catch_up(projection: Projection, journal: Journal, info: StudyInfo, *, rebuild: bool) -> str:
-    name, where = projection.study_name, f"{projection.tracker} at {shown_uri(projection.tracking_uri)}"
+    name, where = projection.study_name, f"{projection.tracker} at {without_credentials(projection.tracking_uri)}"
     try:
         with credentials_for(projection.tracking_uri):
             count = project_all(projection, journal, info.entries, rebuild=rebuild)
@@ -137,8 +132,6 @@ def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
         return False
 
 
-__all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
-
 NOT_CAUGHT_UP = 3
 ABSENT_SECONDS = 5.0
 """A tracker out of reach for longer than this is not waited for in the last catch-up."""
@@ -163,7 +156,7 @@ class Follower:
         self.study_deleted = False
         """Whether nothing is left to follow."""
         self._failures = 0
-        self._failing_since: float | None = None
+        self._failing_since = 0.0
         self._parent = os.getppid()
 
     @property
@@ -174,63 +167,55 @@ class Follower:
     @property
     def absent(self) -> bool:
         """Whether the tracker has been out of reach for some time now."""
-        return self._failing_since is not None and time.monotonic() - self._failing_since > ABSENT_SECONDS
+        return bool(self._failures) and time.monotonic() - self._failing_since > ABSENT_SECONDS
 
     def note_version(self) -> None:
         """Note which code and packages the study is trained with from now on."""
         name = self.projection.study_name
         try:
-            entries = self.journal.info(name).entries
-            first = next(iter(self.journal.entries(name, 0, 1)))
-            spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
-            note_version(self.projection.study_folder, spec, entries)
+            spec = Study.open(name, self.journal, at=0).spec
+            note_version(self.projection.study_folder, spec, self.journal.info(name).entries)
         except Exception as error:  # the copy of the numbers is worth more
             log.warning("study %r: the version of its code was not noted (%s).", name, reason_of(error))
 
     def advance(self, *, finish: bool = False) -> bool:
         """One attempt to catch up; whether it succeeded."""
+        projection = self.projection
+        name, tracker = projection.study_name, projection.tracker
         try:
-            self._advance(finish=finish)
+            info = self.journal.info(name)
+            if projection.created not in (None, info.created):
+                raise StudyNotFoundError(f"Study {name!r} was deleted and created again; this follower ends.")
+            if info.entries != projection.next_seq or self._failures:
+                before = projection.url
+                project_all(projection, self.journal, info.entries)
+                if before is None and projection.url is not None:
+                    log.info("study %r in %s: %s", name, tracker, projection.url)
+            if finish and not has_other_controller(info.owner, self._parent):
+                projection.finish()
         except StudyNotFoundError as error:
             self.study_deleted, self.trouble = True, str(error)
-        except Exception as error:
-            self._failed(error)
             return False
-        else:
-            if self.trouble:
-                log.warning("study %r: %s caught up again.", self.projection.study_name, self.projection.tracker)
-                note_trouble(self.projection.study_folder, "", self.projection.tracker)
-            self.trouble, self._failures, self._failing_since = "", 0, None
-        return not self.study_deleted
-
-    def _advance(self, *, finish: bool) -> None:
-        projection = self.projection
-        info = self.journal.info(projection.study_name)
-        if projection.created not in (None, info.created):
-            raise StudyNotFoundError(f"Study {info.name!r} was deleted and created again; this follower ends.")
-        if info.entries != projection.next_seq or self._failures:
-            before = projection.url
-            project_all(projection, self.journal, info.entries)
-            if before is None and projection.url is not None:
-                log.info("study %r in %s: %s", projection.study_name, projection.tracker, projection.url)
-        if finish and not has_other_controller(info.owner, self._parent):
-            projection.finish()
-
-    def _failed(self, error: Exception) -> None:
-        reason = reason_of(error)
-        if not self.trouble:
-            log.warning(
-                "study %r cannot be copied to %s at %s now (%s). The search goes on; this is tried again.",
-                self.projection.study_name,
-                self.projection.tracker,
-                shown_uri(self.projection.tracking_uri),
-                reason,
-            )
-            note_trouble(self.projection.study_folder, reason, self.projection.tracker)
-        self.trouble = reason
-        self._failures += 1
-        if self._failing_since is None:
-            self._failing_since = time.monotonic()
+        except Exception as error:
+            reason = reason_of(error)
+            if not self.trouble:
+                log.warning(
+                    "study %r cannot be copied to %s at %s now (%s). The search goes on; this is tried again.",
+                    name,
+                    tracker,
+                    without_credentials(projection.tracking_uri),
+                    reason,
+                )
+                note_trouble(projection.study_folder, reason, tracker)
+                self._failing_since = time.monotonic()
+            self.trouble = reason
+            self._failures += 1
+            return False
+        if self.trouble:
+            log.warning("study %r: %s caught up again.", name, tracker)
+            note_trouble(projection.study_folder, "", tracker)
+        self.trouble, self._failures = "", 0
+        return True
 
 
 class StandardInput:
@@ -294,8 +279,7 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
         if standard_input.wait(interval + follower.pause):
             break
     if follower.study_deleted:
-        log.warning("%s", follower.trouble)
-        return 0
+        return _ended(follower)
     return _drain(follower, drain if standard_input.finishing else ABANDONED_SECONDS / 2)
 
 
@@ -307,17 +291,21 @@ def _drain(follower: Follower, seconds: float) -> int:
     watchdog.daemon = True
     watchdog.start()
     try:
-        while not follower.advance(finish=True):
-            if follower.study_deleted:
-                log.warning("%s", follower.trouble)
-                return 0
+        while not (follower.advance(finish=True) or follower.study_deleted):
             if time.monotonic() >= until:
                 _report(follower)
                 return NOT_CAUGHT_UP
             time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-        return 0
     finally:
         watchdog.cancel()
+    return _ended(follower)
+
+
+def _ended(follower: Follower) -> int:
+    """Exit code of a follower that holds everything, or whose study is deleted, which it says."""
+    if follower.study_deleted:
+        log.warning("%s", follower.trouble)
+    return 0
 
 
 def _report(follower: Follower) -> None:
@@ -327,7 +315,7 @@ def _report(follower: Follower) -> None:
         "`hpo project %s` copies the rest once it works.",
         projection.study_name,
         projection.tracker,
-        shown_uri(projection.tracking_uri),
+        without_credentials(projection.tracking_uri),
         projection.written_seq,
         follower.trouble or "the last call still hangs",
         projection.study_name,
@@ -359,7 +347,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.journal:
         log.error("--journal is not given and HPO_JOURNAL is not set; name the journal.")
         return SpecError.exit_code
-    projection = _projection(given)
+    projection = (
+        _optuna_projection(given.study, given.tracking_uri, given.study_folder)
+        if given.tracker == "optuna"
+        else MlflowProjection(
+            given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
+        )
+    )
     try:
         follower = Follower(open_journal(given.journal), projection)
         started.append(follower)
@@ -374,14 +368,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         projection.close()
 
 
-def _projection(given: argparse.Namespace) -> MlflowProjection | OptunaProjection:
-    if given.tracker == "mlflow":
-        return MlflowProjection(
-            given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
-        )
+def _optuna_projection(study: str, url: str, folder: str | Path) -> Projection:
     from hpo_core.tracking.optuna_projection import OptunaProjection
 
-    return OptunaProjection(given.study, given.tracking_uri, given.study_folder)
+    return OptunaProjection(study, url, folder)
 
 
 def end_older(lock: ProcessLock, study_folder: Path) -> None:

@@ -12,7 +12,7 @@ import getpass
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -20,11 +20,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
 from hpo_core.tracking.credential_scope import may_say_where
 from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracked_study import MetricPoint
-from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of, shown_uri
+from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -197,8 +198,6 @@ class RunStore:
         self.tracking_uri = tracking_uri
         self.experiment_id = self._experiment(experiment, artifact_location)
         self._location = artifact_location
-        self._takes_files: dict[str, bool] = {}
-        self._places: dict[str, str] = {}
         self._files: dict[str, Any] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
@@ -219,7 +218,7 @@ class RunStore:
                 found = self.client.get_experiment_by_name(name)  # another process was quicker
         if found is None or found.lifecycle_stage != "active":
             raise HpoError(
-                f"MLflow experiment {name!r} at {shown_uri(self.tracking_uri)} was deleted, and such takes "
+                f"MLflow experiment {name!r} at {without_credentials(self.tracking_uri)} was deleted, and such takes "
                 "no runs. Restore it (mlflow experiments restore), or name another one in tracking.experiment."
             )
         return str(found.experiment_id)
@@ -240,22 +239,36 @@ class RunStore:
                 raise
             log.warning("MLflow's experiment %s takes no tag %s (%s).", self.experiment_id, key, reason_of(error))
 
-    def find(self, tags: Mapping[str, str], *, deleted: bool) -> list[KnownRun]:
-        """Runs with all these tags; with ``deleted`` also those a user deleted."""
+    def find(
+        self, tags: Mapping[str, str], *, deleted: bool, experiment: str = "", order: Sequence[str] = (), most: int = 0
+    ) -> list[KnownRun]:
+        """Runs with all these tags.
+
+        Args:
+            deleted: also those that a user deleted.
+            experiment: another one of this store, by its id.
+            order: what MLflow sorts them by.
+            most: largest number of runs; 0: all.
+        """
         from mlflow.entities import ViewType
 
-        text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-        view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
         found: list[KnownRun] = []
         token: str | None = None
         while True:
-            page = self.client.search_runs([self.experiment_id], text, view, max_results=_PAGE, page_token=token)
+            page = self.client.search_runs(
+                [experiment or self.experiment_id],
+                " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()),
+                ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
+                max_results=most or _PAGE,
+                order_by=list(order),
+                page_token=token,
+            )
             for run in page:
                 info = run.info
                 is_deleted = info.lifecycle_stage != "active"
                 found.append(KnownRun(info.run_id, info.status, info.end_time, is_deleted, dict(run.data.tags)))
             token = page.token
-            if not token:
+            if most or not token:
                 return found
 
     def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
@@ -289,42 +302,50 @@ class RunStore:
 
     def takes_files(self, run: KnownRun) -> bool:
         """Whether files may be written where the store says this run has them (see ``credential_scope``)."""
-        if run.run_id not in self._takes_files:
-            where = self._place(run)
+        return self._files_of(run) is not None
+
+    def _files_of(self, run: KnownRun) -> Any:
+        """MLflow's ``ArtifactRepository`` of a run; None where no files may be written.
+
+        The store is asked once for the place: what was allowed is what is written to. The clients of MLflow 3.4 and
+        3.5 send files to the server that the environment names, whatever their own is.
+        """
+        if run.run_id not in self._files:
+            where = str(self.client.get_run(run.run_id).info.artifact_uri)
             given = self._location is not None and f"{where}/".startswith(f"{self._location.rstrip('/')}/")
-            self._takes_files[run.run_id] = (given and ".." not in where) or may_say_where(self.tracking_uri, where)
-            if not self._takes_files[run.run_id]:
+            if (given and ".." not in where) or may_say_where(self.tracking_uri, where):
+                from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+                self._files[run.run_id] = get_artifact_repository(where, tracking_uri=self.tracking_uri)
+            else:
+                self._files[run.run_id] = None
                 log.warning(
                     "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
                     "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
-                    shown_uri(self.tracking_uri),
+                    without_credentials(self.tracking_uri),
                     where,
                 )
-        return self._takes_files[run.run_id]
-
-    def _place(self, run: KnownRun) -> str:
-        """Place where the store says that a run has its files. Asked once: what was allowed is what is written to."""
-        if run.run_id not in self._places:
-            self._places[run.run_id] = str(self.client.get_run(run.run_id).info.artifact_uri)
-        return self._places[run.run_id]
-
-    def files(self, run: KnownRun) -> Any:
-        """MLflow's ``ArtifactRepository`` of a run at this store.
-
-        The clients of MLflow 3.4 and 3.5 send files to the server that the environment names, whatever their own is.
-        """
-        if run.run_id not in self._files:
-            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-            self._files[run.run_id] = get_artifact_repository(self._place(run), tracking_uri=self.tracking_uri)
         return self._files[run.run_id]
+
+    def upload(self, run: KnownRun, path: Path, folder: str | None = None) -> None:
+        """Write a file, or what a folder holds, among a run's files, or into a ``folder`` of these."""
+        files = self._files_of(run)
+        assert files is not None, "ask takes_files first"
+        (files.log_artifacts if path.is_dir() else files.log_artifact)(str(path), folder)
 
     def write_text(self, run: KnownRun, text: str, name: str) -> None:
         """Write a file of a run."""
         with tempfile.TemporaryDirectory(prefix="hpo-text-") as side:
             file = Path(side) / name
             file.write_text(text, encoding="utf-8")
-            self.files(run).log_artifact(str(file))
+            self.upload(run, file)
+
+    def remove(self, run: KnownRun, path: str) -> None:
+        """Remove a file or folder of a run; harmless where that cannot be done."""
+        try:
+            self._files_of(run).delete_artifacts(path)
+        except Exception as error:
+            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
 
     def supersede(self, run: KnownRun, kind: str) -> None:
         """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""

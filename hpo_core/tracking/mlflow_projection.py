@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo_core.model.events import Entry
+from hpo_core.security.masking import without_credentials
 from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_runs import (
     CURSOR,
@@ -35,9 +36,12 @@ from hpo_core.tracking.run_artifacts import (
     write_tables,
 )
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.tracking.tracker_links import ProjectionPlace, compare_url, reason_of, run_url, shown_uri, write_place
+from hpo_core.tracking.tracker_links import ProjectionPlace, compare_url, reason_of, run_url, write_place
 
-_TABLES_EVERY = 30.0
+_EVERY = 60.0
+"""Seconds between two uploads of files while the study runs."""
+_SHARE = 50
+"""An upload that took a second is not repeated within so many."""
 _COMPARED = 50
 """Runs on the page that compares trials; more make it slow."""
 
@@ -74,13 +78,10 @@ class MlflowProjection(Projection):
         self._client = client
         self._opened: RunStore | None = None
         self._noted = ""
-        self._tables = (0, -_TABLES_EVERY)
+        self._promotions = 0
+        """Number of promotions in the tables that were written last."""
+        self._files_due = 0.0
         super().__init__(study_name, tracking_uri, study_folder, target=f"{tracking_uri} {experiment}")
-
-    @property
-    def run_id(self) -> str | None:
-        """The study's run, once there is one."""
-        return None if self._parent is None else self._parent.run_id
 
     @property
     def url(self) -> str | None:
@@ -88,11 +89,6 @@ class MlflowProjection(Projection):
         if self._opened is None or self._parent is None:
             return None
         return run_url(self.tracking_uri, self._opened.experiment_id, self._parent.run_id)
-
-    @property
-    def deleted(self) -> bool:
-        """Whether a user deleted the study's run, so that nothing was written."""
-        return self._muted
 
     def supersede(self) -> None:
         """Take all runs of the study out of sight and begin again at entry 0, with new ones.
@@ -102,7 +98,7 @@ class MlflowProjection(Projection):
         crash on the way leaves the study's own run, by which this is found out again.
         """
         self.lock.take()
-        if not self._next_seq:
+        if not self.next_seq:
             return
         try:
             self._connect()
@@ -135,8 +131,7 @@ class MlflowProjection(Projection):
         self._trials: dict[int, KnownRun] = {}
         self._view = ""
         """Columns and charts that the experiment holds, as far as is known."""
-        self._muted = False
-        """The study's run was deleted: nothing is written."""
+        self.deleted = False
 
     def _fold_in(self, entry: Entry) -> None:
         self._fold.add(entry)
@@ -151,13 +146,13 @@ class MlflowProjection(Projection):
         found = store.find({**of, "hpo.kind": "study"}, deleted=not rebuild)
         found.sort(key=lambda run: (run.deleted, run.run_id))
         self._parent = found[0] if found else None
-        self._muted = self._parent.deleted if self._parent is not None else self.written_seq >= 0
-        if self._muted:
+        self.deleted = self._parent.deleted if self._parent is not None else self.written_seq >= 0
+        if self.deleted:
             log.warning(
                 "study %r: its run was deleted from MLflow (%s); nothing more is written there. "
                 "`hpo project %s --rebuild` makes it anew.",
                 self.study_name,
-                shown_uri(self.tracking_uri),
+                without_credentials(self.tracking_uri),
                 self.study_name,
             )
         if rebuild and self._parent is not None:
@@ -177,7 +172,7 @@ class MlflowProjection(Projection):
     def _write_changes(self) -> None:
         """Write children first, the cursor last."""
         fold, store = self._fold, self._store
-        if self._muted:
+        if self.deleted:
             return
         if self._parent is None:
             tags = {**identity(fold), "hpo.kind": "study", "hpo.status": "running"}
@@ -186,8 +181,8 @@ class MlflowProjection(Projection):
         for number in fold.touched:
             self._write_trial(store, number, parent)
         self._write_study(store, parent)
-        if self.has_controller:
-            self._provenance.write_now_and_then(store, parent, fold.spec, self.study_folder)
+        if self.has_controller and time.monotonic() >= self._files_due:
+            self._write_files(store, parent)
         self._note_place(store)
 
     def _write_end(self) -> None:
@@ -195,7 +190,7 @@ class MlflowProjection(Projection):
         fold, store, state = self._fold, self._store, self._fold.state
         fold.touched.update(dict.fromkeys([*state.running, *state.waiting, *state.extended]))
         self._write()
-        if self._parent is None or self._muted:
+        if self._parent is None or self.deleted:
             return
         write_tables(store, self._parent, fold)
         write_files(store, self._parent, fold, self.study_folder)
@@ -235,8 +230,7 @@ class MlflowProjection(Projection):
             store.tag_experiment(table_tag(identity(fold)), view)
             self._view = view
         tags = self._changed_tags(parent, word)
-        self._write_tables(store, parent)
-        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._digest.hex()})
+        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(self.next_seq - 1), DIGEST: self._digest.hex()})
         parent.tags.update(tags)
 
     def _changed_tags(self, parent: KnownRun, word: str) -> dict[str, str]:
@@ -265,7 +259,7 @@ class MlflowProjection(Projection):
             best = compare_url(self.tracking_uri, store.experiment_id, ids)
         run_id = self._parent.run_id
         place = ProjectionPlace(
-            shown_uri(self.tracking_uri),
+            without_credentials(self.tracking_uri),
             store.experiment_id,
             run_id,
             run_url(self.tracking_uri, store.experiment_id, run_id),
@@ -277,14 +271,16 @@ class MlflowProjection(Projection):
         except OSError as error:
             log.warning("study %r: the link to MLflow was not noted (%s).", self.study_name, error)
 
-    def _write_tables(self, store: RunStore, parent: KnownRun) -> None:
-        """Refresh the tables now and then. Where files cannot be written, the numbers go on without them."""
+    def _write_files(self, store: RunStore, parent: KnownRun) -> None:
+        """Upload tables and provenance while the study runs; where that fails, the numbers go on without them."""
         fold = self._fold
-        count, at = self._tables
-        if not self.has_controller or len(fold.promotions) == count or time.monotonic() - at < _TABLES_EVERY:
-            return
-        self._tables = (len(fold.promotions), time.monotonic())
+        began = time.monotonic()
         try:
-            write_tables(store, parent, fold)
+            if len(fold.promotions) != self._promotions:
+                write_tables(store, parent, fold)
+                self._promotions = len(fold.promotions)
+            self._provenance.write(store, parent, fold.spec, self.study_folder)
         except Exception as error:
-            log.warning("study %r: promotions.json was not written to MLflow (%s).", self.study_name, reason_of(error))
+            log.warning("study %r: its files were not copied to MLflow now (%s).", self.study_name, reason_of(error))
+        now = time.monotonic()
+        self._files_due = now + max(_EVERY, _SHARE * (now - began))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
 from hpo_core.model.space import NumberParameter
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
@@ -208,7 +208,7 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
-    "hpo.violation": lambda trial: trial.record.all_results[-1].total_violation if trial.record.infeasible else None,
+    "hpo.violation": lambda trial: trial.record.all_results[-1].violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
     "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),

@@ -19,20 +19,27 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.module_source import code_files
 from hpo_core.training.objective import load_objective
-from hpo_core.training.user_process import answer_request
+from hpo_core.training.user_code import answer_request
 
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
 
 
+class Trained(msgspec.Struct, frozen=True):
+    """A trained model: its parameters and its verified checkpoint on this machine."""
+
+    params: Params
+    checkpoint: Checkpoint
+    folder: str
+    """The checkpoint's URI is relative to it."""
+    base: str = ""
+
+
 class BuildRequest(msgspec.Struct, frozen=True):
-    """A trained model."""
+    """How a trained model is made again, and where it is saved."""
 
     build: str
     pythonpath: tuple[str, ...]
-    params: Params
-    folder: str
-    checkpoint: Checkpoint
-    base: str
+    model: Trained
     tracked: str
     """Name that the model was tracked under."""
     target: str
@@ -48,13 +55,14 @@ def build_model(request: BuildRequest) -> None:
     function = load_objective(request.build, request.pythonpath, setting="build")
     import torch
 
-    module = function(dict(request.params))
+    module = function(dict(request.model.params))
     if not isinstance(module, torch.nn.Module):
         raise ObjectiveError(
             f"build = {request.build!r} returned a {type(module).__name__}; given the parameters it must return the "
             "torch.nn.Module that was trained with them."
         )
-    state = checkpoints.load(request.folder, request.checkpoint, request.base)["tracked"][request.tracked]
+    model = request.model
+    state = checkpoints.load(model.folder, model.checkpoint, model.base)["tracked"][request.tracked]
     try:
         module.load_state_dict(state)
     except RuntimeError as error:

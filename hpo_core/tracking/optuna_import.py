@@ -23,7 +23,7 @@ from hpo_core.home import Home, checked_name
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import meant_or_known
-from hpo_core.model.space import PARAMETER_TYPES
+from hpo_core.model.space import parameter_of
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.trial import Job, Outcome, Point, Report
 from hpo_core.security.masking import without_credentials
@@ -278,9 +278,8 @@ def _space(trials: Iterable[FrozenTrial]) -> dict[str, Any]:
 
 
 def _parameter(name: str, distribution: BaseDistribution) -> Any:
-    for parameter_type in PARAMETER_TYPES:
-        if (found := parameter_type.of_distribution(distribution)) is not None:
-            return found
+    if (found := parameter_of(distribution)) is not None:
+        return found
     raise SpecError(f"Optuna's parameter {name!r} is {distribution!r}; float, int and categorical are known here.")
 
 

@@ -25,7 +25,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import TRIAL, OptunaTrials, directions_of
 from hpo_core.tracking.projection import DivergedError, Projection
-from hpo_core.tracking.tracker_links import dashboard_command, shown_uri
+from hpo_core.tracking.tracker_links import dashboard_command
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -48,7 +48,7 @@ def open_storage(url: str) -> RDBStorage:
 
     for name in ("alembic", "optuna"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    arguments = _arguments(url)
+    arguments = {"timeout" if url.startswith("sqlite") else "connect_timeout": _SECONDS}
     engine = create_engine(url, connect_args=arguments)
     try:
         tables = set(inspect(engine).get_table_names())
@@ -62,18 +62,6 @@ def open_storage(url: str) -> RDBStorage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
-
-
-def close_storage(storage: Any) -> None:
-    """Let go of its connections."""
-    storage.remove_session()
-    storage.engine.dispose()
-
-
-def _arguments(url: str) -> dict[str, Any]:
-    if url.startswith("sqlite"):
-        return {"timeout": _SECONDS}
-    return {"connect_timeout": _SECONDS}
 
 
 CREATED = "hpo.created"
@@ -124,9 +112,11 @@ class OptunaProjection(Projection):
         super()._disconnect()
         storage, self._storage = self._storage, None
         if storage is not None and storage is not self._given:
-            close_storage(storage)
+            storage.remove_session()
+            storage.engine.dispose()  # type: ignore[attr-defined]
         self._copy: int | None = None
-        self._copy_name = ""
+        self.copy_name = ""
+        """Name of the Optuna study."""
         self._held: dict[int, FrozenTrial] = {}
         self._attributes: dict[str, Any] = {}
         self._system: dict[str, Any] = {}
@@ -135,11 +125,6 @@ class OptunaProjection(Projection):
     def url(self) -> str | None:
         """The command that shows the copy, once there is one."""
         return dashboard_command(self.tracking_uri) if self._copy is not None else None
-
-    @property
-    def copy_name(self) -> str:
-        """Name of the Optuna study."""
-        return self._copy_name
 
     def _fold_in(self, entry: Entry) -> None:
         if self._study is None:
@@ -159,21 +144,21 @@ class OptunaProjection(Projection):
         assert self._study is not None and storage is not None
         found = {study.study_name: study for study in storage.get_all_studies()}
         directions = directions_of(self._study.spec)
-        at = datetime.fromtimestamp(self._created or 0.0, UTC)
+        at = datetime.fromtimestamp(self.created or 0.0, UTC)
         names = [self.study_name, f"{self.study_name} ({at:%Y-%m-%d %H:%M:%S} UTC)"]
         for name in names:
             study = found.get(name)
             if study is None:
-                self._copy_name = name
+                self.copy_name = name
                 break
             empty = not study.system_attrs and not storage.get_all_trials(study._study_id, deepcopy=False)
-            ours = study.system_attrs.get(CREATED) == repr(self._created)
+            ours = study.system_attrs.get(CREATED) == repr(self.created)
             if (ours or empty) and list(study.directions) == directions:
-                self._copy_name, self._copy = name, study._study_id
+                self.copy_name, self._copy = name, study._study_id
                 break
         else:
             raise HpoError(
-                f"{shown_uri(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
+                f"{without_credentials(self.tracking_uri)} holds other studies by the names {' and '.join(names)}. "
                 "Name another storage in tracking.optuna."
             )
         if self._anew and self._copy is not None:
@@ -203,8 +188,8 @@ class OptunaProjection(Projection):
         storage = self._storage
         assert self._study is not None and self._trials is not None and storage is not None
         if self._copy is None:
-            self._copy = storage.create_new_study(directions_of(self._study.spec), self._copy_name)
-        self._set_system(storage, CREATED, repr(self._created))
+            self._copy = storage.create_new_study(directions_of(self._study.spec), self.copy_name)
+        self._set_system(storage, CREATED, repr(self.created))
         ended = not self.has_controller and self._study.status != "open"
         for number in self._touched:
             with warnings.catch_warnings():
@@ -217,7 +202,7 @@ class OptunaProjection(Projection):
                 storage.set_study_user_attr(self._copy, key, value)
                 self._attributes[key] = value
         self._set_system(storage, DIGEST, self._digest.hex())
-        self._set_system(storage, CURSOR, self._next_seq - 1)
+        self._set_system(storage, CURSOR, self.next_seq - 1)
 
     def _set_system(self, storage: BaseStorage, key: str, value: Any) -> None:
         assert self._copy is not None

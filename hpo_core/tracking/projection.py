@@ -66,30 +66,17 @@ class Projection(ABC):
         self.study_folder = Path(study_folder)
         self.has_controller = True
         self.lock = ProcessLock.of(self.study_folder, target)
+        self.deleted = False
+        """Whether somebody deleted the copy, so that nothing was written."""
         self._anew = False
         """A rebuild is under way."""
         self._looked_up = False
         self._begin_anew()
 
     @property
-    def next_seq(self) -> int:
-        """The first entry not taken in yet."""
-        return self._next_seq
-
-    @property
-    def created(self) -> float | None:
-        """Time of entry 0; None before it was taken in."""
-        return self._created
-
-    @property
     def written_seq(self) -> int:
         """The last entry the tracker surely holds (-1: none)."""
         return -1 if self._cursor is None else self._cursor
-
-    @property
-    def deleted(self) -> bool:
-        """Whether somebody deleted the copy, so that nothing was written."""
-        return False
 
     @property
     @abstractmethod
@@ -114,7 +101,7 @@ class Projection(ABC):
         if rebuild:
             self._begin_anew()
             self._anew = True
-        fresh = (entry for entry in entries if entry.seq >= self._next_seq)
+        fresh = (entry for entry in entries if entry.seq >= self.next_seq)
         count = 0
         try:
             while True:
@@ -123,12 +110,12 @@ class Projection(ABC):
                 self.has_controller = self.has_controller or bool(chunk)
                 for entry in chunk:
                     self._take_in(entry)
-                if self.written_seq < self._next_seq - 1 and (self.writes_each_chunk or not chunk):
-                    count += self._next_seq - 1 - self.written_seq
+                if self.written_seq < self.next_seq - 1 and (self.writes_each_chunk or not chunk):
+                    count += self.next_seq - 1 - self.written_seq
                     self._write()
                 if not chunk:
                     break
-            if self._next_seq:
+            if self.next_seq:
                 self._look_up()  # also where nothing is new: somebody may have deleted the copy
             if length is not None and self.written_seq >= length and not self.deleted:
                 raise self._diverged(f"{self.tracker} holds entries up to {self.written_seq}, the journal has {length}")
@@ -140,7 +127,7 @@ class Projection(ABC):
 
     def finish(self) -> None:
         """Write last statuses and everything that is written once: nobody drives the study any more."""
-        if not self._next_seq:
+        if not self.next_seq:
             return
         self.lock.take()
         self.has_controller = False
@@ -163,8 +150,10 @@ class Projection(ABC):
 
     def _begin_anew(self) -> None:
         """Forget everything."""
-        self._next_seq = 0
-        self._created: float | None = None
+        self.next_seq = 0
+        """The first entry not taken in yet."""
+        self.created: float | None = None
+        """Time of entry 0; None before it was taken in."""
         self._cursor: int | None = None
         self._expected = ""
         """Digest of the journal that the tracker holds, as of the cursor that was found there."""
@@ -178,15 +167,15 @@ class Projection(ABC):
         )
 
     def _take_in(self, entry: Entry) -> None:
-        if entry.seq != self._next_seq:
+        if entry.seq != self.next_seq:
             raise JournalError(
-                f"Projection: entry {entry.seq} was given where entry {self._next_seq} is next. "
+                f"Projection: entry {entry.seq} was given where entry {self.next_seq} is next. "
                 "Give the journal's entries in order and without a gap."
             )
         self._fold_in(entry)
-        if self._created is None:
-            self._created = entry.time
-        self._next_seq += 1
+        if self.created is None:
+            self.created = entry.time
+        self.next_seq += 1
         facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
         self._digest = hashlib.sha256(self._digest + repr(facts).encode()).digest()
         self._look_up()
@@ -205,7 +194,7 @@ class Projection(ABC):
         """Write what changed."""
         self._look_up()
         self._write_changes()
-        self._cursor = self._next_seq - 1
+        self._cursor = self.next_seq - 1
         self._clear_changes()
 
     @abstractmethod

@@ -12,7 +12,6 @@ import os
 import platform
 import subprocess
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.tracker_links import reason_of
 
 _GIT_SECONDS = 10.0
 
@@ -185,8 +183,7 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
     """The functions that a study names, the training function first."""
-    load = spec.loader or None
-    return tuple(name for name in (spec.objective, spec.build, load) if name)
+    return tuple(name for name in (spec.objective, spec.build, spec.loader) if name)
 
 
 def read_versions(study_folder: Path) -> list[Noted]:
@@ -205,38 +202,6 @@ MAX_TEXT_BYTES = 32 * MAX_BYTES
 """Most text that a copy is unpacked to: JSON lines shrink to a tenth, and a bomb to a thousandth."""
 _GZIP = 31
 """Window bits with a gzip header, in which zlib leaves the time at 0: the same entries are the same bytes."""
-
-
-class JournalCopy:
-    """The entries added so far, as ``hpo export`` writes them, compressed as they come."""
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self._packed = bytearray()
-        self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
-        self._hash = hashlib.sha256()
-
-    def add(self, entry: Entry) -> None:
-        """Add the next entry; beyond :data:`MAX_BYTES` only digest and count go on."""
-        line = json_text(encode_entry(entry)).encode() + b"\n"
-        self._hash.update(line)
-        if not self.too_large:
-            self._packed += self._packer.compress(line)
-        self.entries += 1
-
-    @property
-    def too_large(self) -> bool:
-        """Whether it has outgrown :data:`MAX_BYTES` and is no whole copy."""
-        return len(self._packed) > MAX_BYTES
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the lines."""
-        return self._hash.hexdigest()
-
-    def packed(self) -> bytes:
-        """A gzip file of the lines."""
-        return bytes(self._packed) + self._packer.copy().flush()
 
 
 def read_copy(path: Path, entries: int, digest: str) -> Iterator[Entry]:
@@ -282,9 +247,6 @@ JOURNAL = "journal.jsonl.gz"
 STUDY_FILE = "study.yaml"
 ENTRIES_TAG = "hpo.journal_entries"
 DIGEST_TAG = "hpo.journal_digest"
-_EVERY = 60.0
-_SHARE = 50
-"""An upload that took a second is not repeated within so many."""
 log = logging.getLogger(__name__)
 
 
@@ -295,29 +257,32 @@ def study_file(spec: StudySpec) -> str:
 
 
 class ProvenanceUpload:
-    """Collects the entries of one study and keeps its run's folder ``provenance`` up to date."""
+    """Collects the entries of one study, as ``hpo export`` writes them, and keeps its run's folder up to date."""
 
     def __init__(self) -> None:
-        self._copy = JournalCopy()
-        self._due = 0.0
+        self.entries = 0
+        self._packed = bytearray()
+        self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        self._hash = hashlib.sha256()
         self._versions = 0
         self._warned = False
 
     def add(self, entry: Entry) -> None:
-        """Take in the next entry."""
-        self._copy.add(entry)
+        """Add the next entry; beyond :data:`MAX_BYTES` only digest and count go on."""
+        line = json_text(encode_entry(entry)).encode() + b"\n"
+        self._hash.update(line)
+        if len(self._packed) <= MAX_BYTES:
+            self._packed += self._packer.compress(line)
+        self.entries += 1
 
-    def write_now_and_then(self, store: RunStore, run: KnownRun, spec: StudySpec, study_folder: Path) -> None:
-        """Upload if the last time is long enough ago. A failure is logged: the numbers go on without."""
-        if time.monotonic() < self._due:
-            return
-        began = time.monotonic()
-        try:
-            self.write(store, run, spec, study_folder)
-        except Exception as error:
-            log.warning("study %r: its journal was not copied to MLflow now (%s).", spec.study, reason_of(error))
-        now = time.monotonic()
-        self._due = now + max(_EVERY, _SHARE * (now - began))
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the lines."""
+        return self._hash.hexdigest()
+
+    def packed(self) -> bytes:
+        """A gzip file of the lines."""
+        return bytes(self._packed) + self._packer.copy().flush()
 
     def write(self, store: RunStore, run: KnownRun, spec: StudySpec, study_folder: Path) -> None:
         """Upload what is not there yet: files first, then the tags that vouch for them."""
@@ -329,26 +294,27 @@ class ProvenanceUpload:
             folder = Path(side)
             if len(versions) != self._versions:
                 tags |= _version_files(versions[-1] if versions else None, study_folder, folder)
-            if run.tags.get(DIGEST_TAG) != self._copy.digest and self._is_whole(spec.study):
-                (folder / JOURNAL).write_bytes(self._copy.packed())
+            if run.tags.get(DIGEST_TAG) != self.digest and self._is_whole(spec.study):
+                (folder / JOURNAL).write_bytes(self.packed())
                 (folder / STUDY_FILE).write_text(study_file(spec))
-                tags |= {ENTRIES_TAG: str(self._copy.entries), DIGEST_TAG: self._copy.digest}
+                tags |= {ENTRIES_TAG: str(self.entries), DIGEST_TAG: self.digest}
             if not any(folder.iterdir()):
                 return
-            store.files(run).log_artifacts(side, FOLDER)
+            store.upload(run, folder, FOLDER)
         self._versions = len(versions)
         store.log(run, tags=tags)
         run.tags.update(tags)
 
     def _is_whole(self, study: str) -> bool:
-        if self._copy.too_large and not self._warned:
+        whole = len(self._packed) <= MAX_BYTES
+        if not whole and not self._warned:
             self._warned = True
             log.warning(
                 "study %r: its journal is larger than %d bytes packed and is not copied to MLflow; keep the journal.",
                 study,
                 MAX_BYTES,
             )
-        return not self._copy.too_large
+        return whole
 
 
 def _version_files(latest: Noted | None, study_folder: Path, folder: Path) -> dict[str, str]:

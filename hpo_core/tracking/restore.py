@@ -21,10 +21,10 @@ import msgspec
 from hpo_core.checkpoints.files import refuse_other_content
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.protocol import damaged_entry
-from hpo_core.model.errors import CheckpointError, HpoError, JournalError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.errors import CheckpointError, HpoError, StudyExistsError, StudyNotFoundError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
+from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
@@ -44,7 +44,6 @@ from hpo_core.tracking.provenance_files import (
     read_versions,
 )
 from hpo_core.tracking.run_artifacts import BEST_FOLDER
-from hpo_core.tracking.tracker_links import shown_uri
 from hpo_core.views.formatting import listed
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -60,7 +59,7 @@ class RunFiles:
         self._client = open_client(tracking_uri)
         run = self._client.get_run(run_id)
         self.tags: dict[str, str] = dict(run.data.tags)
-        self._where = shown_uri(tracking_uri)
+        self._where = without_credentials(tracking_uri)
         if self.tags.get("hpo.kind") != "study":
             raise HpoError(
                 f"MLflow run {run_id} at {self._where} is not that of a study (tag hpo.kind = "
@@ -197,7 +196,7 @@ def restore_study(
         refuse_taken(home, name)
         length, digest = _vouched(source)
         packed = source.fetch(f"{FOLDER}/{JOURNAL}", Path(side), MAX_BYTES + 1024)
-        study = _replayed(read_copy(packed, length, digest))
+        study = Study.from_entries(read_copy(packed, length, digest), sampler=RecordedSampler([]))
         changes, replaced = _replacements(study, name, code, tracking_uri=tracking_uri, home=home)
         journal = home.open_journal()
         try:
@@ -248,29 +247,6 @@ def _vouched(source: RunFiles) -> tuple[int, str]:
             "wrote it, or its first upload is still to come. Where the study's home is, `hpo project NAME` uploads it."
         )
     return int(length), digest
-
-
-def _replayed(entries: Iterator[Entry]) -> Study:
-    """The study as of the last entry.
-
-    Raises:
-        JournalError: an entry does not follow from those before it.
-    """
-    study: Study | None = None
-    for seq, entry in enumerate(entries):
-        if entry.seq != seq or (seq == 0 and type(entry.stimulus) is not StudyRequested):
-            raise JournalError(f"Entry {entry.seq} stands where {seq} belongs; the upload is damaged.")
-        try:
-            if study is None:
-                study = Study.from_entries([entry], sampler=RecordedSampler([]))
-            else:
-                study.replay(entry)
-        except HpoError:
-            raise
-        except Exception as error:
-            raise damaged_entry("" if study is None else study.name, seq, error) from error
-    assert study is not None
-    return study
 
 
 def _replacements(

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,28 +16,18 @@ import msgspec
 
 from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.home import Home
 from hpo_core.model.errors import CheckpointError, ObjectiveError
-from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.model_build import BuildRequest
+from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.training.user_process import ask_process
+from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
 from hpo_core.views.summary import best_result, front_members
 
 WEIGHTS = "weights.safetensors"
 PARAMS = "params.json"
 BUILD_SECONDS = 600.0
-
-
-class Trained(msgspec.Struct, frozen=True):
-    """A trained model: its parameters and its verified checkpoint on this machine."""
-
-    params: Params
-    checkpoint: Checkpoint
-    folder: str
-    """The checkpoint's URI is relative to it."""
-    base: str = ""
 
 
 def write_plain(model: Trained, file: Path, target: Path) -> str:
@@ -51,24 +42,39 @@ def write_plain(model: Trained, file: Path, target: Path) -> str:
     return write_weights(file, target / WEIGHTS)
 
 
-def write_mlflow_model(model: Trained, build: str, pythonpath: Sequence[str], *, tracked: str, target: Path) -> None:
-    """Make ``target`` a model of MLflow's flavour ``pytorch``, in a process of its own.
+def write_model(
+    what: str, model: Trained, file: Path, *, build: str | None, code: Sequence[str], side: Path
+) -> tuple[Path | None, Path | None]:
+    """Write what loads a trained model, below ``side``; what cannot be made is logged: it is worth less than the rest.
 
-    Raises:
-        ObjectiveError: the function raised or made a module that the weights do not fit; its process died.
+    Args:
+        what: whose model it is, for the log.
+        file: its checkpoint.
+        build: function that makes the untrained model; None: no model of MLflow's is made.
+        code: folders that ``build`` is imported from.
+
+    Returns:
+        A folder with weights and parameters, and one with a model of MLflow's flavour ``pytorch``, which a process of
+        its own makes; None for what is not there.
     """
-    request = BuildRequest(
-        build=build,
-        pythonpath=tuple(pythonpath),
-        params=model.params,
-        folder=model.folder,
-        checkpoint=model.checkpoint,
-        base=model.base,
-        tracked=tracked,
-        target=str(target),
-    )
-    what, module = f"Building the model with {build} for MLflow", "hpo_core.tracking.model_build"
-    ask_process(module, request, None, timeout=BUILD_SECONDS, what=what)
+    plain, built = side / "plain", side / MODEL_FOLDER
+    plain.mkdir()
+    try:
+        tracked = write_plain(model, file, plain)
+    except CheckpointError as error:
+        log.warning("%s: its weights are not there as a file of their own: %s", what, error)
+        return None, None
+    if build is None:
+        return plain, None
+    request = BuildRequest(build, tuple(code), model, tracked=tracked, target=str(built))
+    module, asked = "hpo_core.tracking.model_build", f"Building the model with {build} for MLflow"
+    try:
+        ask_process(module, request, None, timeout=BUILD_SECONDS, what=asked)
+    except ObjectiveError as error:  # a night's training is worth more than its wrapping
+        shutil.rmtree(built, ignore_errors=True)
+        log.warning("%s: MLflow cannot load it by itself: %s", what, error)
+        return plain, None
+    return plain, built
 
 
 BEST_FOLDER = "best_checkpoint"
@@ -78,24 +84,6 @@ MODEL_TAG = "hpo.best_model"
 MODEL_FOLDER = "model"
 
 log = logging.getLogger(__name__)
-
-
-def promotions_table(fold: TrackedStudy) -> dict[str, Any]:
-    """The promotion sequence, and how it is to be read."""
-    return {
-        "study": fold.spec.study,
-        "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
-        "promotions": [msgspec.to_builtins(promotion) for promotion in fold.promotions],
-    }
-
-
-def best_table(fold: TrackedStudy) -> dict[str, Any]:
-    """The incumbent and its parameters (empty where there is none)."""
-    best = best_result(fold.study)
-    if best is None:
-        return {}
-    plain: dict[str, Any] = msgspec.to_builtins(best)
-    return {"study": fold.spec.study, "metric": fold.spec.metric.name} | plain
 
 
 def lineage_table(fold: TrackedStudy) -> dict[str, Any]:
@@ -136,12 +124,19 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     if not store.takes_files(run):
         return
-    tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
-    if len(fold.spec.objectives) > 1:
-        tables["front.json"] = {
-            "study": fold.spec.study,
-            "front": msgspec.to_builtins(front_members(fold.spec, fold.state)),
-        }
+    spec, best = fold.spec, best_result(fold.study)
+    named = {"study": spec.study, "metric": spec.metric.name}
+    tables: dict[str, dict[str, Any]] = {
+        "promotions.json": {
+            "study": spec.study,
+            "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
+            "promotions": msgspec.to_builtins(fold.promotions),
+        },
+        "best_params.json": {} if best is None else named | msgspec.to_builtins(best),
+    }
+    if len(spec.objectives) > 1:
+        front = msgspec.to_builtins(front_members(spec, fold.state))
+        tables["front.json"] = {"study": spec.study, "front": front}
     if fold.state.has_members:
         tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
@@ -153,10 +148,10 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
     if not store.takes_files(run):
         return
     if visits := visits_csv(fold):
-        store.client.log_text(run.run_id, visits, "visits.csv")
+        store.write_text(run, visits, "visits.csv")
     report = folder / "report.html"
     if report.is_file():
-        store.files(run).log_artifact(str(report))
+        store.upload(run, report)
     best = fold.state.best_checkpoint()
     if best is None or run.tags.get(BEST_DIGEST) == best.digest:
         return
@@ -173,67 +168,37 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
             folder,
         )
         return
-    files = store.files(run)
-    upload = files.log_artifacts if path.is_dir() else files.log_artifact
-    upload(str(path), BEST_FOLDER)
-    tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _write_model(store, run, fold, folder, path)
-    _drop_others(store, run, path)
+    store.upload(run, path, BEST_FOLDER)
+    tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _upload_model(store, run, fold, folder, path)
     tags[BEST_DIGEST] = best.digest
+    for item in store.client.list_artifacts(run.run_id, BEST_FOLDER) if path.is_file() else ():
+        if not item.is_dir and Path(item.path).name not in (path.name, WEIGHTS, PARAMS):  # of an earlier end
+            store.remove(run, item.path)
     store.log(run, tags=tags)
     run.tags.update(tags)
 
 
-def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
+def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
     """Upload the best model's weights, and the model itself where the study says how to build it; returns tags."""
     spec, state = fold.spec, fold.state
     best, incumbent = state.best_checkpoint(), state.incumbent
     assert best is not None and incumbent is not None
-    params = spec.constants | state.trials[incumbent.trial].params
-    model = Trained(params, best, str(folder), spec.checkpoint_base)
-    places = _import_folders(spec.pythonpath, folder)
-    tags = {WEIGHTS_TAG: "", MODEL_TAG: ""}
+    model = Trained(spec.constants | state.trials[incumbent.trial].params, best, str(folder), spec.checkpoint_base)
+    studies = folder.resolve().parent  # what lies in a home is not imported from there: others write to it
+    code = Home(studies.parent).import_folders(spec) if studies.name == "studies" else spec.pythonpath
+    what = f"best model of study {spec.study!r}"
     with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
-        plain, built = Path(side) / "plain", Path(side) / MODEL_FOLDER
-        plain.mkdir()
-        try:
-            tracked = write_plain(model, file, plain)
-            store.files(run).log_artifacts(str(plain), BEST_FOLDER)
-            tags[WEIGHTS_TAG] = f"{BEST_FOLDER}/{WEIGHTS}"
-            if spec.build is not None:
-                write_mlflow_model(model, spec.build, places, tracked=tracked, target=built)
-                _remove(store, run, [MODEL_FOLDER] if run.tags.get(MODEL_TAG) else [])
-                store.files(run).log_artifacts(str(built), MODEL_FOLDER)
-                tags[MODEL_TAG] = f"runs:/{run.run_id}/{MODEL_FOLDER}"
-        except (CheckpointError, ObjectiveError) as error:
-            log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
-    return tags
-
-
-def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
-    """Folders of code outside a home (see :meth:`hpo_core.home.Home.import_folders`): in a home others write."""
-    folder = study_folder.resolve()
-    if folder.parent.name != "studies":
-        return pythonpath
-    return [place for place in pythonpath if not Path(place).resolve().is_relative_to(folder.parents[1])]
-
-
-def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
-    """Remove the best checkpoint of an earlier end of the same study; harmless where that cannot be done."""
-    others = [
-        item.path
-        for item in store.client.list_artifacts(run.run_id, BEST_FOLDER)
-        if kept.is_file() and not item.is_dir and Path(item.path).name not in (kept.name, WEIGHTS, PARAMS)
-    ]
-    _remove(store, run, others)
-
-
-def _remove(store: RunStore, run: KnownRun, paths: list[str]) -> None:
-    """Remove files or folders of a run; harmless where that cannot be done."""
-    for path in paths:
-        try:
-            store.files(run).delete_artifacts(path)
-        except Exception as error:
-            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
+        plain, built = write_model(what, model, file, build=spec.build, code=code, side=Path(side))
+        if plain is not None:
+            store.upload(run, plain, BEST_FOLDER)
+        if built is not None:
+            if run.tags.get(MODEL_TAG):
+                store.remove(run, MODEL_FOLDER)
+            store.upload(run, built, MODEL_FOLDER)
+    return {
+        WEIGHTS_TAG: "" if plain is None else f"{BEST_FOLDER}/{WEIGHTS}",
+        MODEL_TAG: "" if built is None else f"runs:/{run.run_id}/{MODEL_FOLDER}",
+    }
 
 
 _BUILT = """Load it with MLflow (that runs the code that came with it):

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpo_core.journal.protocol import damaged_entry
-from hpo_core.model.errors import HpoError, JournalError
+from hpo_core.model.errors import HpoError
 from hpo_core.model.events import (
     AttemptFailed,
     AttemptReported,
     CeilingRaised,
     Entry,
-    Event,
     JobCompleted,
     JobGranted,
     StudyHalted,
@@ -29,8 +28,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.stage import FURTHER
-from hpo_core.model.trial import Metrics, Report
+from hpo_core.model.trial import FURTHER, Metrics, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung
@@ -41,7 +39,6 @@ from hpo_core.tracking.tracker_links import usage_metrics
 from hpo_core.views.formatting import spans_decades
 from hpo_core.views.rungs import Place, RungNames
 from hpo_core.views.summary import repeat_spread
-from hpo_core.views.trial_story import usage_of
 
 
 class Promotion(msgspec.Struct, frozen=True):
@@ -59,71 +56,6 @@ class Promotion(msgspec.Struct, frozen=True):
     rank: int
     """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
     among: int
-
-
-class Promotions:
-    """The promotions of one study, in the order of its journal. Give it every entry after the study replayed it."""
-
-    def __init__(self, study: Study) -> None:
-        self.all: list[Promotion] = []
-        self._study = study
-        self._names = RungNames(study.spec)
-        self._several = len(study.spec.objectives) > 1
-        self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
-        """Results by rung, abandoned trials among them; with one objective."""
-        self._fronts: dict[Place, ParetoRung] = {}
-        """Results by rung, with several objectives."""
-
-    def add(self, entry: Entry) -> None:
-        """Take in an entry that the study has just replayed."""
-        for event in entry.events:
-            kind = type(event)
-            if kind is JobCompleted:
-                assert isinstance(event, JobCompleted)
-                if event.rung != FURTHER:
-                    complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
-                    self._ranked(event, loss_of(event) if complete else None)
-            elif kind is TrialAbandoned:
-                assert isinstance(event, TrialAbandoned)
-                if not self._study.state.trials[event.trial].is_at(event):
-                    self._ranked(event, None)
-            elif kind is JobGranted:
-                assert isinstance(event, JobGranted)
-                self._granted(event, entry)
-
-    def _ranked(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
-        place = self._names.place(event.bracket, event.rung)
-        if self._several:
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, loss)  # type: ignore[arg-type]
-        else:
-            insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
-
-    def _granted(self, event: JobGranted, entry: Entry) -> None:
-        results = self._study.state.trials[event.trial].results
-        if event.retry or not results or event.rung == FURTHER:
-            return
-        below = results[-1]
-        place = self._names.place(below.bracket, below.rung)
-        if self._several:
-            rung = self._fronts[place]
-            rank, among = rung.rank(below.trial), rung.size
-            rung.promote(below.trial)
-        else:
-            ranked = self._by_loss[place]
-            rank, among = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1, len(ranked)
-        self.all.append(
-            Promotion(
-                seq=entry.seq,
-                time=entry.time,
-                trial=event.trial,
-                bracket=event.bracket,
-                rung=event.rung,
-                target=event.target,
-                loss=below.loss,
-                rank=rank,
-                among=among,
-            )
-        )
 
 
 def _key(loss: Loss, trial: int) -> tuple[Any, int]:
@@ -181,16 +113,25 @@ class TrackedStudy:
     The study itself is replayed once, by :class:`~hpo_core.study.Study`; each entry is read after it was replayed.
     """
 
+    study: Study
+    """The study, replayed up to the last entry added, from entry 0 on."""
+    state: StudyState
+    spec: StudySpec
+    names: RungNames
+    """How the study's rungs are called."""
+
     def __init__(self) -> None:
-        self.next_seq = 0
         self.created = 0.0
         self.time = 0.0
         self.trials: list[TrialNotes] = []
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
-        self._study: Study | None = None
-        self._promotions: Promotions | None = None
-        self._names: RungNames | None = None
+        self.promotions: list[Promotion] = []
+        """All promotions so far, in the order of the journal."""
+        self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
+        """Results by rung, abandoned trials among them; with one objective."""
+        self._fronts: dict[Place, ParetoRung] = {}
+        """Results by rung, with several objectives."""
         self._sizes: dict[str, int] = {}
         self._grown: dict[str, None] = {}
         self._first_of: dict[int, int] = {}
@@ -205,55 +146,16 @@ class TrackedStudy:
         """Smallest and largest finite value so far of each metric of trials."""
 
     @property
-    def study(self) -> Study:
-        """The study, replayed up to the last entry added."""
-        if self._study is None:
-            raise JournalError("No entry was projected yet. Project the journal from entry 0.")
-        return self._study
-
-    @property
-    def state(self) -> StudyState:
-        """The study's state."""
-        return self.study.state
-
-    @property
-    def spec(self) -> StudySpec:
-        """The study's description."""
-        return self.study.spec
-
-    @property
     def status(self) -> str:
         """``finished``, ``halted`` or ``running``."""
         status = self.study.status
         return "running" if status == "open" else status
 
     @property
-    def promotions(self) -> list[Promotion]:
-        """All promotions so far."""
-        return [] if self._promotions is None else self._promotions.all
-
-    @property
-    def names(self) -> RungNames:
-        """How the study's rungs are called."""
-        assert self._names is not None
-        return self._names
-
-    @property
     def logarithmic(self) -> list[str]:
         """Objectives whose values so far belong on a logarithmic axis."""
         known = [(metric, self._spans[metric.name]) for metric in self.spec.objectives if metric.name in self._spans]
         return [metric.name for metric, span in known if spans_decades(*span, maximize=metric.mode == "max")]
-
-    def _rung_key(self, place: Place, base: int) -> str:
-        """Name of a rung in metrics.
-
-        Brackets that begin at the same level repeat each other (rounds of synchronous halving or Hyperband) and
-        are counted together, under the number of the first: a hundred brackets must not be hundreds of metrics.
-        """
-        bracket, rung = place
-        if not self._several or bracket is None:
-            return f"rung_{rung}"
-        return f"bracket_{self._first_of.setdefault(base, bracket)}_rung_{rung}"
 
     def clear_changes(self) -> None:
         """Forget what changed, for it was written."""
@@ -266,27 +168,21 @@ class TrackedStudy:
 
     def add(self, entry: Entry) -> None:
         """Take in the next entry."""
-        if entry.seq != self.next_seq:
-            raise JournalError(
-                f"Projection: entry {entry.seq} was given where entry {self.next_seq} is next. "
-                "Give the journal's entries in order and without a gap."
-            )
+        attempt: EndedAttempt | None = None
         try:
-            self._add(entry)
+            if entry.seq == 0:
+                self._begin(entry)
+            else:
+                if type(entry.stimulus) is AttemptReported:
+                    attempt = self._attempt_of(entry.stimulus.report)
+                self.study.replay(entry)
+            self._read(entry, attempt)
         except HpoError:
             raise
         except Exception as error:
-            raise damaged_entry("" if self._study is None else self.spec.study, entry.seq, error) from error
+            raise damaged_entry(self.study.name, entry.seq, error) from error
 
-    def _add(self, entry: Entry) -> None:
-        report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
-        attempt = self._attempt_of(report)
-        if self._study is None:
-            self._begin(entry)
-        else:
-            self._study.replay(entry)
-        assert self._promotions is not None
-        self._promotions.add(entry)
+    def _read(self, entry: Entry, attempt: EndedAttempt | None) -> None:
         for k, event in enumerate(entry.events):
             if type(event) is JobCompleted:
                 self._completed(event, attempt, entry)
@@ -296,19 +192,26 @@ class TrackedStudy:
                 self._abandoned(event, attempt, entry)
             elif type(event) is StudyHalted or type(event) is StudyReopened:
                 self._waiting_ended(entry, k)
-            else:
-                self._noted(event, entry)
+            elif type(event) is CeilingRaised:
+                self._study_point(entry, "ceiling", float(event.level))
+            elif type(event) is TrialCreated:
+                self.trials.append(TrialNotes(entry.time))
+                self.touched[event.trial] = None
+            elif type(event) is JobGranted:
+                self._granted(event, entry)
+                self.touched[event.trial] = None
+            elif isinstance(event, TrialStopped | TrialExtended | TrialExtensionEnded):
+                self.touched[event.trial] = None
         self._best_changed(entry)
         for key in self._grown:
             self._study_point(entry, f"{key}_size", float(self._sizes[key]))
         self._grown = {}
         self.time = entry.time
-        self.next_seq += 1
 
     def _begin(self, entry: Entry) -> None:
-        self._study = study = Study.from_entries([entry], sampler=RecordedSampler([]))
-        self._promotions = Promotions(study)
-        self._names = RungNames(study.spec)
+        self.study = study = Study.from_entries([entry], sampler=RecordedSampler([]))
+        self.state, self.spec = study.state, study.spec
+        self.names = RungNames(study.spec)
         self.created = entry.time
         rungs = study.method.rungs()
         for rung in rungs:
@@ -322,22 +225,40 @@ class TrackedStudy:
     def _study_point(self, entry: Entry, key: str, value: float) -> None:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
 
-    def _attempt_of(self, report: Report | None) -> EndedAttempt | None:
+    def _attempt_of(self, report: Report) -> EndedAttempt | None:
         """The attempt that a report ends, before that changes anything."""
-        if report is None or self._study is None or report.trial >= len(self.state.trials):
+        if not 0 <= report.trial < len(self.state.trials):
             return None
         trial = self.state.trials[report.trial]
         return EndedAttempt(report, trial.resource, trial.granted)
 
-    def _noted(self, event: Event, entry: Entry) -> None:
-        """What any other event changes in the runs of the study and its trials."""
-        kind = type(event)
-        if kind is TrialCreated:
-            self.trials.append(TrialNotes(entry.time))
-        if kind in (TrialCreated, JobGranted, TrialStopped, TrialExtended, TrialExtensionEnded):
-            self.touched[event.trial] = None  # type: ignore[union-attr]
-        elif type(event) is CeilingRaised:
-            self._study_point(entry, "ceiling", float(event.level))
+    def _granted(self, event: JobGranted, entry: Entry) -> None:
+        """Note a promotion, with the rank of its trial in the rung that it leaves."""
+        results = self.state.trials[event.trial].results
+        if event.retry or not results or event.rung == FURTHER:
+            return
+        below = results[-1]
+        place = self.names.place(below.bracket, below.rung)
+        if len(self.spec.objectives) > 1:
+            rung = self._fronts[place]
+            rank, among = rung.rank(below.trial), rung.size
+            rung.promote(below.trial)
+        else:
+            ranked = self._by_loss[place]
+            rank, among = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1, len(ranked)
+        self.promotions.append(
+            Promotion(
+                seq=entry.seq,
+                time=entry.time,
+                trial=event.trial,
+                bracket=event.bracket,
+                rung=event.rung,
+                target=event.target,
+                loss=below.loss,
+                rank=rank,
+                among=among,
+            )
+        )
 
     def _waiting_ended(self, entry: Entry, at: int) -> None:
         """Runs of trials that waited when event ``at`` of the entry halted or reopened the study."""
@@ -382,7 +303,9 @@ class TrackedStudy:
             if key not in event.metrics:  # what the user reports goes before
                 self._point(notes, MetricPoint(key, value, notes.ended, event.resource))
         if event.rung != FURTHER:
-            self._count(event, self.state.trials[event.trial].results[0].resource)
+            complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
+            base = self.state.trials[event.trial].results[0].resource
+            self._count(event, base, loss_of(event) if complete else None)
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
         """Metrics of a result besides those that the user reports."""
@@ -409,7 +332,7 @@ class TrackedStudy:
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
         """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
-        if (usage := usage_of(event)) is None:
+        if not (usage := event.usage):
             return {}
         if usage.device:
             notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device
@@ -434,11 +357,26 @@ class TrackedStudy:
             self._curve(notes, attempt, {}, target=attempt.grant.target, now=entry.time)
         if not trial.is_at(event):
             base = trial.results[0].resource if trial.results else trial.granted.target if trial.granted else 0
-            self._count(event, base)
+            self._count(event, base, None)
 
-    def _count(self, event: JobCompleted | TrialAbandoned, base: int) -> None:
-        """Count a result, or a trial that will not bring one, in its rung; ``base`` is where the trial began."""
-        key = self._rung_key(self.names.place(event.bracket, event.rung), base)
+    def _count(self, event: JobCompleted | TrialAbandoned, base: int, loss: Loss) -> None:
+        """Rank and count a result, or a trial that will not bring one, in its rung.
+
+        Brackets that begin at the same level repeat each other (rounds of synchronous halving or Hyperband) and
+        are counted together, under the number of the first: a hundred brackets must not be hundreds of metrics.
+
+        Args:
+            base: level at which the trial began.
+        """
+        place = self.names.place(event.bracket, event.rung)
+        if len(self.spec.objectives) > 1:
+            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, loss)  # type: ignore[arg-type]
+        else:
+            insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
+        bracket, rung = place
+        key = f"rung_{rung}"
+        if self._several and bracket is not None:
+            key = f"bracket_{self._first_of.setdefault(base, bracket)}_{key}"
         self._sizes[key] = self._sizes.get(key, 0) + 1
         self._grown[key] = None
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from hpo_core.home import Home
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.security.masking import masked, without_credentials
 from hpo_core.security.private_files import write_private
@@ -50,11 +50,6 @@ def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids:
     return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
 
 
-def shown_uri(tracking_uri: str) -> str:
-    """A tracking URI fit for a log: without its user and password."""
-    return without_credentials(tracking_uri)
-
-
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
     text = masked(" ".join(str(error).split()))
@@ -63,8 +58,8 @@ def reason_of(error: BaseException) -> str:
 
 def _page(tracking_uri: str, place: str) -> str:
     if urlsplit(tracking_uri).scheme in ("http", "https"):
-        return f"{shown_uri(tracking_uri).rstrip('/')}/#{place}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(shown_uri(tracking_uri))}"
+        return f"{without_credentials(tracking_uri).rstrip('/')}/#{place}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(tracking_uri))}"
 
 
 _LONGEST_KEY = 250
@@ -189,3 +184,9 @@ def optuna_links(home: Home, spec: StudySpec) -> dict[str, str]:
     except SpecError:
         return {}
     return {} if url is None else {"Optuna": dashboard_command(url)}
+
+
+def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
+    """Links to the study's copies in MLflow and Optuna, as far as it has them."""
+    run = read_place(home.study_folder(spec.study))
+    return ({} if run is None else {"MLflow": run.url}) | optuna_links(home, spec)

@@ -15,13 +15,12 @@ import numpy as np
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Params, Rung
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
-from hpo_core.training.saved_state import put_state, seed_all
-from hpo_core.training.user_process import answer_request, ask_process
+from hpo_core.training.saved_state import seed_all
+from hpo_core.training.user_code import answer_request, ask_process
 
 MAX_LOSSES = 10_000
 """Maximum number of losses per example that an evaluation keeps; of more, this many, evenly spaced by size."""
@@ -87,13 +86,7 @@ class EvaluationHandle(TrialHandle):
         for name, item in objects.items():
             if name not in self._state["tracked"]:
                 raise self._mismatch(f"has no {name!r}")
-            try:
-                put_state(item, self._state["tracked"][name])
-            except Exception as error:
-                raise ObjectiveError(
-                    f"State of {name!r} in the model's checkpoint does not fit the object that was built "
-                    f"({type(error).__name__}: {error}). Build it from trial.params alone, as training did."
-                ) from error
+            self._load(name, item)
 
     def steps(self) -> Iterator[int]:
         """Yield no step: a training function that reports after its loop can evaluate, too."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import remove
+from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.space.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
@@ -19,13 +19,12 @@ from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
-from hpo_core.training.rank_states import RANKS, agree_on_state, average_metrics, state_for, unwrapped
-from hpo_core.training.ranks import Ranks
+from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
-from hpo_core.training.user_process import exit_if_forked_copy
+from hpo_core.training.user_code import exit_if_forked_copy
 
 
 class _Phase(Enum):
@@ -330,7 +329,6 @@ class TrialHandle:
         self._check_loop_ended()
         if self._phase is _Phase.BUILDING:
             self._passes.check(tracked=bool(self._tracked))
-        if self._phase is _Phase.BUILDING:
             self._curve.add(self.target, self._metrics)
         metrics = self._curve.at(self.target)
         if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:
@@ -346,7 +344,8 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            remove(self._request.folder, self._saved.uri, self._request.state_base)
+            hops = self._unit is not None and self._unit.state.startswith(f"{HOPS}/")
+            remove(self._request.folder, self._saved.uri, HOPS if hops else self._request.checkpoint_base)
         self._saved = None
         if self._watch is not None:
             self._watch.close()
@@ -436,7 +435,7 @@ class TrialHandle:
         except Exception as error:
             raise ObjectiveError(
                 f"State of {name!r} in the trial's checkpoint does not fit the object that was tracked "
-                f"({type(error).__name__}: {error}). Build it from trial.params alone, as the attempt before did; "
+                f"({type(error).__name__}: {error}). Build it from trial.params alone, as training did before; "
                 "if the code has changed since, start a new study."
             ) from error
 

@@ -16,7 +16,7 @@ from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.spec.module_source import read_module
 from hpo_core.training import by_value
-from hpo_core.training.error_text import own_frames
+from hpo_core.training.user_code import own_frames
 
 ARGUMENTS = {
     "objective": "the trial",

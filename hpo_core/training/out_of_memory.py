@@ -6,7 +6,7 @@
 4. The attempt takes more than its share of a device: the zygote ends it (:func:`exceeded`).
 
 What follows is the study's decision: the job is retried as often as ``training.retries`` allows; where devices are
-packed, ``placement/attempt_judge.py`` and ``execution/packed_placing.py`` give the next attempt more memory.
+packed, the next attempt gets more memory (``AttemptJudge`` in ``placement/shared_room.py``).
 """
 
 from __future__ import annotations

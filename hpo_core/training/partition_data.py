@@ -23,6 +23,7 @@ from hpo_core.partitioning.holdings import Holdings
 from hpo_core.training.objective import load_objective
 from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
+from hpo_core.training.user_code import causes
 
 LOOK_SECONDS = 2.0
 """Seconds after which the files are looked at again."""
@@ -77,7 +78,7 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
     """
     top = Path(folder_here(request.partition_folder, os.environ))
     paths = {top / name for name in (*request.partitions, *request.validation)}
-    for one in _causes(error):
+    for one in causes(error):
         if isinstance(one, PartitionGoneError):
             return True
         if isinstance(one, OSError) and one.errno in _AWAY:
@@ -85,18 +86,6 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
             if one.errno in _OF_STORAGE if of is None else Path(str(of)) in paths:
                 return True
     return False
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, its causes and contexts."""
-    seen: list[BaseException] = []
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and all(one is not other for other in seen):
-            seen.append(one)
-            yield one
-            waiting += [one.__cause__, one.__context__]
 
 
 def partition_data(request: JobRequest, name: str) -> Any:
@@ -257,52 +246,44 @@ class _Watched:
         self._places = {file.name: place for place, file in enumerate(files)}
         self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
-        self._changes = threading.Lock()
         """Lock around changes of ``held``: a doubt must not be forgotten for a look that ends at the same moment."""
+        self._looking = False
         self._doubts = 0
         self._looked = -float("inf")
         self.held: tuple[list[int], dict[str, str], int] = ([], {}, 0)
         self.known = threading.Event()
         """Event that is set once the first look has ended."""
 
-    def look(self, *, only_if_old: bool = False) -> None:
-        """Look at the files now, unless another thread does."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if only_if_old and not self._is_old():  # another thread has looked since this one was started
+    def look_soon(self) -> None:
+        """Have the files looked at in the background, where the last look is old and none goes on."""
+        with self._lock:
+            if self._looking or time.monotonic() < self._looked + LOOK_SECONDS:
                 return
+            threading.Thread(target=self._look, name="look-at-partitions", daemon=True).start()
+            self._looking = True
+
+    def _look(self) -> None:
+        try:
             while True:  # a file that was looked at may have been replaced since, and doubted
                 doubts = self._doubts
                 found = self.holdings.look()
-                with self._changes:
-                    if doubts != self._doubts:
-                        continue
-                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
-                    self._looked = time.monotonic()
-                self.known.set()
-                return
+                with self._lock:
+                    if doubts == self._doubts:
+                        self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
+                        self._looked = time.monotonic()
+                        break
         finally:
-            self._lock.release()
-
-    def look_soon(self) -> None:
-        """Have the files looked at in the background, where the last look is old."""
-        if self._is_old() and not self._lock.locked():
-            look = threading.Thread(
-                target=self.look, kwargs={"only_if_old": True}, name="look-at-partitions", daemon=True
-            )
-            look.start()
-
-    def _is_old(self) -> bool:
-        return time.monotonic() >= self._looked + LOOK_SECONDS
+            with self._lock:
+                self._looking = False
+        self.known.set()
 
     def doubt(self, name: str) -> int:
-        """Say no more that this one lies here, until it was read again; a look that goes on begins anew.
+        """Take a partition out of what lies here until it was read again; a look that is going on begins anew.
 
         Returns:
-            The number of what is said from now on.
+            The number of the new answer.
         """
-        with self._changes:
+        with self._lock:
             self._doubts += 1
             self.holdings.doubt(name)
             places, problems, _ = self.held
@@ -321,7 +302,7 @@ _watched: dict[str, _Watched] = {}
 
 
 def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
-    """Say from now on which of these files lie here.
+    """Watch which of these files lie here.
 
     The first look computes digests, which may take long: it goes on in the background, and nothing is said before it
     has ended. Who asks again meanwhile, or later, does not make it begin anew.
@@ -338,7 +319,7 @@ def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFi
 
 
 def held_partitions() -> dict[str, Held]:
-    """What lay here at the last look, by folder of the study. Returns at once."""
+    """The partitions that lay here at the last look, by folder of the study; returns at once."""
     studies = dict(_watched)
     for watched in studies.values():
         watched.look_soon()
@@ -350,7 +331,7 @@ def held_partitions() -> dict[str, Held]:
 
 
 def seen_signature(study_folder: str, name: str) -> Signature | None:
-    """The file that was looked at when a partition was said to lie here; None: nothing is known that it must be."""
+    """Signature of the file that a partition was at the last look; None: any file will do."""
     watched = _watched.get(study_folder)
     return None if watched is None else watched.holdings.signatures.get(name)
 
@@ -359,12 +340,12 @@ def doubt_partition(study_folder: str, name: str) -> int:
     """Note that a partition was gone, or another file: it counts again once it was read again.
 
     Returns:
-        The number of what is said of the study's partitions from now on.
+        The number of the new answer for the study.
     """
     watched = _watched.get(study_folder)
     return 0 if watched is None else watched.doubt(name)
 
 
 def forget_partitions(study_folder: str) -> None:
-    """Look no more for the partitions of a study."""
+    """Stop watching the partitions of a study."""
     _watched.pop(study_folder, None)

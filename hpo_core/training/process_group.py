@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.usage import Usage, UsageField
+from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
@@ -117,7 +117,7 @@ def _set_environment(place: RankPlace, gpus: int) -> None:
         "LOCAL_WORLD_SIZE": str(local),
         "NODE_RANK": str(place.rank // local),
     }
-    if place.one_node:
+    if place.local_size == place.size:  # nothing need listen outside of this computer
         os.environ |= {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
 
 

@@ -26,11 +26,6 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
 
-    @property
-    def one_node(self) -> bool:
-        """Whether all ranks are on one computer, so that nothing need listen outside of it."""
-        return self.local_size == self.size
-
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run ``objective`` for ``job`` in the study's folder, under these limits."""
@@ -44,7 +39,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
     repeats: int = 1
-    """Seed repeats that the job trains (:mod:`hpo_core.model.seed_repeats`)."""
+    """Seed repeats that the job trains (:mod:`hpo_core.model.judged_results`)."""
     repeat: int | None = None
     """Number of the repeat that this request is for, with its own ``seed``; None: all, or a study without repeats."""
     parts: tuple[Checkpoint, ...] = ()
@@ -88,15 +83,15 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
-    """The rank of a gang that this is; None: it trains alone."""
+    """Place of this process in its gang; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False
     """Whether the worker is to share a GPU among jobs through MPS, where it can."""
-    log_limit: int | None = None
-    """Bytes of the attempt's log."""
+    log_limit: int = 10_000_000
+    """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
     grace: float = 5.0
     """Grace period: seconds between SIGTERM and SIGKILL."""
     zygote_timeout: float = 60.0
@@ -115,17 +110,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         now = time.time()
         job = self.job
         own: dict[str, Any] = {"trial": job.trial, "attempt": job.attempt, "outcome": outcome, "message": message}
+        if job.unit is not None:
+            own["unit"] = job.unit.number
         return Report(**own | {"started": now, "ended": now} | facts)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """All objectives."""
         return (self.metric, *self.more_metrics)
-
-    @property
-    def name(self) -> str:
-        """The attempt's name in log files: ``trial-00007-attempt-3``."""
-        return paths.attempt_name(self.job.trial, self.job.attempt)
 
     @property
     def log_path(self) -> str:
@@ -144,18 +136,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             return self.job.unit.state
         whole = paths.checkpoint_path(self.job, self.checkpoint_base)
         return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
-
-    @property
-    def start_base(self) -> str:
-        """Folder or URL that the state to start from must lie below."""
-        hopped = self.job.unit is not None and self.job.unit.hopped
-        return paths.HOPS if hopped else self.checkpoint_base
-
-    @property
-    def state_base(self) -> str:
-        """Folder or URL that the state it writes lies below."""
-        hops = self.job.unit is not None and self.job.unit.state.startswith(f"{paths.HOPS}/")
-        return paths.HOPS if hops else self.checkpoint_base
 
 
 # MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)

@@ -20,8 +20,7 @@ import numpy as np
 
 from hpo_core.checkpoints import files
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.model.trial import Metrics, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import is_torch
@@ -43,21 +42,19 @@ def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str,
     """The leaves in which two trees differ: path and how; values are compared by their bits, so NaN equals NaN."""
     if type(one) is not type(other):
         yield path, f"{type(one).__name__} and {type(other).__name__}"
-    elif isinstance(one, Mapping):
-        for key in [*one, *(key for key in other if key not in one)]:
+    elif isinstance(one, list | tuple) and len(one) != len(other):
+        yield path, f"{len(one):,} and {len(other):,} items"
+    elif isinstance(one, list | tuple) and all(isinstance(item, int) for item in one):
+        if one != other:
+            yield path, "other values"
+    elif isinstance(one, Mapping | list | tuple):
+        here, there = ({**whole} if isinstance(whole, Mapping) else dict(enumerate(whole)) for whole in (one, other))
+        for key in here | there:
             inner = f"{path}.{key}".lstrip(".")
-            if key in one and key in other:
-                yield from different_parts(one[key], other[key], inner)
+            if key in here and key in there:
+                yield from different_parts(here[key], there[key], inner)
             else:
                 yield inner, "only in one of both"
-    elif isinstance(one, list | tuple):
-        if len(one) != len(other):
-            yield path, f"{len(one):,} and {len(other):,} items"
-        elif not all(isinstance(item, int) for item in one):
-            for place, (a, b) in enumerate(zip(one, other, strict=True)):
-                yield from different_parts(a, b, f"{path}.{place}".lstrip("."))
-        elif one != other:
-            yield path, "other values"
     elif isinstance(one, np.ndarray) or is_torch(one, "Tensor"):
         if how := _array_difference(one, other):
             yield path, how
@@ -72,7 +69,7 @@ def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str,
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Difference, ...]:
     """The differences between two states, one for each name."""
     found = []
-    for name in [*one, *(name for name in other if name not in one)]:
+    for name in dict.fromkeys([*one, *other]):
         if name not in one or name not in other:
             found.append(Difference(name, "only in one of both checkpoints"))
         elif parts := list(different_parts(one[name], other[name])):
@@ -89,7 +86,7 @@ def different_metrics(
     found: dict[str, tuple[int, float | None, float | None]] = {}
     for step in sorted({*one, *other}):
         here, there = one.get(step, {}), other.get(step, {})
-        for name in [*here, *(name for name in there if name not in here)]:
+        for name in dict.fromkeys([*here, *there]):
             a, b = here.get(name), there.get(name)
             if name not in found and (a is None or b is None or struct.pack(">d", a) != struct.pack(">d", b)):
                 found[name] = step, a, b
@@ -165,17 +162,13 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
             return (*self.warnings, *_causes_of_chance(self.repeated, self.tracked))
         if not self.resumed:
             return ()
-        found = []
         if self.by_target:
-            found.append(
+            return (
                 "The training depends on the job's target: a number in it, or its first steps, differ before anything "
-                "is resumed. Let schedules span a full training (a constant, such as max_resource), not trial.target."
+                "is resumed. Let schedules span a full training (a constant, such as max_resource), not trial.target.",
+                *self.warnings,
             )
-        found += self.warnings
-        names = {difference.name for difference in self.resumed}
-        if not self.by_target and not self.warnings:
-            found += _causes_of_resume(names, self.tracked)
-        return tuple(found)
+        return self.warnings or _causes_of_resume({difference.name for difference in self.resumed}, self.tracked)
 
 
 class _Training(msgspec.Struct):
@@ -314,20 +307,20 @@ def _causes_of_chance(found: Sequence[Difference], tracked: Sequence[str]) -> tu
     )
 
 
-def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> list[str]:
+def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> tuple[str, ...]:
     if all(name.startswith("metric ") for name in names):
-        return [
+        return (
             "All tracked objects are the same: what is reported depends on something that is not tracked, such as the "
-            "best value so far. Keep it in hpo_core.State."
-        ]
+            "best value so far. Keep it in hpo_core.State.",
+        )
     if GENERATORS in names:
-        return [
+        return (
             "A resumed job draws other random numbers in its loop: something is built in the first step of each job "
-            "(an iterator over a loader, a lazy module), or depends on how many steps the job has."
-        ]
-    return [
+            "(an iterator over a loader, a lazy module), or depends on how many steps the job has.",
+        )
+    return (
         f"Something that the loop changes is not among what is tracked ({', '.join(tracked)}): an optimizer, a "
         "schedule, a gradient scaler, an average of weights, a variable of another function. Track it.",
         "A tracked object whose state_dict() leaves out a part of its state, or that is changed between trial.track() "
         "and the loop.",
-    ]
+    )

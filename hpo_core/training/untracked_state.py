@@ -8,26 +8,243 @@ proves that a resume is exact. Names with a leading underscore are left out.
 from __future__ import annotations
 
 import contextlib
+import functools
+import random
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from types import FrameType, ModuleType
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from hpo_core.training.fingerprints import (
-    Saved,
-    address_of,
-    callable_only,
-    fingerprint,
-    held_generators,
-    is_iterator,
-    is_known_object,
-    is_plain,
-    tensors_of,
-    unsaved_by_its_owner,
-)
-from hpo_core.training.saved_state import is_generator, is_module, is_torch
+from hpo_core.training.saved_state import is_generator, is_module, is_torch, state_of
+from hpo_core.training.user_code import is_library_file
+
+MOST_ITEMS = 1000
+"""Maximum number of items of a container that are looked at; a larger one is data, judged by its size alone."""
+MOST_NESTED = 10 * MOST_ITEMS
+"""Maximum number of items of a value with all containers inside it; further ones are judged by their size."""
+MOST_BYTES = 1_000_000
+"""Maximum size in bytes of an array that is looked at."""
+MOST_OBJECTS = 5000
+"""Number of objects that are looked into; it takes some milliseconds."""
+MOST_DEPTH = 10
+_LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, np.ndarray, np.generic)
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What is saved with the trial, and so does not count as changed."""
+
+    objects: frozenset[int] = frozenset()
+    """Ids of tracked objects and of their modules."""
+    tensors: frozenset[int] = frozenset()
+    """Addresses of their tensors."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, text or None, or a small container of such."""
+    if isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, Mapping):
+        return len(value) <= MOST_ITEMS and all(isinstance(item, _PLAIN) for item in value.values())
+    return (
+        isinstance(value, list | tuple | set)
+        and len(value) <= MOST_ITEMS
+        and all(isinstance(item, _PLAIN) for item in value)
+    )
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether it is an iterator with a position: a generator, ``itertools.cycle``, one over a loader; no file."""
+    kind = type(value)
+    return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not hasattr(kind, "readline")
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors that a module, a container or a tensor holds."""
+    if is_torch(value, "Tensor"):
+        return [value]
+    if is_module(value):
+        return [*value.parameters(), *value.buffers()]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+    if isinstance(value, str | bytes) or len(items) > MOST_ITEMS:
+        return []
+    return [tensor for item in items if is_torch(item, "Tensor") or is_module(item) for tensor in tensors_of(item)]
+
+
+def is_known_object(value: Any) -> bool:
+    """Whether its attributes are looked at: what can be tracked, and objects of the user's own classes."""
+    kind = type(value)
+    if isinstance(value, type | ModuleType) or not hasattr(value, "__dict__") or callable_only(value):
+        return False
+    if callable(getattr(kind, "load_state_dict", None)):
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not is_library_file(file)
+
+
+def callable_only(value: Any) -> bool:
+    """Whether it is a function or the like."""
+    return callable(value) and hasattr(value, "__code__")
+
+
+def fingerprint(value: Any, saved: Saved) -> Hashable:
+    """A fingerprint that changes where the value does, apart from what is saved; O(1) for large data."""
+    return _print(value, saved, 0, [MOST_NESTED])
+
+
+def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
+    """The fingerprint of a part; ``left[0]`` is the number of items of the whole value that may still be looked at."""
+    if id(value) in saved.objects:
+        return None
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value) if len(str(value)) <= MOST_ITEMS else hash(value)
+    if is_torch(value, "Tensor"):
+        return None if address_of(value) in saved.tensors else (address_of(value), value._version)
+    if is_module(value):
+        return tuple(_print(tensor, saved, depth, left) for tensor in tensors_of(value))
+    if isinstance(value, np.ndarray):
+        if value.nbytes > MOST_BYTES or value.dtype.kind not in "biufc":
+            return value.shape, str(value.dtype)
+        return value.shape, str(value.dtype), zlib.crc32(np.ascontiguousarray(value).tobytes())
+    if is_generator(value):
+        # inside of others it is watched by itself, also where it is made there in the loop
+        if depth:
+            return _print(None, saved, depth, left)
+        state = state_of(value)
+        return state.numpy().tobytes() if is_torch(state, "Tensor") else repr(state)
+    if isinstance(value, Mapping | list | tuple | set):
+        return _of_container(value, saved, depth, left)
+    if depth < 2 and is_known_object(value):
+        found = [(name, _print(item, saved, depth + 1, left)) for name, item in list(vars(value).items())]
+        return type(value).__qualname__, tuple(found)
+    return type(value).__qualname__
+
+
+def _of_container(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
+    if len(value) > min(MOST_ITEMS, left[0]) or depth > 3:
+        return type(value).__qualname__, len(value)
+    left[0] -= len(value)
+    if isinstance(value, Mapping):
+        return tuple(
+            (key if isinstance(key, _PLAIN) else id(key), _print(item, saved, depth + 1, left))
+            for key, item in value.items()
+        )
+    items = sorted(value, key=repr) if isinstance(value, set) else value
+    return tuple(_print(item, saved, depth + 1, left) for item in items)
+
+
+def address_of(tensor: Any) -> int:
+    """Address of its data; equal for two tensors that share them."""
+    try:
+        return int(tensor.data_ptr())
+    except Exception:  # sparse and fake tensors have none
+        return id(tensor)
+
+
+def held_generators(
+    variables: Iterable[tuple[str, Any]], is_saved: Callable[[Any], bool] = lambda _: False
+) -> Iterator[tuple[str, Any]]:
+    """Generators among and inside these values, each once: the shortest expression that leads there, and the generator.
+
+    The global ones are left out.
+
+    Args:
+        variables: values, by name.
+        is_saved: says of an object that it is saved with the trial, and so not looked into.
+    """
+    known = _global_generators()
+    waiting = deque((name, value, 0) for name, value in variables)
+    looked_into: dict[int, Any] = {}  # alive while their ids count
+    while waiting and len(looked_into) < MOST_OBJECTS:
+        path, value, depth = waiting.popleft()
+        try:
+            if id(value) in looked_into or _is_leaf(value) or is_saved(value):
+                continue
+            found = is_generator(value)
+            inside = [] if found or depth == MOST_DEPTH else list(_inside(value))
+        except Exception:  # an object that cannot be looked at says nothing
+            continue
+        if found and id(value) not in known:
+            known.add(id(value))
+            yield path, value
+        looked_into[id(value)] = value
+        waiting.extend((f"{path}{step}", inner, depth + 1) for step, inner in inside)
+
+
+def unsaved_by_its_owner(item: Any) -> bool:
+    """Whether a tracked object leaves out its generators: a torch module, unless its class saves more by itself."""
+    if not is_module(item):
+        return False
+    plain = sys.modules["torch"].nn.Module
+    own = [type(module) for module in item.modules()]
+    return all(kind.get_extra_state is plain.get_extra_state and kind.state_dict is plain.state_dict for kind in own)
+
+
+def _is_leaf(value: Any) -> bool:
+    is_ours = type(value).__module__.partition(".")[0] == _OURS
+    return is_ours or isinstance(value, (*_LEAVES, type, ModuleType)) or is_torch(value, "Tensor")
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds: how an expression goes on from it, and the inner object."""
+    if is_torch(value, "utils.data.DataLoader"):
+        # its samplers are seeded anew by libraries, and its own generator is asked for apart
+        yield from ((".dataset", value.dataset), (".collate_fn", value.collate_fn))
+        return
+    if isinstance(value, Mapping):
+        if type(value).__module__ in ("builtins", "collections") and len(value) <= MOST_ITEMS:
+            yield from ((f"[{key!r}]", item) for key, item in list(value.items()) if isinstance(key, str | int))
+    elif isinstance(value, list | tuple | deque):
+        if len(value) <= MOST_ITEMS:
+            yield from ((f"[{place}]", item) for place, item in enumerate(list(value)))
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, FunctionType):
+        for place, cell in enumerate(value.__closure__ or ()):
+            try:
+                yield f".__closure__[{place}].cell_contents", cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    if isinstance(held, dict):
+        if is_module(value):
+            held = {name: item for name, item in held.items() if name not in _bookkeeping()}
+        yield from ((f".{name}", item) for name, item in list(held.items()) if isinstance(name, str))
+    for kind in type(value).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType) and kind.__module__ != "builtins":
+                try:
+                    yield f".{name}", slot.__get__(value, type(value))
+                except AttributeError:  # not set yet
+                    continue
+
+
+@functools.cache
+def _bookkeeping() -> frozenset[str]:
+    """Attributes of every torch module that hold no object of the user, but for the modules inside it."""
+    return frozenset(vars(sys.modules["torch"].nn.Module())) - {"_modules"}
+
+
+def _global_generators() -> set[int]:
+    """Ids of the global generators, which are seeded and saved with every trial."""
+    found = {id(getattr(random, "_inst", None)), id(getattr(np.random.mtrand, "_rand", None))}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found.add(id(torch.default_generator))
+        found.update(map(id, getattr(torch.cuda, "default_generators", ())))
+    return found
+
 
 _WRAPPED = re.compile(r"(\.env)+\._np_random$")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -42,10 +259,12 @@ _LOADER = "utils.data.DataLoader"
 class _Seen(msgspec.Struct, frozen=True):
     plain: bool
     fingerprint: Hashable
+    generator: Any = None
+    """The variable itself, where it is a random generator."""
 
 
 class LoopWatch:
-    """Watches the variables of a training loop.
+    """Watches the variables of a training loop, and the random generators inside them.
 
     Args:
         variables: gives them, by name, as they are now (``watched_variables``).
@@ -53,43 +272,44 @@ class LoopWatch:
     """
 
     def __init__(self, variables: Callable[[], Iterable[tuple[str, Any]]], tracked: Mapping[str, Any]) -> None:
-        self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
+        self._found: Callable[[], Iterable[tuple[str, Any]]] = variables
         self._names: frozenset[str] | None = None
+        """Names of the variables that were there when the loop began."""
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
         whole = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
-        generators = {id(item) for _, item in (*whole, *held_generators(whole)) if is_generator(item)}
+        generators = {id(item) for _, item in held_generators(whole)}
         modules = {id(part) for item in tracked.values() if is_module(item) for part in item.modules()}
         self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
         self._whole = generators | {id(item) for _, item in whole}
         """Ids of what is saved with all generators inside it."""
-        self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
-        self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
+        self._before = {
+            path: _Seen(is_plain(value), self._print(value), value if is_generator(value) else None)
+            for path, value in self._watched()
+        }
 
     def warnings(self) -> tuple[str, ...]:
         """What changed since and is not tracked, one line each with its cure; call it once, at the loop's end."""
         plain: list[str] = []
         lines: list[str] = []
         told: set[int] = set()
-        for name, value in self._variables():
-            before = self._before.get(name)
+        for path, value in self._watched():
+            before = self._before.get(path)
             if id(value) in told:
                 continue
-            line = _loader_line(name, value, self._saved.objects)
-            if line is None and before is not None:
+            line = _loader_line(path, value, self._saved.objects)
+            if line is None and is_generator(value):
+                line = self._generator_line(path, value)
+            elif line is None and before is not None:
                 changed = before.fingerprint != self._print(value)
                 if changed and is_plain(value) and before.plain:
-                    plain.append(name)
-                    continue
-                if changed or is_iterator(value):
-                    line = _line(name, value)
+                    plain.append(path)
+                elif changed or is_iterator(value):
+                    line = _line(path, value)
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
                 if is_torch(value, _LOADER):
                     told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
-        for path, held in self._held_generators():
-            if id(held) not in told and (line := self._held_line(path, held)) is not None:
-                lines.append(line)
         self.close()
         if plain:
             lines.append(_plain_line(plain))
@@ -97,25 +317,17 @@ class LoopWatch:
 
     def close(self) -> None:
         """Let go of the variables."""
-        self._found = None
-        self._before, self._held = {}, {}
+        self._found = tuple
+        self._before = {}
 
-    def _held_generators(self) -> list[tuple[str, Any]]:
-        """Generators inside of variables that were there when the loop began."""
-        every = self._found() if self._found is not None else ()
-        lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
-        if self._names is None:
-            self._names = frozenset(name for name, _ in lasting)
-        variables = [each for each in lasting if each[0] in self._names]
-        return list(held_generators(variables, lambda value: id(value) in self._whole))
-
-    def _held_line(self, path: str, held: Any) -> str | None:
-        before, state = self._held.get(path, (None, None))
-        if before is held and state == self._print(held):
+    def _generator_line(self, path: str, held: Any) -> str | None:
+        before = self._before.get(path)
+        same = before is not None and before.generator is held
+        if before is not None and same and before.fingerprint == self._print(held):
             return None
         place, kind = _expression(path), _kind(held)
         cure = f"trial.track({_key(path)}={place})"
-        if before is held:
+        if same:
             return f"{place} ({kind}) draws in the loop and is not tracked: {cure}."
         return (
             f"{place} ({kind}) is made in the loop and is not tracked, so a resumed job makes another one. Make it "
@@ -128,14 +340,24 @@ class LoopWatch:
         except Exception:  # an object that cannot be looked at says nothing
             return None
 
-    def _variables(self) -> Iterator[tuple[str, Any]]:
-        for name, value in self._found() if self._found is not None else ():
+    def _watched(self) -> Iterator[tuple[str, Any]]:
+        """Variables that may carry state, and generators inside those that were there when the loop began."""
+        variables = [
+            (name, value)
+            for name, value in self._found()
+            if not name.rpartition(".")[2].startswith("_") and name != "self"
+        ]
+        if self._names is None:
+            self._names = frozenset(name for name, _ in variables)
+        for name, value in variables:
             with contextlib.suppress(Exception):  # a user's class may raise wherever it is asked
-                if self._can_carry_state(name.rpartition(".")[2], value):
+                if self._can_carry_state(value):
                     yield name, value
+        lasting = [each for each in variables if each[0] in self._names]
+        yield from held_generators(lasting, lambda value: id(value) in self._whole)
 
-    def _can_carry_state(self, name: str, value: Any) -> bool:
-        if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
+    def _can_carry_state(self, value: Any) -> bool:
+        if isinstance(value, type | ModuleType) or callable_only(value) or is_generator(value):
             return False
         if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
             return False
@@ -143,7 +365,7 @@ class LoopWatch:
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
         if is_plain(value) or isinstance(value, Mapping | list | set) or hasattr(type(value), "__array__"):
             return True
-        return is_iterator(value) or is_generator(value) or is_torch(value, _LOADER) or is_known_object(value)
+        return is_iterator(value) or is_torch(value, _LOADER) or is_known_object(value)
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
@@ -171,8 +393,6 @@ def _line(name: str, value: Any) -> str:
             f"{name} ({kind}) goes on from step to step, and its position cannot be saved: a resumed job begins it "
             "anew. Make a new iterator in each step, or choose the data by a tracked random generator."
         )
-    if is_generator(value):
-        return f"{name} ({kind}) draws in the loop and is not tracked: trial.track({key}={name})."
     if callable(getattr(type(value), "load_state_dict", None)):
         return f"{name} ({kind}) changes in the loop and is not tracked: trial.track({key}={name})."
     return (

@@ -17,8 +17,7 @@ from typing import Any
 
 import psutil
 
-from hpo_core.placement.cores import available_cores, control_groups
-from hpo_core.placement.gpus import Gpu, NoNvmlError, read_gpus
+from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0

@@ -38,79 +38,75 @@ class TrainerPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Trainer] = []
-        self._running: dict[_Attempt, Trainer] = {}
-        self._units: dict[_Attempt, int | None] = {}
-        """Numbers of the units that they train, where models hop."""
+        self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
+        """Trainers, and numbers of the units that they train where models hop."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
     def run(self, request: JobRequest) -> Report:
         """Run one job in the calling thread."""
-        attempt = (request.folder, request.job.trial, request.job.attempt, request.rank)
-        unit = None if request.job.unit is None else request.job.unit.number
-        trainer = self._take(request)
+        job = request.job
+        attempt = (request.folder, job.trial, job.attempt, request.rank)
+        unit = None if job.unit is None else job.unit.number
+        key = (request.objective, request.pythonpath, request.threads)
         with self._lock:
-            self._running[attempt] = trainer
-            self._units[attempt] = unit
+            trainer = next((one for one in reversed(self._idle) if one.key == key), None)
+            if trainer is not None:
+                self._idle.remove(trainer)
+            else:
+                trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
+            self._running[attempt] = trainer, unit
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
-            trainer.cancel(request.job.trial, request.job.attempt)
+            trainer.cancel(job.trial, job.attempt)
         try:
             return trainer.run(request)
         finally:
             with self._lock:
                 self._running.pop(attempt, None)
-                self._units.pop(attempt, None)
             self._give_back(trainer)
 
-    def cancel(self, trial: int, attempt: int, folder: str | None = None, unit: int | None = None) -> bool:
+    def cancel(
+        self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
+    ) -> bool:
         """End an attempt that runs here or is on its way; return whether it was running.
 
         Args:
-            folder: the study's folder; None matches every study, but only attempts that are running already.
+            folder: the study's folder.
+            trial: None: every running attempt of the study. A new controller cancels these: on a cluster that outlived
+                the previous one, its attempts still train in vain.
             unit: only this unit of it; later ones of the same attempt may run here.
         """
         with self._lock:
-            trainers = [
-                trainer
-                for key, trainer in self._running.items()
-                if key[1:3] == (trial, attempt) and folder in (None, key[0]) and unit in (None, self._units[key])
+            found = [
+                (key, trainer)
+                for key, (trainer, number) in self._running.items()
+                if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit in (None, number)
             ]
-            if not trainers and folder is not None:
+            if not found and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
-        for trainer in trainers:
-            trainer.cancel(trial, attempt)
-        return bool(trainers)
+        for key, trainer in found:
+            trainer.cancel(*key[1:3])
+        return bool(found)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
         """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
         with self._lock:
-            trainer = self._running.get((folder, trial, attempt, 0))
+            trainer, _ = self._running.get((folder, trial, attempt, 0), (None, None))
         if trainer is not None:
             trainer.limit(trial, attempt, memory)
         return trainer is not None
 
-    def cancel_study(self, folder: str) -> int:
-        """End every running attempt of the study in ``folder``; return how many there were.
-
-        A new controller calls it: on a cluster that outlived the previous one, its attempts still train in vain.
-        """
-        with self._lock:
-            found = [(attempt, trainer) for attempt, trainer in self._running.items() if attempt[0] == folder]
-        for (_, trial, attempt, _), trainer in found:
-            trainer.cancel(trial, attempt)
-        return len(found)
-
     def heartbeats(self) -> dict[str, int]:
         """A number that grows while its trainer's thread goes on, by name of every running attempt."""
         with self._lock:
-            return {_name(attempt): trainer.heartbeats for attempt, trainer in self._running.items()}
+            return {_name(attempt): trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the attempts that run, by folder of their study."""
         found: dict[str, list[int]] = {}
         with self._lock:
-            for (folder, *_), trainer in self._running.items():
+            for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
         return found
@@ -121,7 +117,7 @@ class TrainerPool:
         The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
         """
         with self._lock:
-            found = {_name((*attempt[:3], 0)): trainer.usage for attempt, trainer in self._running.items()}
+            found = {_name((*attempt[:3], 0)): trainer.usage for attempt, (trainer, _) in self._running.items()}
         return {name: msgspec.to_builtins(usage) for name, usage in found.items() if usage is not None}
 
     def prepare(
@@ -144,9 +140,8 @@ class TrainerPool:
 
     def close_idle(self, objective: str, pythonpath: Sequence[str] = ()) -> None:
         """End the idle trainers of an objective, on workers that live on and serve other studies."""
-        key = (objective, tuple(pythonpath))
         with self._lock:
-            closing = [trainer for trainer in self._idle if (trainer.objective, trainer.pythonpath) == key]
+            closing = [trainer for trainer in self._idle if trainer.key[:2] == (objective, tuple(pythonpath))]
             self._idle = [trainer for trainer in self._idle if trainer not in closing]
         for trainer in closing:
             trainer.close()
@@ -154,19 +149,10 @@ class TrainerPool:
     def close_all(self) -> None:
         """End every trainer, idle or not; running attempts report PREEMPTED."""
         with self._lock:
-            trainers = [*self._idle, *self._running.values()]
+            trainers = [*self._idle, *(trainer for trainer, _ in self._running.values())]
             self._idle = []
         for trainer in trainers:
             trainer.close()
-
-    def _take(self, request: JobRequest) -> Trainer:
-        key = (request.objective, request.pythonpath, request.threads)
-        with self._lock:
-            for trainer in reversed(self._idle):
-                if (trainer.objective, trainer.pythonpath, trainer.threads) == key:
-                    self._idle.remove(trainer)
-                    return trainer
-        return Trainer(request.objective, request.pythonpath, threads=request.threads)
 
     def _give_back(self, trainer: Trainer) -> None:
         with self._lock:
@@ -178,17 +164,9 @@ class TrainerPool:
             old.close()
 
 
-_pool = TrainerPool()
+trainers = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""
-atexit.register(_pool.close_all)
-cancel_job = _pool.cancel
-cancel_study = _pool.cancel_study
-close_all = _pool.close_all
-close_idle = _pool.close_idle
-heartbeats = _pool.heartbeats
-limit_job = _pool.limit
-prepare_worker = _pool.prepare
-usages = _pool.usages
+atexit.register(trainers.close_all)
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
 """Outcomes of a unit that say nothing of its partition."""
 _mps = MpsDaemons()
@@ -198,38 +176,34 @@ _mps = MpsDaemons()
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
     request = decode_request(request_bytes)
-    if (unit := request.job.unit) is not None:
-        return _train_unit(request, unit)
-    share = request.portion
-    if share is None or not share.gpu or not request.mps:
-        return _encoded(request, _pool.run(request))
-    with _mps.used(share.device) as pipes:
-        shared = msgspec.structs.replace(request, portion=msgspec.structs.replace(share, mps=pipes))
-        return _encoded(request, _pool.run(shared))
+    portion = request.portion
+    if request.job.unit is not None:
+        report = _train_unit(request, request.job.unit)
+    elif portion is None or not portion.gpu or not request.mps:
+        report = trainers.run(request)
+    else:
+        with _mps.used(portion.device) as pipes:
+            portion = msgspec.structs.replace(portion, mps=pipes)
+            report = trainers.run(msgspec.structs.replace(request, portion=portion))
+    return encode_report(report)
 
 
-def _train_unit(request: JobRequest, unit: Unit) -> bytes:
+def _train_unit(request: JobRequest, unit: Unit) -> Report:
     name, signature = unit.partition, seen_signature(request.folder, unit.partition)
     before = signature or signature_here(request, name)
-    report = _pool.run(msgspec.structs.replace(request, signature=signature))
+    report = trainers.run(msgspec.structs.replace(request, signature=signature))
     unexplained = report.outcome not in _OF_NO_PARTITION and report.doubt is msgspec.UNSET
     if unexplained and signature_here(request, name) != before:
         message = f"Partition {name} changed, or went, while it was trained on: {report.message}"
         report = msgspec.structs.replace(report, outcome=Outcome.LOST, message=message, doubt=Doubt(name))
     if report.doubt is not msgspec.UNSET:
         report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.folder, name)))
-    return _encoded(request, report)
+    return report
 
 
 def lost_report(request_bytes: bytes, message: str) -> bytes:
     """The encoded Report of a job that nobody trained."""
-    request = decode_request(request_bytes)
-    return _encoded(request, request.report(Outcome.LOST, message, started=0.0, ended=0.0))
-
-
-def _encoded(request: JobRequest, report: Report) -> bytes:
-    unit = request.job.unit
-    return encode_report(report if unit is None else msgspec.structs.replace(report, unit=unit.number))
+    return encode_report(decode_request(request_bytes).report(Outcome.LOST, message, started=0.0, ended=0.0))
 
 
 def share_devices(kind: str) -> str:
@@ -241,7 +215,7 @@ def share_devices(kind: str) -> str:
     Returns:
         Why no GPU can be seen; empty where one can, or none was asked for.
     """
-    return watch_devices(kind, _pool.processes)
+    return watch_devices(kind, trainers.processes)
 
 
 def start_mps() -> str:

@@ -1,40 +1,58 @@
-"""Devices that jobs share: jobs at once, memory and compute over time, also in words."""
+"""Attempts of a study, and the devices that they share: jobs at once, memory and compute over time, also in words."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.measurement import is_cpu
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import Measurement, Usage, is_cpu
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
+from hpo_core.model.trial import RESULTS, Outcome
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.learned_ratio import RatioSeen
+from hpo_core.spec import PackingSpec
 from hpo_core.state import StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import listed, plural
-from hpo_core.views.trial_story import usage_of
-
-_WHOLE = 1000
-"""Permille of a device's compute."""
 
 
-class DeviceJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt on a shared device."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One attempt on one worker."""
 
-    device: str
-    architecture: str
-    begin: float
+    trial: int
+    attempt: int
+    target: int
+    """Resource it aims at."""
+    start: float
+    """Seconds, as is ``end``; of one that runs, ``end`` is now."""
     end: float
-    compute: int
-    """Permille of the device that it was given."""
-    claimed: int
-    """Bytes that it was given."""
-    used: int
-    """Peak of what it used of the same memory, in bytes; 0: not measured."""
-    failed: bool = False
-    running: bool = False
+    worker: str = ""
+    outcome: Outcome | None = None
+    """Way it ended; None while it runs."""
+    origin: int = 0
+    """Resource it started from (0: from nothing)."""
+    value: float | None = None
+    """The metric it reached, None where there is none or it is not finite."""
+    further: bool = False
+    """Whether it trained beyond the search."""
+    usage: Usage | None = None
+    """What it used of its machine, where that was measured."""
+    slots: int = 1
+    """Slots that it held: the ranks of a gang, or one."""
+    shared: Usage | JobPlaced | None = None
+    """Device and share of it; None where it had a whole one, or where that was never told (it was lost)."""
+
+
+def sharing(on: Usage | None) -> Usage | None:
+    """What an attempt used of a device that it shared; None where it had a whole one, or that was never told."""
+    return None if on is None or not on.device or on.share is None else on
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
@@ -72,77 +90,67 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     """Attempts that run on it."""
 
+    @property
+    def words(self) -> str:
+        """One line.
 
-def device_job(on: Usage | JobPlaced | None, *, begin: float, end: float, failed: bool = False) -> DeviceJob | None:
-    """One attempt on a shared device; None where it had a whole one, or where that was never told (it was lost).
-
-    Args:
-        on: what the attempt used, or for one that runs where it was placed.
-        begin: seconds.
-        end: seconds; of one that runs, now.
-        failed: whether it brought no result.
-    """
-    if on is None or not on.device or on.share is None:
-        return None
-    compute, claimed, _ = on.share
-    used = 0
-    if isinstance(on, Usage):
-        used = on.memory if is_cpu(on.architecture) else on.device_memory or 0
-    return DeviceJob(
-        device=on.device,
-        architecture=on.architecture,
-        begin=begin,
-        end=max(begin, end),
-        compute=compute,
-        claimed=claimed,
-        used=used,
-        failed=failed,
-        running=isinstance(on, JobPlaced),
-    )
+        >>> DeviceUse(name="GPU-5d", architecture="A100", jobs=9, failed=0, most_at_once=4, claimed=6 * 10**9,
+        ...     used=5 * 10**9, busy=0.9, occupancy=0.75, load=()).words
+        'GPU-5d (A100): 9 jobs, at most 4 at once, 6 GB claimed, 5 GB used, 75% of compute claimed in the mean'
+        """
+        parts = [
+            plural(self.jobs, "job"),
+            f"{self.failed:,} failed" if self.failed else "",
+            f"at most {self.most_at_once} at once",
+            f"{memory_words(self.claimed)} claimed",
+            f"{memory_words(self.used)} used" if self.used else "",
+            f"{self.occupancy:.0%} of compute claimed in the mean",
+        ]
+        return f"{self.name} ({self.architecture}): {', '.join(filter(None, parts))}"
 
 
-def device_jobs(state: StudyState) -> list[DeviceJob]:
-    """All that ended on shared devices; of a target that was reached, the attempts that failed before are forgotten."""
-    ended: Iterable[JobCompleted | AttemptFailed] = itertools.chain.from_iterable(
-        (*trial.all_results, *trial.failures) for trial in state.trials
-    )
-    found = (
-        device_job(usage_of(event), begin=event.started, end=event.ended, failed=isinstance(event, AttemptFailed))
-        for event in ended
-    )
-    return [job for job in found if job is not None]
+def ended_attempts(state: StudyState) -> list[Span]:
+    """Attempts as the state knows them: of a target that was reached, those that failed before are forgotten."""
+    found = []
+    for trial in state.trials:
+        ended: list[tuple[JobCompleted | AttemptFailed, int, Outcome]] = [
+            (result, result.resource, Outcome.COMPLETED) for result in trial.all_results
+        ]
+        ended += [(failure, failure.target, failure.outcome) for failure in trial.failures]
+        for event, target, outcome in ended:
+            start, end = event.started, max(event.started, event.ended)  # a clock may run backwards
+            usage = event.usage or None
+            place: dict[str, Any] = {"usage": usage, "shared": sharing(usage)}
+            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, **place))
+    return found
 
 
-def device_uses(jobs: Iterable[DeviceJob], ratio: Callable[[str], float] = lambda architecture: 1.0) -> list[DeviceUse]:
-    """Use of each device, by name; the time of all is that from the first job's begin to the last one's end.
-
-    Args:
-        ratio: how many times an architecture's compute may be given away.
-    """
-    by_device: dict[tuple[str, str], list[DeviceJob]] = {}
-    for job in jobs:
-        by_device.setdefault((job.device, job.architecture), []).append(job)
-    first = min((job.begin for own in by_device.values() for job in own), default=0.0)
-    last = max((job.end for own in by_device.values() for job in own), default=0.0)
+def device_uses(spans: Iterable[Span], packing: PackingSpec | None = None) -> list[DeviceUse]:
+    """Use of each shared device, by name; the time of all is that from the first job's begin to the last one's end."""
+    by_device: dict[tuple[str, str], list[tuple[Span, Usage | JobPlaced]]] = {}
+    for span in spans:
+        if (on := span.shared) is not None:
+            by_device.setdefault((on.device, on.architecture), []).append((span, on))
+    every = [span for own in by_device.values() for span, _ in own]
+    whole = max((span.end for span in every), default=0.0) - min((span.start for span in every), default=0.0)
     found = []
     for (name, architecture), own in sorted(by_device.items()):
         load = _load(own)
-        spans = [(now, then.time - now.time) for now, then in itertools.pairwise(load)]
-        whole = max(last - first, 1e-9)
-        claimed = sum(now.compute * seconds for now, seconds in spans) / _WHOLE / ratio(architecture)
+        times = [(now, then.time - now.time) for now, then in itertools.pairwise(load)]
+        permille = sum(now.compute * seconds for now, seconds in times) / (packing or PackingSpec()).ratio(architecture)
         found.append(
             DeviceUse(
                 name=name,
                 architecture=architecture,
                 jobs=len(own),
-                failed=sum(job.failed for job in own),
+                failed=sum(span.outcome not in (None, *RESULTS) for span, _ in own),
                 most_at_once=max(now.jobs for now in load),
                 claimed=max(now.claimed for now in load),
                 used=max(now.used for now in load),
-                busy=sum(seconds for now, seconds in spans if now.jobs) / whole,
-                occupancy=claimed / whole,
+                busy=sum(seconds for now, seconds in times if now.jobs) / max(whole, 1e-9),
+                occupancy=permille / 1000 / max(whole, 1e-9),
                 load=load,
-                running=sum(job.running for job in own),
+                running=sum(span.outcome is None for span, _ in own),
             )
         )
     return found
@@ -154,13 +162,17 @@ def mean_occupancy(uses: Iterable[DeviceUse]) -> float | None:
     return sum(each) / len(each) if each else None
 
 
-def _load(jobs: Iterable[DeviceJob]) -> tuple[DeviceLoad, ...]:
+def _load(spans: Iterable[tuple[Span, Usage | JobPlaced]]) -> tuple[DeviceLoad, ...]:
     """One for each moment at which something changed; it holds until the next."""
     changes: dict[float, list[int]] = {}
-    for job in jobs:
-        for time, sign in ((job.begin, 1), (job.end, -1)):
+    for span, on in spans:
+        compute, claimed, _ = on.share or (0, 0, 0)
+        used = 0
+        if isinstance(on, Usage):
+            used = on.memory if is_cpu(on.architecture) else on.device_memory or 0
+        for time, sign in ((span.start, 1), (span.end, -1)):
             change = changes.setdefault(time, [0, 0, 0, 0])
-            for place, amount in enumerate((1, job.claimed, job.used, job.compute)):
+            for place, amount in enumerate((1, claimed, used, compute)):
                 change[place] += sign * amount
     now, found = [0, 0, 0, 0], []
     for time, change in sorted(changes.items()):
@@ -173,29 +185,34 @@ LATEST_SECONDS = 60.0
 """Seconds before the latest end in which a job counts as a latest one."""
 
 
-def granted_words(study: Study, placed: int | None = None) -> str:
-    """``2 running``; ``2 running on 8 slots`` in gangs; ``8 running, 9 waiting for a device`` where jobs share devices.
-
-    Args:
-        placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
-    """
+def granted_words(study: Study) -> str:
+    """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``."""
     granted = len(study.state.running)
     if not study.spec.packs:
         slots = study.state.slots_in_use
         return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
-    runs = min(len(study.state.placed) if placed is None else placed, granted)
+    runs = len(study.state.placed)
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 
 
-def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str]:
+def running_lines(
+    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8
+) -> list[str]:
     """The jobs that run, a line for each of the devices that they share, and one for those that wait.
 
     Args:
+        progress: by trial, how far its job has come.
         devices: lines; another one says how many more there are.
         jobs: of a line, likewise.
     """
-    state = study.state
-    goals = {trial: f"trial {trial} to {grant.target:,}" for trial, grant in state.running.items()}
+    state, done = study.state, progress or {}
+    goals: dict[int, str] = {}
+    others: dict[str, list[str]] = {"running": [], "waiting for a device": []}
+    for trial, grant in state.running.items():
+        ranks = f" by {grant.demand.slots:,} ranks" if grant.demand.slots > 1 else ""
+        goals[trial] = f"trial {trial} to {grant.target:,}{done.get(trial, '')}{ranks}"
+        if trial not in state.placed:
+            others["running" if state.trains(trial) else "waiting for a device"].append(goals[trial])
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)
@@ -206,26 +223,14 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
         each = [f"{goals[one.trial]} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {listed(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
-    waiting = [goal for trial, goal in goals.items() if trial not in state.placed]
-    return [*lines[:devices], *more, *([f"waiting for a device: {listed(waiting, jobs)}"] if waiting else [])]
+    return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
 
 
-def use_words(use: DeviceUse) -> str:
-    """One device in a line.
-
-    >>> use_words(DeviceUse(name="GPU-5d", architecture="A100", jobs=9, failed=1, most_at_once=4, claimed=6 * 10**9,
-    ...     used=5 * 10**9, busy=0.9, occupancy=0.75, load=()))
-    'GPU-5d (A100): 9 jobs, 1 failed, at most 4 at once, 6 GB claimed, 5 GB used, 75% of compute claimed in the mean'
-    """
-    parts = [
-        plural(use.jobs, "job"),
-        f"{use.failed:,} failed" if use.failed else "",
-        f"at most {use.most_at_once} at once",
-        f"{memory_words(use.claimed)} claimed",
-        f"{memory_words(use.used)} used" if use.used else "",
-        f"{use.occupancy:.0%} of compute claimed in the mean",
-    ]
-    return f"{use.name} ({use.architecture}): {', '.join(filter(None, parts))}"
+def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
+    """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
+    spans = [span for span in ended_attempts(study.state) if span.shared is not None]
+    since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
+    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing)
 
 
 def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
@@ -235,11 +240,108 @@ def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[
         latest: only jobs that ended in the last minute before the latest one.
         most: devices; a line says how many more there are.
     """
-    jobs = device_jobs(study.state)
-    if latest and jobs:
-        since = max(job.end for job in jobs) - LATEST_SECONDS
-        jobs = [job for job in jobs if job.end >= since]
-    packing = study.spec.packing
-    uses: Sequence[DeviceUse] = device_uses(jobs) if packing is None else device_uses(jobs, packing.ratio)
+    uses = device_uses_of(study, latest=latest)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
-    return [*map(use_words, uses[:most]), *more]
+    return [*(use.words for use in uses[:most]), *more]
+
+
+class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """One key on one architecture: the largest memory, the means of the rest."""
+
+    objective: str
+    code: str
+    """Digest of the objective's source."""
+    architecture: str
+    params: dict[str, Any]
+    memory: int | None
+    """Bytes that its device shares out: a GPU's memory, or the computer's; None: not measured."""
+    compute: float | None
+    """Share of a GPU's time, 0 to 1."""
+    cores: float
+    unit_seconds: float
+    startup_seconds: float
+    measurements: int
+    """Attempts that ended well enough to count."""
+    out_of_memory: int | None
+    """The most bytes that were not enough; None: it never ran out."""
+    study: str
+    """The last one that measured it."""
+    measured_at: float
+
+
+def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
+    """Needs of each objective, source, architecture and key; the source that was measured last comes first."""
+    groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
+    for one in found:
+        groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
+    needs = [_merged(group) for group in groups.values()]
+    last: dict[tuple[str, str], float] = {}
+    for need in needs:
+        source = need.objective, need.code
+        last[source] = max(last.get(source, 0.0), need.measured_at)
+
+    def order(need: MeasuredNeed) -> tuple[Any, ...]:
+        source = need.objective, need.code
+        return need.objective, -last[source], need.code, need.architecture, -(need.memory or 0), repr(need.params)
+
+    return sorted(needs, key=order)
+
+
+def _merged(group: list[Measurement]) -> MeasuredNeed:
+    newest = max(group, key=lambda one: one.measured_at)
+    counted = [one for one in group if not one.out_of_memory]
+    shares = [one.compute for one in counted if one.compute is not None]
+    peak = max((one.memory if is_cpu(one.architecture) else one.device_memory or 0 for one in group), default=0)
+
+    def mean(values: list[float]) -> float:
+        return math.fsum(values) / max(len(values), 1)
+
+    return MeasuredNeed(
+        objective=newest.objective,
+        code=newest.code,
+        architecture=newest.architecture,
+        params=newest.params,
+        memory=peak or None,
+        compute=mean(shares) if shares else None,
+        cores=mean([one.cores for one in counted]),
+        unit_seconds=mean([one.unit_seconds for one in counted]),
+        startup_seconds=mean([one.startup_seconds for one in counted]),
+        measurements=len(counted),
+        out_of_memory=max(one.out_of_memory for one in group) or None,
+        study=newest.study,
+        measured_at=newest.measured_at,
+    )
+
+
+def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
+    """Known ratios of each architecture for which the study states none, by rising ratio.
+
+    They are what the attempts of this study say; what earlier studies measured is in the history.
+    """
+    spec, packing = study.spec, study.spec.packing
+    if packing is None:
+        return {}
+    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
+    for trial in study.state.trials:
+        params = {**spec.constants, **trial.params}
+        for result in trial.all_results:
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params, result.usage, at=result.ended)
+    learned = estimates.ratios
+    names = [name for name in learned.ratios() if packing.finds_ratio(name)]
+    return {name: seen for name in names if (seen := learned.seen(name))}
+
+
+def measured_ratio_lines(found: Mapping[str, Iterable[RatioSeen]]) -> list[str]:
+    """An architecture a line.
+
+    >>> measured_ratio_lines({"A100": [RatioSeen(ratio=1.0, load=0.9, work=0.9, attempts=12),
+    ...     RatioSeen(ratio=1.5, load=1.4, work=1.25, attempts=9)]})
+    ['oversubscription measured on A100: work at once 0.90 at ratio 1 (12 attempts), 1.25 at 1.5 (9)']
+    """
+    lines = []
+    for name, seen in found.items():
+        first, *rest = [f"{one.work:.2f} at ratio {one.ratio:g} ({one.attempts} attempts)" for one in seen]
+        rest = [text.replace("ratio ", "").replace(" attempts", "") for text in rest]
+        lines.append(f"oversubscription measured on {name}: work at once {', '.join([first, *rest])}")
+    return lines

@@ -10,7 +10,7 @@ import msgspec
 
 from hpo_core.model.space import scalar_key
 from hpo_core.model.trial import Params
-from hpo_core.search.search_settings import PointsOfGrid
+from hpo_core.search.grid import Grid
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 
@@ -109,7 +109,7 @@ def grid_points(study: Study) -> list[GridPoint]:
     return found
 
 
-def _grid(study: Study) -> PointsOfGrid | None:
+def _grid(study: Study) -> Grid | None:
     return study.spec.search.grid(study.spec.search_space(), study.spec.seed)
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,8 +18,8 @@ from hpo_core.model.partition_file import PartitionFile, natural_order
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.formatting import byte_count, duration, plural
-from hpo_core.views.settings_words import data_words
+from hpo_core.views.formatting import byte_count, duration, listed, plural
+from hpo_core.views.summary import data_words
 
 
 class HopUnit(msgspec.Struct, frozen=True, gc=False):
@@ -52,11 +52,7 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
         return self.ended - self.started
 
 
-def _as_recorded(time: float) -> float:
-    return time
-
-
-def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], float] = _as_recorded) -> list[HopUnit]:
+def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], float] = float) -> list[HopUnit]:
     """Trial by trial, each in the order of its visits; empty where models do not hop.
 
     Args:
@@ -124,7 +120,7 @@ class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
-    """What each worker did, sorted by its name."""
+    """Use of each worker, sorted by name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
     for unit in units:
         by_worker[unit.worker].append(unit)
@@ -147,13 +143,13 @@ def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
     return found
 
 
-def mean_utilization(uses: Sequence[WorkerUse]) -> float | None:
-    """Over all workers; None where there is none."""
-    return math.fsum(use.utilization for use in uses) / len(uses) if uses else None
+def mean_utilization(uses: Sequence[WorkerUse]) -> float:
+    """Mean utilization of at least one worker."""
+    return math.fsum(use.utilization for use in uses) / len(uses)
 
 
 def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """What was done on each partition in their order, also on those that no model visited yet.
+    """Use of each partition in their order, also of those that no model visited yet.
 
     Args:
         files: all partitions, those of validation at the end.
@@ -178,13 +174,11 @@ def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Seque
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study moved, and what it would have moved otherwise (Cerebro, Table 2).
-
-    The source has one size m for all models, and k epochs for each of |S| configurations. Here each trial counts with
-    the epochs that it trained and the size of its own model.
-    """
+    """Hops of a study's models, and the bytes that they moved."""
 
     units: int
+    epochs: int
+    """Epochs of all trials together."""
     hops: int
     """Units that a model came to with a state, each rank of a gang counted."""
     moved: int
@@ -193,61 +187,20 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Hops to another worker than that of the trial's unit before."""
     moved_to_others: int
     """Bytes of the states of these hops."""
-    model: int
-    """Mean size of a model's state; 0: not known yet."""
-    data: int | None
-    """Bytes of all partitions; None: not known."""
-    workers: int
-    """Workers that models visited."""
-    epochs: int
-    """Epochs of all trials together: k|S| in the source."""
-    hopping: int
-    """Model hopper parallelism: k m p |S| + m |S|."""
-    replication: int | None
-    """Task parallelism, the data copied to each worker: p D + m |S|."""
-    remote_reads: int | None
-    """Task parallelism, the data read anew in each epoch: k |S| D + m |S|."""
 
 
-def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) -> MovedBytes | None:
-    """Bytes that the models moved; None where no unit has ended.
-
-    Args:
-        spec: of the study.
-        state: of the study.
-        units: of :func:`~hpo_core.views.hop_views.hop_units`.
-    """
-    if not units:
-        return None
-    files = spec.partitions
-    epochs: dict[int, set[int]] = defaultdict(set)
-    sizes: dict[int, int] = defaultdict(int)
-    for unit in units:
-        epochs[unit.trial].add(unit.epoch)
-        sizes[unit.trial] = max(sizes[unit.trial], unit.size)
-    for trial in sizes:
-        kept = (result.checkpoint.size for result in state.trials[trial].all_results if result.checkpoint)
-        sizes[trial] = max([sizes[trial], *kept])
-    known = [file.bytes for file in files if file.bytes is not None]
-    data = sum(known) if len(known) == len(files) else None
-    trained, initial = sum(map(len, epochs.values())), sum(sizes.values())
-    workers = len({unit.worker for unit in units})
+def moved_bytes(units: Sequence[HopUnit]) -> MovedBytes | None:
+    """Bytes that the models moved; None where no unit has ended."""
     came = [unit for unit in units if unit.size]
     changed = [unit for unit in came if unit.changed_worker]
-    return MovedBytes(
+    return None if not units else MovedBytes(
         units=sum(unit.rank == 0 for unit in units),
+        epochs=len({(unit.trial, unit.epoch) for unit in units}),
         hops=len(came),
         moved=sum(unit.size for unit in came),
         changed_worker=len(changed),
         moved_to_others=sum(unit.size for unit in changed),
-        model=math.ceil(initial / len(sizes)),
-        data=data,
-        workers=workers,
-        epochs=trained,
-        hopping=sum(len(epochs[trial]) * len(files) * size for trial, size in sizes.items()) + initial,
-        replication=None if data is None else workers * data + initial,
-        remote_reads=None if data is None else trained * data + initial,
-    )
+    )  # fmt: skip
 
 
 class PartitionNames(msgspec.Struct, frozen=True):
@@ -295,55 +248,49 @@ VISITS_NAMED = 64
 """Maximum number of visits named in one line; an epoch may have thousands."""
 
 
+Named = tuple[str, str, float]
+"""Partition, worker and seconds of a visit."""
+
+
 class EpochVisits(msgspec.Struct, frozen=True):
-    """Visits of one epoch of a trial."""
+    """Visits of one epoch of a trial, unit by unit."""
 
     epoch: int
     """Epoch, from 0."""
-    trained: tuple[tuple[str, str, float], ...]
-    """(partition, worker, seconds) in the order of the visits."""
-    evaluated: tuple[tuple[str, str, float], ...]
-    """(partition, worker, seconds) of the evaluations on validation data."""
-    ranks: tuple[int, ...]
-    """Ranks of the units that trained, in their order."""
+    trained: list[list[Named]]
+    """In the order of the visits; a unit of a gang has several."""
+    evaluated: list[list[Named]]
+    """Evaluations on validation data."""
 
     @property
     def seconds(self) -> float:
         """Seconds that its units took."""
-        units = [*self.units, *([visit] for visit in self.evaluated)]
-        return math.fsum(max(seconds for _, _, seconds in unit) for unit in units)
+        return math.fsum(max(seconds for *_, seconds in unit) for unit in (*self.trained, *self.evaluated))
 
     @property
     def line(self) -> str:
         """``epoch 2: part-1 on w0 (4 s), part-0 on w1 + part-2 on w2 (5 s); 9 s``."""
-        parts = [_listed(self.units)]
-        if self.evaluated:
-            parts.append(f"validation {_listed([[visit] for visit in self.evaluated])}")
-        return f"epoch {self.epoch}: {'; '.join(parts)}; {duration(self.seconds)}"
-
-    @property
-    def units(self) -> list[Sequence[tuple[str, str, float]]]:
-        """:attr:`trained`, unit by unit."""
-        ends = list(accumulate(self.ranks))
-        return [self.trained[end - ranks : end] for end, ranks in zip(ends, self.ranks, strict=True)]
+        validation = f"; validation {_listed(self.evaluated)}" if self.evaluated else ""
+        return f"epoch {self.epoch}: {_listed(self.trained)}{validation}; {duration(self.seconds)}"
 
 
 def epochs_of(
     visits: Sequence[Visit], names: PartitionNames, together: TogetherField = msgspec.UNSET
 ) -> list[EpochVisits]:
     """Visits of one job, by epoch."""
+
+    def named(visit: Visit) -> Named:
+        known = visit.partition < len(names.all)
+        name = names.all[visit.partition] if known else f"partition {visit.partition}"
+        return name, worker_name(visit.worker), max(0.0, visit.ended - visit.started)
+
     found = []
     for epoch, group in groupby(units_of(visits, together), key=lambda unit: unit[0].epoch):
-        units = list(group)
-        own = [visit for unit in units for visit in unit]
-        found.append(
-            EpochVisits(
-                epoch,
-                tuple(_named(visit, names) for visit in own if visit.partition < names.trained_on),
-                tuple(_named(visit, names) for visit in own if visit.partition >= names.trained_on),
-                tuple(len(unit) for unit in units if unit[0].partition < names.trained_on),
-            )
-        )
+        trained: list[list[Named]] = []
+        evaluated: list[list[Named]] = []
+        for unit in group:
+            (trained if unit[0].partition < names.trained_on else evaluated).append([named(each) for each in unit])
+        found.append(EpochVisits(epoch, trained, evaluated))
     return found
 
 
@@ -358,7 +305,7 @@ def epoch_lines(
 
 
 def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> str:
-    """How much a job hopped.
+    """Hops of a job, in words.
 
     >>> at = dict(started=0.0, ended=1.0, size=9)
     >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
@@ -383,36 +330,28 @@ def worker_name(worker: str) -> str:
     return worker.removeprefix("tcp://").removeprefix("tls://")
 
 
-def _named(visit: Visit, names: PartitionNames) -> tuple[str, str, float]:
-    known = visit.partition < len(names.all)
-    name = names.all[visit.partition] if known else f"partition {visit.partition}"
-    return name, worker_name(visit.worker), max(0.0, visit.ended - visit.started)
-
-
-def _listed(units: Sequence[Sequence[tuple[str, str, float]]]) -> str:
-    shown = [
-        f"{' + '.join(f'{name} on {worker}' for name, worker, _ in unit)} ({duration(unit[0][2])})"
-        for unit in units[:VISITS_NAMED]
+def _listed(units: Sequence[Sequence[Named]]) -> str:
+    lines = [
+        f"{' + '.join(f'{name} on {worker}' for name, worker, _ in unit)} ({duration(unit[0][2])})" for unit in units
     ]
-    more = f" and {len(units) - VISITS_NAMED:,} more" if len(units) > VISITS_NAMED else ""
-    return ", ".join(shown) + more
+    return listed(lines, VISITS_NAMED)
 
 
 def hopping_line(study: Study) -> str:
-    """The data, and what was done with them until now; empty where models do not hop."""
+    """Line about the partitions and the units done on them; empty where models do not hop."""
     return f"{data_words(study.spec)}; {done_words(study)}" if study.spec.partitions else ""
 
 
 def done_words(study: Study) -> str:
     """Units, workers, utilization and bytes behind the results."""
     units = hop_units(study.spec, study.state)
-    moved = moved_bytes(study.spec, study.state, units)
+    moved = moved_bytes(units)
     if moved is None:
         return "no result yet"
     uses = worker_uses(units)
     words = [
         f"{plural(moved.units, 'unit')} of {plural(moved.epochs, 'epoch')} on {plural(len(uses), 'worker')}",
-        f"busy {100 * (mean_utilization(uses) or 0.0):.0f} % of the time",
+        f"busy {100 * mean_utilization(uses):.0f} % of the time",
     ]
     if moved.moved:
         words.append(f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}")
@@ -423,7 +362,7 @@ def plain_hops(study: Study) -> dict[str, Any]:
     """Moves, workers and partitions of a study as JSON; empty where models do not hop, or no result is there."""
     spec = study.spec
     units = hop_units(spec, study.state)
-    moved = moved_bytes(spec, study.state, units)
+    moved = moved_bytes(units)
     if moved is None:
         return {}
     return {

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.events import CeilingRaised, JobCompleted, StudyHalted, TrialStopped
+from hpo_core.model.trial import FURTHER, Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
@@ -77,10 +77,26 @@ def _trials(numbers: tuple[int, ...], most: int = 6) -> str:
     return f"one of the trials {listed(numbers, most)}"
 
 
+def is_unlimited(spec: StudySpec) -> bool:
+    """Whether only a stop rule ends the study: no number of configurations was given."""
+    return spec.search.outline().endless
+
+
+def is_stopping(spec: StudySpec) -> bool:
+    """Whether trials go on at once or never, instead of waiting for promotion."""
+    return spec.search.outline().stopping
+
+
+def entry_levels(spec: StudySpec) -> dict[int, int]:
+    """Bracket to the level at which its trials enter the rungs that all brackets share; empty where none are shared."""
+    return dict(spec.search.outline().entrances)
+
+
 FEW = 6
 """At most this many brackets are shown one by one."""
 
 State = Literal["to come", "open", "finished"]
+_SUMMED = ("results", "promoted", "waiting", "expected", "units", "running", "stopped")
 
 
 @dataclass(slots=True)
@@ -106,7 +122,7 @@ class RungView:
 
     def add(self, other: RungView) -> None:
         """Sum up the same rung of another bracket."""
-        for name in ("results", "promoted", "waiting", "expected", "units", "running", "stopped"):
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.best = min((best for best in (self.best, other.best) if best is not None), default=None)
 
@@ -141,50 +157,33 @@ class BracketView:
         return sums
 
 
-def is_unlimited(spec: StudySpec) -> bool:
-    """Whether only a stop rule ends the study: no number of configurations was given."""
-    return spec.search.outline().endless
-
-
-def is_stopping(spec: StudySpec) -> bool:
-    """Whether trials go on at once or never, instead of waiting for promotion."""
-    return spec.search.outline().stopping
-
-
-def entry_levels(spec: StudySpec) -> dict[int, int]:
-    """Bracket to the level at which its trials enter the rungs that all brackets share; empty where none are shared."""
-    return dict(spec.search.outline().entrances)
-
-
 def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     """The brackets of a study, each with its rungs from the bottom up.
 
     Args:
         details: also ``best`` and ``stopped``, which read every trial; else O(rungs + running jobs).
     """
-    state = study.state
-    names = RungNames(study.spec)
+    state, names = study.state, RungNames(study.spec)
     views: dict[int | None, BracketView] = {}
-    rungs: dict[tuple[int | None, int], RungView] = {}
+    rungs: dict[Place, RungView] = {}
+    for status in study.method.rungs():
+        own = {name: value for name, value in msgspec.structs.asdict(status).items() if name != "bracket"}
+        rungs[status.bracket, status.rung] = RungView(**own)
+        view = views.setdefault(status.bracket, BracketView([] if status.bracket is None else [status.bracket], "open"))
+        view.rungs.append(rungs[status.bracket, status.rung])
 
-    def rung_at(bracket: int, rung: int, level: int) -> RungView:
-        place = names.place(bracket, rung)
+    def rung_at(stage: Stage, level: int) -> RungView:
+        place = names.place(stage.bracket, stage.rung)
         if place not in rungs:  # an endless ladder grows with its first result there
             rungs[place] = RungView(place[1], level, expected=1)
             views[place[0]].rungs.append(rungs[place])
         return rungs[place]
 
-    for status in study.method.rungs():
-        view = views.setdefault(status.bracket, BracketView([] if status.bracket is None else [status.bracket], "open"))
-        own = {name: value for name, value in msgspec.structs.asdict(status).items() if name != "bracket"}
-        rungs[status.bracket, status.rung] = RungView(**own)
-        view.rungs.append(rungs[status.bracket, status.rung])
     busy = {state.trials[number].bracket for number in state.waiting}
     for grant in state.running.values():
-        if grant.rung == FURTHER:
-            continue  # training beyond the search stands at no rung
-        busy.add(grant.bracket)
-        rung_at(grant.bracket, grant.rung, grant.target).running += 1
+        if grant.stage.rung != FURTHER:  # training beyond the search stands at no rung
+            busy.add(grant.stage.bracket)
+            rung_at(grant.stage, grant.target).running += 1
     unlimited = is_unlimited(study.spec)
     for bracket, view in views.items():
         if bracket is None or bracket in busy:
@@ -193,15 +192,13 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
             view.state = "to come"
         elif not unlimited and not any(rung.units for rung in view.rungs):
             view.state = "finished"
-    if details:
-        for trial in state.trials:
-            for result in trial.results:
-                rung = rung_at(result.bracket, result.rung, result.resource)
-                if result.loss is not None and not result.infeasible and (rung.best is None or result.loss < rung.best):
-                    rung.best = result.loss
-            if trial.stopped is not None:
-                place = names.place(trial.stopped.bracket, trial.stopped.rung)
-                rungs[place].stopped += 1
+    for trial in state.trials if details else ():
+        for result in trial.results:
+            rung = rung_at(result.stage, result.resource)
+            if result.loss is not None and not result.infeasible and (rung.best is None or result.loss < rung.best):
+                rung.best = result.loss
+        if trial.stopped is not None:
+            rungs[names.place(trial.stopped.bracket, trial.stopped.rung)].stopped += 1
     return list(views.values())
 
 
@@ -227,49 +224,49 @@ def by_shape(views: Iterable[BracketView]) -> list[BracketView]:
         if together.state != view.state:
             together.state = "open"
         together.numbers += view.numbers
-        for k, rung in enumerate(view.rungs):
-            if k == len(together.rungs):
-                together.rungs.append(RungView(rung.rung, rung.level, is_open=rung.is_open))
-            together.rungs[k].add(rung)
+        for rung in view.rungs[len(together.rungs) :]:
+            together.rungs.append(RungView(rung.rung, rung.level, is_open=rung.is_open))
+        for sums, rung in zip(together.rungs, view.rungs, strict=False):
+            sums.add(rung)
     return list(found.values())
 
 
 def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str | int | float]]:
     """A row for every rung, and one for brackets to come, with the columns that say something."""
-    stopping = is_stopping(study.spec)
-    straight = all(len(view.rungs) == 1 for view in views)
-    states = len(views) > 1 and any(view.state != "open" for view in views)
-    unlimited = is_unlimited(study.spec)
+    stopping, unlimited = is_stopping(study.spec), is_unlimited(study.spec)
+    several = len(views) > 1
     rows = []
     for view in views:
-        short = len(views) > 1 and view.state == "to come" and len(view.rungs) > 1
+        top, short = view.rungs[-1], several and view.state == "to come" and len(view.rungs) > 1
         for rung in [view.total] if short else view.rungs:
-            row: dict[str, str | int | float] = {}
-            if len(views) > 1:
-                row["bracket"] = view.name
-            if states:
-                row["state"] = view.state
-            top = view.rungs[-1]
-            row["rung"] = f"{rung.rung}–{top.rung}" if short else rung.rung
-            row["trained to"] = f"{rung.level}–{top.level}" if short else rung.level
-            row["results"] = rung.results if unlimited else f"{rung.results} of {rung.expected}"
-            if not rung.is_open:
-                row["results"] = "closed"
-            row["running"] = rung.running
-            if not straight:
-                row |= {"went on" if stopping else "promoted": rung.promoted, "ready": rung.waiting}
-            if stopping:
-                row["stopped"] = rung.stopped
-            row[f"best {study.spec.metric.name}"] = "" if rung.best is None else study.metric_value(rung.best)
-            rows.append(row)
-    idle = [name for name in ("running", "ready") if not any(row.get(name) for row in rows)]
+            results: str | int = rung.results if unlimited else f"{rung.results} of {rung.expected}"
+            rows.append(
+                {
+                    "bracket": view.name,
+                    "state": view.state,
+                    "rung": f"{rung.rung}–{top.rung}" if short else rung.rung,
+                    "trained to": f"{rung.level}–{top.level}" if short else rung.level,
+                    "results": results if rung.is_open else "closed",
+                    "running": rung.running,
+                    "went on" if stopping else "promoted": rung.promoted,
+                    "ready": rung.waiting,
+                    "stopped": rung.stopped,
+                    f"best {study.spec.metric.name}": "" if rung.best is None else study.metric_value(rung.best),
+                }
+            )
+    idle = {name for name in ("running", "ready") if not any(row[name] for row in rows)}
+    idle |= set() if several else {"bracket"}
+    idle |= set() if several and any(view.state != "open" for view in views) else {"state"}
+    idle |= set() if stopping else {"stopped"}
+    if all(len(view.rungs) == 1 for view in views):
+        idle |= {"went on", "promoted", "ready"}
     return [{name: value for name, value in row.items() if name not in idle} for row in rows]
 
 
 Kind = Literal["top", "ceiling", "closed", "middle"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Band:
     """One rung as drawn: of one bracket, of several of one shape, or shared by all."""
 
@@ -277,10 +274,32 @@ class Band:
     rung: RungView
     kind: Kind
     """``top``: nothing lies above; ``ceiling``: what lies above is closed; ``closed``: so is this one."""
+    results: list[JobCompleted] = field(default_factory=list)
+    absent: int = 0
+    """Trials that were abandoned on their way to it."""
+    went: int = 0
+    """Finite results whose trials went on; ``waiting``: those that will; ``stayed``: all others."""
+    waiting: int = 0
+    stayed: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether no trial goes further."""
+        return self.kind in ("top", "ceiling")
+
+    @property
+    def lost(self) -> int:
+        """Trials that diverged here, or were abandoned on the way."""
+        return self.absent + sum(result.loss is None for result in self.results)
+
+    @property
+    def size(self) -> int:
+        """Trials that came here or were abandoned on the way."""
+        return self.absent + len(self.results)
 
 
 class Bands:
-    """All rungs of a study from the bottom up, ladder after ladder.
+    """All rungs of a study from the bottom up, ladder after ladder, with the results at each.
 
     A bracket is a ladder. Where there are many, those that begin at the same level share one: rounds of synchronous
     halving or Hyperband repeat each other.
@@ -292,15 +311,31 @@ class Bands:
         self.names = RungNames(study.spec)
         self.entry_levels = entry_levels(study.spec)
         self.all: list[Band] = []
-        self._first: list[int] = []
-        self._ladder_of: dict[int | None, int] = {}
-        top = getattr(study.spec.search, "max_resource", None)
+        self._first: dict[int | None, int] = {}
+        endless = getattr(study.spec.search, "max_resource", None) is None
         for i, ladder in enumerate(self.ladders):
-            self._first.append(len(self.all))
-            for number in ladder.numbers or (None,):
-                self._ladder_of[number] = i
+            self._first |= dict.fromkeys(ladder.numbers or (None,), len(self.all))
+            is_open = [rung.is_open for rung in ladder.rungs]
             for k, rung in enumerate(ladder.rungs):
-                self.all.append(Band(i, rung, _kind(ladder, k, top is None)))
+                kind: Kind = "closed" if not is_open[k] else "middle"
+                if is_open[k] and k + 1 == len(is_open):
+                    kind = "middle" if endless else "top"
+                elif is_open[k] and not is_open[k + 1]:
+                    kind = "ceiling"
+                self.all.append(Band(i, rung, kind))
+        for trial in study.state.trials:
+            granted = trial.granted
+            target = 0 if granted is None else trial.searched if granted.stage.rung == FURTHER else granted.target
+            for result in trial.results:
+                band = self.all[self.of(result.stage.bracket, result.stage.rung)]
+                band.results.append(result)
+                band.went += result.loss is not None and target > result.resource
+                band.stayed += result.loss is not None and target <= result.resource
+            if trial.abandoned is not None and not trial.is_at(trial.abandoned):
+                self.all[self.of(trial.abandoned.bracket, trial.abandoned.rung)].absent += 1
+        for band in self.all:
+            band.waiting = min(band.stayed, band.rung.waiting)
+            band.stayed -= band.waiting
 
     @property
     def several(self) -> bool:
@@ -310,18 +345,17 @@ class Bands:
     def of(self, bracket: int, rung: int) -> int:
         """Index of the band where a job of a bracket and rung stands."""
         own, place = self.names.place(bracket, rung)
-        return self._first[self._ladder_of[own]] + place
+        return self._first[own] + place
 
     def base(self, bracket: int) -> int:
         """Index of the lowest band of a bracket's ladder."""
-        return self._first[self._ladder_of[self.names.place(bracket, 0)[0]]]
+        return self._first[self.names.place(bracket, 0)[0]]
 
     def at(self, trial: TrialRecord, resource: int) -> int:
         """Index of the band that a trial stands in with so much training: the highest not above it."""
         base = self.base(trial.bracket)
-        ladder = self.ladders[self.all[base].ladder]
-        below = [k for k, rung in enumerate(ladder.rungs) if rung.level <= resource]
-        return base + (below[-1] if below else 0)
+        rungs = self.ladders[self.all[base].ladder].rungs
+        return base + max((k for k, rung in enumerate(rungs) if rung.level <= resource), default=0)
 
     def heading(self, ladder: int) -> str:
         """``Bracket 1: trials start at 4``."""
@@ -329,11 +363,3 @@ class Bands:
         word = "Brackets" if len(view.numbers) > 1 else "Bracket"
         begun = ", not begun yet" if view.state == "to come" else ""
         return f"{word} {view.name}: trials start at {view.start:,}{begun}"
-
-
-def _kind(ladder: BracketView, k: int, endless: bool) -> Kind:
-    if not ladder.rungs[k].is_open:
-        return "closed"
-    if k == len(ladder.rungs) - 1:
-        return "middle" if endless else "top"
-    return "middle" if ladder.rungs[k + 1].is_open else "ceiling"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.model.devices.usage import Usage, UsageField
-from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import UsageField
+from hpo_core.model.events import AttemptReported, Entry, JobGranted
+from hpo_core.model.trial import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import RungNames
-from hpo_core.views.summary import repeat_spread
+from hpo_core.views.summary import repeat_spreads
 
 
 def trial_state(study: Study, trial: TrialRecord) -> str:
@@ -33,17 +33,13 @@ def trial_state(study: Study, trial: TrialRecord) -> str:
     return status
 
 
-def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
-    """What an attempt used; None where nothing was measured."""
-    return event.usage if isinstance(event.usage, Usage) else None
-
-
 def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     """All that is known; empty where nothing is.
 
     Args:
         hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
 
+    >>> from hpo_core.model.devices.measurement import Usage
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
     >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), hops=True)
@@ -53,7 +49,7 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
     '100 MB; given 25 %, 200 MB, 0.5 cores of cpu:node-1 (CPU)'
     """
-    if not isinstance(usage, Usage):
+    if not usage:
         return ""
     parts = [
         memory_words(usage.memory) if usage.memory else "",
@@ -97,26 +93,24 @@ def trial_story(study: Study, number: int) -> list[str]:
     def trained(resource: int) -> str:  # where models hop, a unit is a pass over one partition
         return plural(resource, spec.unit_word)
 
-    def used(event: JobCompleted | AttemptFailed) -> str:
-        words = usage_words(event.usage, hops=spec.hops)
+    def used(usage: UsageField) -> str:
+        words = usage_words(usage, hops=spec.unit_word == "epoch")
         return f"; used {words}" if words else ""
-
-    def beside(result: JobCompleted) -> str:
-        repeats = repeat_spread(result, spec.metric.name)
-        spread = "" if repeats is None else f", {spec.metric.name} {repeats.words}"
-        values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
-        found = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0)
-        return spread + (f"; infeasible: {found}" if found else "")
 
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
+    spreads = repeat_spreads(spec, trial)
+    for r in trial.all_results:
+        rung = f"{'' if r.stage.rung == FURTHER else 'reached '}{names.label(r.stage.bracket, r.stage.rung)}"
+        spread = f", {spec.metric.name} {spreads[r.resource].words}" if r.resource in spreads else ""
+        values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
+        violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
+        spread += f"; infeasible: {violated}" if violated else ""
+        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{spread}{used(r.usage)}")
     lines += [
-        f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
-        f"({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{beside(r)}{used(r)}"
-        for r in trial.all_results
+        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{used(f.usage)}" for f in trial.failures
     ]
-    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{used(f)}" for f in trial.failures]
     lines += [
         f"its checkpoint at {trained(r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"

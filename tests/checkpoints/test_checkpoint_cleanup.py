@@ -12,13 +12,11 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import files_of_attempt
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job
+from hpo_core.model.trial import Checkpoint, Job, Rung
 from tests.conftest import completed, failed, make_spec
 from tests.methods import SEARCHES
 

@@ -10,8 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec

@@ -8,11 +8,9 @@ import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.checkpoints.budget import promotion_chance
-from hpo_core.checkpoints.retention import Hold, LiveCheckpoints
+from hpo_core.checkpoints.retention import Hold, LiveCheckpoints, promotion_chance
 from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
-from hpo_core.model.stage import FURTHER, Rung
-from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.model.trial import FURTHER, Checkpoint, Job, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.random import Straight

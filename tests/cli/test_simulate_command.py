@@ -165,7 +165,7 @@ def test_without_a_file_or_a_past_there_is_nothing_to_simulate() -> None:
 
 
 def test_a_change_of_method_keeps_what_the_new_one_knows() -> None:
-    search = {"method": "asha", "configs": 9, "max_resource": 27, "brackets": [0], "noise": 0.1}
+    search = {"method": "asha", "configs": 9, "max_resource": 27, "brackets": [0], "variant": "promotion"}
     plain = {"study": "s", "search": search}
     assert changed(plain, ["search.rounds=2", "search.method=sha"])["search"] == {
         "method": "sha", "configs": 9, "max_resource": 27, "rounds": 2,

@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 from hpo_core import Study
 from hpo_core.cli.app import app
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import objective_digest
+from hpo_core.execution.placing import objective_digest
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.sql import open_journal
-from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.trial import Report
 from hpo_core.spec import StudySpec

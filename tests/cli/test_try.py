@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hpo_core.execution.single_trial import completed_params, first_job
+from hpo_core.execution.in_process import completed_params, first_job
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_flows.command import app
@@ -84,7 +84,7 @@ def hpo_try(file: Path, *arguments: str, input: str = "", code: int = 0) -> Resu
 def test_metrics_of_each_step_are_shown_and_nothing_is_left(tmp_path: Path) -> None:
     file = study_file(tmp_path)
     output = hpo_try(file, "--params", "x=0.5", "c=b", "--steps", "2").output
-    assert "step 1: loss = 0.5\nstep 2: loss = 0.25\ncompleted in" in output
+    assert "unit 1: loss = 0.5\nunit 2: loss = 0.25\ncompleted in" in output
     assert "x = 0.5" in output and "c = 'b'" in output and "d = " not in output
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.name != "__pycache__") == [".py", ".yaml"]
 
@@ -92,23 +92,23 @@ def test_metrics_of_each_step_are_shown_and_nothing_is_left(tmp_path: Path) -> N
 def test_default_steps_and_parameters_are_those_of_the_first_trial(tmp_path: Path) -> None:
     first = first_job(make_spec(space=SPACE, search={"method": "random", "configs": 3, "max_resource": 5}))
     output = hpo_try(study_file(tmp_path)).output
-    assert f"x = {first.params['x']!r}" in output and "step 5: loss" in output
+    assert f"x = {first.params['x']!r}" in output and "unit 5: loss" in output
 
 
 @pytest.mark.parametrize("gang", [2, "auto"])
 def test_a_study_of_gangs_is_tried_in_one_process(tmp_path: Path, gang: int | str) -> None:
     file = study_file(tmp_path, training={"gang": gang}, cluster={"kind": "local", "workers": 2})
-    assert "step 1: loss" in hpo_try(file, "--steps", "1").output
+    assert "unit 1: loss" in hpo_try(file, "--steps", "1").output
 
 
 def test_standard_input_is_the_users(tmp_path: Path) -> None:
     output = hpo_try(study_file(tmp_path, "asks"), "--steps", "2", input="3\n4\n").output
-    assert "which loss?" in output and "step 2: loss = 4" in output
+    assert "which loss?" in output and "unit 2: loss = 4" in output
 
 
 def test_optuna_objective(tmp_path: Path) -> None:
     output = hpo_try(study_file(tmp_path, "optuna", style="optuna"), "--steps", "3", "--params", "x=0.5").output
-    assert "step 3: loss = 2.5" in output and "a checkpoint of" in output
+    assert "unit 3: loss = 2.5" in output and "a checkpoint of" in output
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_forked_copy_of_the_function_ends_alone(tmp_path: Path) -> None:
     file = study_file(tmp_path, "forks")
     command = [sys.executable, "-m", "hpo_flows.command", "try", str(file), "--params", "x=0.5", "--steps", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0 and done.stdout.count("step 1: loss = 0.5") == 1
+    assert done.returncode == 0 and done.stdout.count("unit 1: loss = 0.5") == 1
     assert "ValueError: in the copy" in done.stderr
 
 
@@ -151,7 +151,7 @@ def test_breakpoint_opens_the_debugger_of_this_terminal(tmp_path: Path) -> None:
         os.write(ours, b"p answer\n")
         assert b"42" in read_until(ours, b"(Pdb)")
         os.write(ours, b"c\n")
-        assert b"step 1: loss = 42" in read_until(ours, b"completed")
+        assert b"unit 1: loss = 42" in read_until(ours, b"completed")
         assert process.wait(600) == 0
     finally:
         process.kill()

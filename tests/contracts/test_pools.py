@@ -19,10 +19,14 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools, PoolRow, Pools, RowChange, pools_of
+from hpo_core.pool.store import Decide, PoolRow, Pools, RowChange, pools_of
+from tests.sharing.in_memory import MemoryPools
 
 Open = Callable[[], Journal]
 SLOTS = 8
+IN_A_DATABASE = pytest.mark.parametrize(
+    "open_again", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
+)
 
 
 class Claiming:
@@ -52,6 +56,7 @@ def held(pools: Pools) -> dict[str, int]:
     return {row.study: len(row.grant.held) for row in pools.all() if row.member is not None}
 
 
+@IN_A_DATABASE
 def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_again: Open) -> None:
     pools = pools_of(open_again())
     assert pools.all() == pools.look("p", "a") == []
@@ -75,6 +80,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     assert pools.look("another pool", "b") == []
 
 
+@IN_A_DATABASE
 def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_again: Open) -> None:
     failures: list[str] = []
     found: dict[str, list[int]] = {}
@@ -197,6 +203,7 @@ def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Pat
     assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
+@IN_A_DATABASE
 def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     open_again: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     assert "\x1b" not in caplog.text
 
 
+@IN_A_DATABASE
 def test_a_row_that_another_controller_keeps_alive_is_left_to_it(open_again: Open) -> None:
     pools = pools_of(open_again())
     mine, successor = seat_of(pools, "s"), seat_of(pools, "s", owner="s-2")
@@ -261,6 +269,11 @@ class Failing(MemoryPools):
         if self.fails:
             raise JournalUnavailableError("no answer")
         return super().look(pool, study)
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        if self.fails:
+            raise JournalUnavailableError("no answer")
+        super().change(pool, study, decide)
 
 
 def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, TrialExtended, TrialExtensionEnded, concerns_search
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec

@@ -187,7 +187,7 @@ def test_all_is_private_and_ends_with_the_command(
 
 @pytest.mark.slow
 def test_runs_whose_process_was_killed_are_crashed_when_it_starts(tmp_path: Path) -> None:
-    server = SharedServer(tmp_path / "prefect", start_timeout=PATIENCE)
+    server = SharedServer(tmp_path / "prefect")
     server.start()
     server.wait()
     run = ask(server.client_settings(), "flow_runs/", {"flow_id": made_flow(server), "state": {"type": "RUNNING"}})

@@ -96,7 +96,7 @@ def test_a_run_that_another_home_started_again_is_not_called_crashed(
     first = attempt_of(tmp_path, run)
     client.set_flow_run_state(run, Crashed(), force=True)
     client.set_flow_run_state(run, Running(), force=True)
-    assert first is not None and client.read_flow_run(run).run_count == first + 1
+    assert client.read_flow_run(run).run_count == first + 1
     assert asyncio.run(reported(run)) == "started again elsewhere"
     assert state_of(client, run).is_running() and not heartbeat_file(tmp_path, run).exists()
     begin_heartbeats(tmp_path, run, first + 1)

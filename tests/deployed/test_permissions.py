@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import uuid4
 
 import pytest
@@ -36,23 +36,25 @@ from hpo_flows.compare import compare
 from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
-    SHOWN,
-    Attempts,
+    SECTIONS,
     Choice,
     DaskScheduler,
     FilledIn,
     LocalWorkers,
     Number,
     as_drawn,
+    drawn_section,
     filled_in,
+    read_form,
+    study_of,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, empty_tab
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, FOLD, Method, empty_tab
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
-from hpo_flows.retraining.challengers import check_function
+from hpo_flows.retraining_run import check_function
 from tests.conftest import World, fresh, make_spec
 
 STUDY = """
@@ -338,7 +340,7 @@ def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions, training={"retries": "{error: 2}"}).training.allowed(Outcome.ERROR) == 2
     with pytest.raises(SpecError, match="max_lost"):
         made(permissions, training={"max_lost": -1})
-    schema = Attempts.model_json_schema()["properties"]
+    schema = drawn_section(SECTIONS["training"]).model_json_schema()["properties"]
     assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
     assert set(TrainingSpec.model_fields) == set(schema), "what is new in the study file is on the form"
     drawn = parameter_schema(tune).model_dump()["definitions"]["Attempts"]["properties"]
@@ -496,9 +498,8 @@ def test_what_a_form_sends_means_what_a_study_file_says() -> None:
     """A form sends defaults and nulls; given in a file they would count as chosen."""
     read = TypeAdapter(Method).validate_python
     sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 4,
-            "variant": "promotion", "brackets": None, "noise": None}  # fmt: skip
+            "variant": "promotion", "brackets": None}  # fmt: skip
     assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
-    assert read({"population": 8, "generations": 3}).method == "pbt"
     assert read({"hyperband": "hyperband", "max_resource": 9}) == read({"method": "hyperband", "max_resource": 9})
     assert read({"grid": "grid", "max_resource": 9}).method == "grid"
     with pytest.raises(ValidationError, match="method is required"):
@@ -557,8 +558,9 @@ def test_what_a_run_leaves_out_is_accepted(flow: Any, sent: dict[str, Any]) -> N
     """Prefect validates the defaults of a flow as if they had been sent."""
     defaults = {name: found.default for name, found in inspect.signature(flow.fn).parameters.items()}
     found = flow.validate_parameters(defaults | sent)
-    left_out = {name for name, default in defaults.items() if default is NOTHING}
-    assert all(found[name] is None for name in left_out - {"method"}), found
+    assert {name: value for name, value in found.items() if value is not None} == sent
+    form = read_form(next(iter(get_type_hints(flow.fn).values())), found)
+    assert form.model_dump(mode="json", exclude_unset=True) == sent
 
 
 def shown_at_once(schema: dict[str, Any], definition: dict[str, Any]) -> list[str]:
@@ -624,7 +626,7 @@ def test_every_setting_is_on_the_form_once() -> None:
     """Shown or in a fold: all fields of the form, of its rows and of each method, as before some were folded."""
     schema = parameter_schema(tune).model_dump()
     drawn = list(schema["properties"]) + list(schema["definitions"]["Advanced"]["properties"])
-    assert sorted({*FilledIn.model_fields, "name", "cluster", "advanced"}) == sorted(drawn)
+    assert sorted({*FilledIn.model_fields, "advanced"}) == sorted(drawn)
     for title, model in {"Number": Number, "Choice": Choice}.items():
         fields = schema["definitions"][title]["properties"]
         fold = fields.pop("advanced")["anyOf"][1]["properties"]
@@ -659,9 +661,10 @@ def of_a_run(permissions: Permissions, parameters: dict[str, Any]) -> StudySpec:
     """The study of a run with these parameters, by the server's check and the flow's own."""
     validate(parameters, parameter_schema(tune).model_dump(), raise_on_error=True)
     found = tune.validate_parameters(parameters)
-    cluster = found.pop("cluster", None)
-    spec = filled_in(permissions, cluster=cluster, **found)
-    return with_changes(spec, "named", permissions, seed=None, cluster=cluster)
+    form = read_form(FilledIn, found)
+    return with_changes(
+        study_of(form, permissions, form.cluster), "named", permissions, seed=None, cluster=form.cluster
+    )
 
 
 def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_study(permissions: Permissions) -> None:
@@ -669,7 +672,7 @@ def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_stu
     assert (said.seed, said.stop.seconds, said.repeats, said.tracking.experiment) == (7, 500, 2, "ours")
     assert said.search.reduction_factor == 3 and said.packing is not None  # type: ignore[union-attr]
     drawn = as_drawn(FLAT | {"metric": {"name": "loss", "mode": "max"}})
-    assert drawn.keys() <= set(SHOWN) and drawn["advanced"]["limits"] == {"seconds": 500}
+    assert drawn.keys() <= {*FilledIn.basic, FOLD} and drawn["advanced"]["limits"] == {"seconds": 500}
     assert drawn["numbers"][0]["advanced"] == {"step": 1e-4, "only_if": "kind = sgd"}
     assert drawn["method"]["advanced"] == {"reduction_factor": 3, "min_resource": 1}
     assert drawn["cluster"] == {"workers": 4}
@@ -690,13 +693,13 @@ def test_a_deployment_without_what_the_form_needs_is_registered_with_it(permissi
     assert of_a_run(permissions, own["parameters"]).metric.name == "val_loss"
 
 
-def test_a_setting_inside_and_outside_of_the_fold_is_taken_from_where_it_was_changed(permissions: Permissions) -> None:
-    fold = {"seed": 0, "experiment": "hpo", "optuna": "off"}  # as a fold opens
-    spec = of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "advanced": fold})
-    assert (spec.seed, spec.tracking.experiment, spec.tracking.optuna) == (7, "ours", "on")
-    assert of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "seed": 0, "advanced": {"seed": 3}}).seed == 3
-    with pytest.raises(SpecError, match=r"form: seed = 7 and advanced.seed = 3 differ; give it once"):
-        of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "advanced": {"seed": 3}})
+def test_a_setting_stands_inside_or_outside_of_the_fold(permissions: Permissions) -> None:
+    flat = {name: value for name, value in FLAT.items() if name != "seed"} | {"metric": {"name": "loss"}}
+    assert (
+        of_a_run(permissions, flat | {"seed": 3}).seed == of_a_run(permissions, flat | {"advanced": {"seed": 3}}).seed
+    )
+    with pytest.raises(SpecError, match=r"form: .*seed stands in advanced and beside it; give it once"):
+        of_a_run(permissions, flat | {"seed": 7, "advanced": {"seed": 3}})
 
 
 def as_it_opens(tab: dict[str, Any]) -> dict[str, Any]:
@@ -874,3 +877,9 @@ def test_a_bound_that_cannot_be_read_is_refused_with_an_example(text: str) -> No
     """Else a misspelled one would allow everything."""
     with pytest.raises(SpecError, match="HPO_ALLOWED_SHARE = .* write it as share of a study file, such as"):
         Permissions.of_environment({"HPO_ALLOWED_SHARE": text})
+
+
+def test_what_a_form_does_not_take_is_said_without_passwords() -> None:
+    with pytest.raises(SpecError, match="configs") as raised:
+        resume.fn(study="a", configs="https://me:pw-of-mine@host/x")
+    assert "pw-of-mine" not in str(raised.value)

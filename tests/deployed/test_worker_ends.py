@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, OLD_AUTOMATION
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT
 from tests.deployed.deployment_server import Deployed, gone
 from tests.flows.conftest import LIMIT
 
@@ -31,15 +31,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str])
     long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
     long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
     (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))
-    trigger = {"type": "event", "posture": "Proactive", "expect": ["never"], "threshold": 1, "within": 90}
-    change = {"type": "change-flow-run-state", "state": "CRASHED", "force": True}
-    made.api("automations/", {"name": OLD_AUTOMATION, "trigger": trigger, "actions": [change]})
-    made.api("automations/", {"name": "somebody's", "trigger": trigger, "actions": [change]})
     for _ in range(2):  # twice changes nothing
         done = made.hpo("deploy")
         assert done.returncode == 0, done.stdout + done.stderr
-    left = {known["name"] for known in made.api("automations/filter", {})}
-    assert left == {"somebody's"}
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hpo_core.spec import limits
+from hpo_core.model import limits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 

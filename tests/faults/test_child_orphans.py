@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import cancel_job, close_all, train_job
+from hpo_core.training.worker import train_job, trainers
 
 ROOT = Path(__file__).parents[2]
 OBJECTIVES = str(ROOT / "tests/training")
@@ -89,8 +88,9 @@ def test_children_of_a_killed_zygote_end(tmp_path):
         request_again = encode_request(request_for(tmp_path, 6))
         thread.start()
         assert wait_for(lambda: len(pids(tmp_path, 6)) == 2)
-        assert cancel_job(6, 0, "another study") is False and cancel_job(6, 0) is True
+        assert trainers.cancel("another study", 6, 0) is False
+        assert trainers.cancel(request_for(tmp_path, 6).folder, 6, 0) is True
         thread.join(600)
         assert reports[1].outcome == Outcome.PREEMPTED
     finally:
-        close_all()
+        trainers.close_all()

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from hpo_core import Study
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest

@@ -17,7 +17,7 @@ import yaml
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
@@ -39,7 +39,7 @@ class Packed:
             "pythonpath": [str(ROOT)],
             "metric": {"name": "loss"},
             "cluster": {"kind": "local", "workers": 2},
-            "prefect": {"enabled": False},
+            "prefect": "off",
             "tracking": {"mlflow": "off"},
         }
         (folder / "study.yaml").write_text(yaml.safe_dump(plain | study))

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import get_args
 
-from hpo_core.spec.clusters import Cluster
+from hpo_core.spec.sections import Cluster
 from hpo_flows.dask.clusters import KINDS, kind_class
 from hpo_flows.dask.clusters.kind import ClusterKind
 
@@ -39,10 +39,10 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
     for source, name in ((ROOT / "hpo_core", "hpo_core"), (ROOT / "flows" / "hpo_flows", "hpo_flows")):
         shutil.copytree(source, code / name, ignore=shutil.ignore_patterns("__pycache__"))
     blocks = additions()
-    settings = code / "hpo_core" / "spec" / "clusters.py"
+    settings = code / "hpo_core" / "spec" / "sections.py"
     registry = code / "hpo_flows" / "dask" / "clusters" / "__init__.py"
-    insert(settings, "\nCluster = Annotated[\n", before=blocks.pop("hpo_core/spec/clusters.py") + "\n")
-    insert(settings, "    Field(discriminator=", before=blocks.pop("hpo_core/spec/clusters.py, Cluster"), last=True)
+    insert(settings, "\nCluster = Annotated[\n", before=blocks.pop("hpo_core/spec/sections.py") + "\n")
+    insert(settings, "    Field(discriminator=", before=blocks.pop("hpo_core/spec/sections.py, Cluster"), last=True)
     insert(registry, '    "local": ', before=blocks.pop("flows/hpo_flows/dask/clusters/__init__.py, KINDS"))
     ((path, text),) = blocks.items()
     (code / path.removeprefix("flows/")).write_text(text)

@@ -10,12 +10,12 @@ import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.pool.seat import PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools
 from hpo_core.testing.executor_contract import ExecutorContract
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.contracts.test_pools import Claiming
 from tests.flows.conftest import ROOT
+from tests.sharing.in_memory import MemoryPools
 
 
 def test_what_is_held_for_a_time_is_lost_while_the_machine_sleeps(

@@ -18,7 +18,7 @@ from tests.flows.conftest import LIMIT, Runner
 
 def started(hpo: Runner) -> subprocess.Popen[str]:
     """In a process group of its own, as a shell starts a command."""
-    file = hpo.study("slow", search={"method": "random", "configs": 40, "max_resource": 2}, prefect={"enabled": False})
+    file = hpo.study("slow", search={"method": "random", "configs": 40, "max_resource": 2}, prefect="off")
     return subprocess.Popen(
         [sys.executable, "-m", "hpo_flows", "tune", str(file)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=hpo.environment, cwd=hpo.folder,

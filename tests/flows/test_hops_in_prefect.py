@@ -69,12 +69,12 @@ def logs(hpo: Runner, run: str, wanted: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grain", ["job", "rung"])
+@pytest.mark.parametrize("grain", ["jobs", "rungs"])
 def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: str) -> None:
     import mlflow
 
     name = f"hops-{grain}"
-    facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect={"grain": grain}))
+    facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect=grain))
     assert facts["status"] == "finished" and facts["jobs"] == 6
     runs = {run["name"]: run for run in task_runs(hpo, name, 6 if grain == "job" else 2)}
     recorded = hpo.json("show", name, "--trial", "0")["visits"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpo_core import StudySpec, load_spec
-from hpo_core.spec import notices
-from hpo_flows.deployed.form import FilledIn, filled_in
+from hpo_core.spec.assembly import notices
+from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
 from tests.flows.conftest import LIMIT, Runner
 
@@ -51,26 +51,17 @@ def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
     assert "at most 2,000,000 are simulated" in alone("simulate", huge, "--picture", "off", code=2)
 
 
-@pytest.mark.parametrize(
-    ("preset", "brackets"), [("aggressive", [0]), ("standard", [0, 1, 2]), ("conservative", [0, 1, 2, 3, 4])]
-)
-def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, brackets: list[int], alone: Runner) -> None:
+@pytest.mark.parametrize("brackets", [[0], [0, 1, 2], [0, 1, 2, 3, 4]])
+def test_brackets_in_a_form_on_the_command_line_and_in_a_file(brackets: list[int], alone: Runner) -> None:
     row = {"name": "x", "low": 0.0, "high": 1.0}
-    everything = {"method": "asha", "preset": preset, "configs": 400, "max_resource": 256}
-    sent = everything | {"variant": "promotion", "brackets": None, "noise": None, "min_resource": None}
+    everything = {"method": "asha", "brackets": brackets, "configs": 400, "max_resource": 256}
+    sent = everything | {"variant": "promotion", "min_resource": None}
     made = filled_in(Permissions(("a:b",)), objective="a:b", numbers=[row], method=sent)
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})
-    options = ("--repeat", "1", "--picture", "off", "--set", f"search.preset={preset}")
+    options = ("--repeat", "1", "--picture", "off", "--set", f"search.brackets={brackets}")
     (scenario,) = alone.json("simulate", bare, *options)["scenarios"]
     assert scenario["rungs"][0]["trained_to"] == 1 and scenario["rungs"][-1]["trained_to"] == 256
-    assert load_spec(bare, [f"search.preset={preset}"]).search == made.search
+    assert load_spec(bare, [f"search.brackets={brackets}"]).search == made.search
     assert load_spec(alone.study(search=everything)).search == made.search
-
-
-def test_the_form_offers_presets() -> None:
-    schema = FilledIn.model_json_schema()
-    drawn = schema["$defs"]["AshaSearch"]["properties"]
-    fields = drawn["advanced"]["anyOf"][1]["properties"]
-    assert fields["preset"]["enum"] == ["aggressive", "standard", "conservative"] and "default" not in fields["preset"]

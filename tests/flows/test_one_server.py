@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpo_flows.prefect_api import shared_server
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries
@@ -97,7 +98,7 @@ def runs_of(hpo: Runner) -> list[tuple[str, str]]:
 
 
 def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> None:
-    process = alone.start("tune", alone.study("slow", search=LONGER, prefect={"grain": "rung"}))
+    process = alone.start("tune", alone.study("slow", search=LONGER, prefect="rungs"))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)
     assert len(servers(alone.home)) == 1
     assert wait_until(lambda: runs_of(alone) == [("tune-toy", "RUNNING")] or process.poll() is not None)
@@ -163,10 +164,11 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
 
 LISTS_MODULES = """
 import json, pathlib, sys
-from hpo_flows.command import main
+from hpo_flows.command import app, run
+from hpo_flows.__main__ import main
 if __name__ == "__main__":
     try:
-        main()
+        run(app)
     finally:
         found = sorted(name for name in sys.modules if name.partition(".")[0] == "prefect")
         pathlib.Path("modules.json").write_text(json.dumps(found))
@@ -176,7 +178,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("said", ["option", "study file"])
 def test_without_prefect(alone: Runner, said: str) -> None:
-    option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": {"enabled": False}})
+    option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": "off"})
     script = alone.folder / "lists_modules.py"
     script.write_text(LISTS_MODULES)
     process = subprocess.Popen(
@@ -306,8 +308,11 @@ def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_without_progress_is_said_with_what_the_server_does(tmp_path: Path) -> None:
-    server = SharedServer(tmp_path / "prefect", start_timeout=3)
+def test_a_start_without_progress_is_said_with_what_the_server_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_server, "START_TIMEOUT", 3)
+    server = SharedServer(tmp_path / "prefect")
     server.start()
     (process,) = servers(server.folder)
     process.suspend()
@@ -316,7 +321,7 @@ def test_a_start_without_progress_is_said_with_what_the_server_does(tmp_path: Pa
             server.wait()
         said = str(caught.value)
         assert f"process {process.pid}, stopped" in said and "s of CPU time" in said
-        assert "no progress for 3 s" in said and "--no-prefect" in said and "--prefect-timeout" in said
+        assert "no progress for 3 s" in said and "--no-prefect" in said
         assert "importing Prefect" in said or "interpreter is still starting" in said
         assert wait_until(lambda: not servers(server.folder)), "nobody uses it, and it cannot end itself"
     finally:
@@ -325,8 +330,9 @@ def test_a_start_without_progress_is_said_with_what_the_server_does(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_start_with_progress_is_waited_for(tmp_path: Path) -> None:
-    server = SharedServer(tmp_path / "prefect", start_timeout=15)
+def test_a_start_with_progress_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_server, "START_TIMEOUT", 15)
+    server = SharedServer(tmp_path / "prefect")
     server.start()
     (process,) = servers(server.folder)
     process.suspend()

@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import close_all
+from hpo_core.training.worker import trainers
 from hpo_flows.dask import on_worker as open_tasks
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
@@ -79,7 +78,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Worker]
         (tmp_path / part).mkdir()
     monkeypatch.setattr(open_tasks, "OPEN_SECONDS", SECONDS)
     yield _Worker(tmp_path)
-    close_all()
+    trainers.close_all()
 
 
 def test_an_open_task_trains_jobs_in_turn_until_one_fails(worker: _Worker) -> None:

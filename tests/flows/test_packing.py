@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
 from tests.flows.packed_runs import (

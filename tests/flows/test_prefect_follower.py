@@ -14,10 +14,11 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from prefect.exceptions import ObjectNotFound
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.trial import Outcome
@@ -27,7 +28,7 @@ from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import call
-from hpo_flows.prefect_pages import task_runs
+from hpo_flows.prefect_pages import study_pages, task_runs
 from hpo_flows.prefect_pages.prefect_follower import Controller, _final_state
 from hpo_flows.prefect_pages.prefect_process import Ending
 from hpo_flows.prefect_pages.study_pages import StudyPages
@@ -165,7 +166,14 @@ class Client:
 
 def pages_of(study: Study, journal: MemoryJournal, start: int) -> StudyPages:
     return StudyPages(
-        study.name, lambda: journal, flow_run=uuid4(), start=start, began=0.0, ended=Event(), say=lambda line: None
+        study.name,
+        lambda: journal,
+        flow_run=uuid4(),
+        start=start,
+        began=0.0,
+        ended=Event(),
+        say=lambda line: None,
+        on_state=lambda client, state: None,
     )
 
 
@@ -175,6 +183,30 @@ def follow(spec: StudySpec, play: Callable[[Study, list[float]], None]) -> None:
     study = Study.create(spec, journal, clock=lambda: now[0])
     play(study, now)
     assert pages_of(study, journal, 1)._show_news(cast(Any, Client()), to_end=True)
+
+
+@pytest.mark.parametrize("error", [ObjectNotFound(RuntimeError()), OSError("no space left"), None])
+def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted the flow run, or what follows from its state failed: the study's pages do not end with that."""
+    study = Study.create(make_spec(), journal := MemoryJournal())
+    pages, taken = pages_of(study, journal, 1), []
+
+    def read_flow_run(_: Any) -> Any:
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        return SimpleNamespace(state="paused")
+
+    def on_state(_: Any, state: Any) -> None:
+        taken.append(state)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(study_pages, "api_answers", lambda: True)
+    pages._on_state = on_state
+    assert pages._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
+    assert taken == ([] if isinstance(error, ObjectNotFound) else ["paused"])
 
 
 def begun(shown: list[Sent]) -> list[tuple[str, str, float]]:

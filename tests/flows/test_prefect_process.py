@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_flows.prefect_pages.prefect_process import RESTARTS, PrefectProcess, Shown
+from hpo_flows.prefect_pages.prefect_process import RESTARTS, PrefectProcess, ShowRequest
 from tests.flows.conftest import LIMIT
 
 
@@ -25,7 +25,7 @@ class Told:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(program))
             self.process = PrefectProcess(
-                Shown(study="s", action="tune", start=0, began=0.0, runs_folder=str(folder)),
+                ShowRequest(study="s", action="tune", start=0, began=0.0, runs_folder=str(folder)),
                 folder,
                 journal="sqlite:///none",
                 say=self.said.append,

@@ -15,7 +15,7 @@ from hpo_core import Outcome, Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
 from hpo_flows import progress
-from hpo_flows.prefect_pages.task_runs import expected_jobs, grain
+from hpo_flows.prefect_pages.task_runs import expected_jobs, is_per_rung
 from hpo_flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import ALL, SEARCHES, spec_of
@@ -105,7 +105,7 @@ def test_a_retry_is_no_promotion() -> None:
     while not job.rung:
         (job,) = study.tell_report(world.good(job))
     report = failed(job, Outcome.CRASHED)
-    assert lines.line(report, study.tell_report(report)).endswith(f"-> trial {job.trial} tried again")
+    assert lines.lines(report, study.tell_report(report))[0].endswith(f"-> trial {job.trial} tried again")
 
 
 def test_a_ceiling_that_rises_is_told_once_with_its_reason() -> None:
@@ -206,7 +206,7 @@ def test_the_board_shows_how_near_the_stop_rules_are() -> None:
 )
 def test_expected_jobs_choose_the_grain(search: Any, stop: Any, jobs: int | None, shown_by: str) -> None:
     spec = make_spec(search=search, stop=stop)
-    assert grain(spec) == shown_by
+    assert is_per_rung(spec) == (shown_by == "rung")
     if jobs is not None:
         assert expected_jobs(spec) == jobs
 

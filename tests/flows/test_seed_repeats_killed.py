@@ -38,7 +38,7 @@ metric: {name: loss}
 space: {x: {type: float, low: 0.0, high: 1.0}}
 search: {method: asha, configs: 24, max_resource: 9, reduction_factor: 3}
 cluster: {kind: local, workers: 2}
-prefect: {enabled: false}
+prefect: off
 tracking: {mlflow: "off"}
 """
 

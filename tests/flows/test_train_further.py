@@ -16,7 +16,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.home import Home
 from hpo_core.model.events import TrialExtended
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.replay.audit import audit
 from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.methods import facts

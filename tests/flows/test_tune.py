@@ -108,7 +108,7 @@ def metrics(hpo: Runner, study: str) -> dict[tuple[int, int], Any]:
 
 @pytest.mark.slow
 def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study(study="coarse", prefect={"grain": "rung"}))
+    facts = hpo.json("tune", hpo.study(study="coarse", prefect="rungs"))
     runs = task_runs(hpo, "coarse")
     assert sorted(run["name"] for run in runs) == [
         "bracket-0/rung-0/to-1", "bracket-0/rung-1/to-3", "bracket-0/rung-2/to-9",
@@ -121,7 +121,7 @@ def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
 def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
     """Each open one holds a thread, and a study may have thousands of brackets."""
     search = {"method": "sha", "configs": 1, "max_resource": 1, "rounds": 40}
-    facts = hpo.json("tune", hpo.study(study="rounds", search=search, prefect={"grain": "rung"}))
+    facts = hpo.json("tune", hpo.study(study="rounds", search=search, prefect="rungs"))
     assert facts["status"] == "finished" and facts["jobs"] == 40
     runs = task_runs(hpo, "rounds", 40)
     assert sorted(run["name"] for run in runs) == sorted(f"bracket-{k}/rung-0/to-1" for k in range(40))
@@ -134,7 +134,7 @@ def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
 def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
     """A population shown as eight generations at once would be read as one that hangs."""
     search = {"method": "pbt", "population": 2, "generations": 8, "steps_per_generation": 6}
-    facts = hpo.json("tune", hpo.study("slow", study="generations", search=search, prefect={"grain": "rung"}))
+    facts = hpo.json("tune", hpo.study("slow", study="generations", search=search, prefect="rungs"))
     assert facts["status"] == "finished" and facts["jobs"] == 16
     runs = task_runs(hpo, "generations", 8)
     assert sorted(run["name"] for run in runs) == [f"generation-{k:03d}" for k in range(8)]

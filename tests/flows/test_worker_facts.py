@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, Asked, WorkerFacts, usages_in
+from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, WorkerFacts, WorkerQuestions, usages_in
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -23,8 +24,15 @@ USAGE = {"memory": 5}
 class Cluster:
     """A scheduler of one worker, whose metrics a test writes; the client's loop is the test's."""
 
-    def __init__(self, metrics: dict[str, Any]) -> None:
+    def __init__(self, metrics: dict[str, Any], greet: Callable[[str], Awaitable[None]]) -> None:
         self.metrics = metrics
+        self._greet = greet
+
+    async def run(self, function: Callable[..., Any], *_arguments: Any, workers: list[str]) -> dict[str, Any]:
+        assert function in (tell_with_heartbeats, cancel_attempts_of)
+        if function is tell_with_heartbeats:
+            await self._greet(workers[0])
+        return {}
 
     async def run_on_scheduler(self, function: Callable[..., Any], *arguments: Any) -> Any:
         worker = types.SimpleNamespace(
@@ -37,10 +45,10 @@ async def greeted(_address: str) -> None:
     """What a worker is asked does not matter here."""
 
 
-def watch(metrics: dict[str, Any], kind: str | None, on_new: Callable[[str], Awaitable[None]] = greeted) -> Any:
+def watch(metrics: dict[str, Any], kind: str | None, greet: Callable[[str], Awaitable[None]] = greeted) -> Any:
     return ClusterWatch(
-        Cluster(metrics), prefix="s/", asked=Asked("/a", devices=kind), timeout=60.0, limit=None, on_new=on_new,
-        on_out=lambda *_: None, on_overdue=lambda *_: None, on_back=lambda _: asyncio.sleep(0),
+        Cluster(metrics, greet), prefix="s/", asked=WorkerQuestions("/a", devices=kind), timeout=60.0, limit=None,
+        on_end=lambda *_: None, replace=greeted,
     )  # fmt: skip
 
 
@@ -138,19 +146,44 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
     assert greeted == ["tcp://1"] * 3
 
 
+def test_a_worker_that_is_heard_again_counts_whatever_it_is_asked() -> None:
+    """It may need long, or for ever, to start MPS or to ask a driver, and has slots and devices meanwhile."""
+
+    async def greet(_address: str) -> None:
+        raise OSError("it does not answer that")
+
+    async def run() -> None:
+        found = watch({}, "gpu", greet)
+        facts = WorkerFacts(1, 0.0, [], [], {}, {}, {})
+        found._take({"tcp://1": facts}, count=False)
+        found._workers["tcp://1"].since_heartbeat._seconds = 61
+        found._take({"tcp://1": facts}, count=True)
+        assert not found.is_well("tcp://1")
+        for _ in range(10):
+            await asyncio.sleep(0)
+            found._take({"tcp://1": facts._replace(last_seen=1.0)}, count=True)
+        assert found.is_well("tcp://1")
+
+    asyncio.run(run())
+
+
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lost_workers.ClusterWatch, "_stopwatch", lambda watch: Stopwatch(watch._longest, lambda: 0.0))
 
-    def out_after(seconds: float, workers: int) -> bool:
+    async def is_out_after(seconds: float, workers: int) -> bool:
         found = watch({}, None)
         seen = {f"tcp://{n}": WorkerFacts(1, 0.0, [], [], {}, {}, {}) for n in range(workers)}
         found._take(seen, count=False)
         for worker in found._workers.values():
             worker.since_heartbeat._seconds = seconds
         found._take(seen, count=True)
-        return len(found.out()) == workers and not found.is_well("tcp://0")
+        assert found.some_are_out() is not found.is_well("tcp://0")
+        return not found.well()
+
+    def out_after(seconds: float, workers: int) -> bool:
+        return asyncio.run(is_out_after(seconds, workers))
 
     assert [out_after(59, 10), out_after(61, 10)] == [False, True]
     assert [out_after(61, 10_000), out_after(126, 10_000), out_after(128, 10_000)] == [False, False, True]

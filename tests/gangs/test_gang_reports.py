@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_core.training.child.processes import AT_DISK, COMPUTED, STOPPED, WAITED, process_state

@@ -45,7 +45,7 @@ class Runs:
             "search": {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
             "cluster": {"kind": "local", "workers": workers},
             "training": {"gang": gang, "stall_timeout": 20, "grace": 1} | changes.pop("training", {}),
-            "prefect": {"enabled": False},
+            "prefect": "off",
             "tracking": {"mlflow": "off"},
         }
         path = self.folder / f"{name}.json"

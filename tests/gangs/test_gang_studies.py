@@ -13,7 +13,7 @@ from hpo_core.execution.virtual import VirtualClock, Worker, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report.series import read_series
@@ -121,8 +121,8 @@ def test_a_simulated_gang_is_as_fast_as_its_ranks_or_as_a_model_says() -> None:
         simulation = simulated(study, clock, 9, speedup=speedup)
         simulation.run()
         assert study.status == "finished" and clock.now == pytest.approx(3 * 24.0 / factor)
-        assert simulation.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
-        assert simulation.utilization == pytest.approx(8 / 9)
+        assert simulation.executor.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
+        assert simulation.executor.utilization == pytest.approx(8 / 9)
 
 
 def test_the_slowest_worker_sets_the_pace_and_one_that_leaves_ends_the_gang() -> None:
@@ -152,7 +152,7 @@ def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
     simulation.run()
     study.check()
     assert study.status == "finished" and not study.state.running
-    assert simulation.utilization > 0.3
+    assert simulation.executor.utilization > 0.3
 
 
 def test_what_is_not_built_is_refused_with_its_cure() -> None:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from hpo_core.checkpoints import files
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.process_group import gang_report
 from hpo_core.training.ranks import parts_of_batches
 from hpo_core.training.request import JobRequest, RankPlace
@@ -142,8 +141,8 @@ def test_units_of_any_number_of_ranks_train_what_one_process_trains_on_their_bat
 @pytest.mark.slow
 def test_a_unit_is_cancelled_alone(units: Units) -> None:
     """What is left of a gang is ended; the same attempt's next unit may run on the same worker."""
-    units.pool.cancel(0, 1, str(units.folder), unit=0)
-    units.pool.cancel(0, 2, str(units.folder), unit=2)
+    units.pool.cancel(str(units.folder), 0, 1, unit=0)
+    units.pool.cancel(str(units.folder), 0, 2, unit=2)
     assert units.train(units.names[:1]).outcome is Outcome.COMPLETED, "of another attempt"
     assert units.train(units.names[:1]).outcome is Outcome.COMPLETED, "of the same attempt, another unit"
     assert units.train(units.names[:1]).outcome is Outcome.PREEMPTED
@@ -152,7 +151,7 @@ def test_a_unit_is_cancelled_alone(units: Units) -> None:
     running.start()
     while not units.pool.heartbeats():
         assert running.is_alive()
-    assert not units.pool.cancel(0, 3, str(units.folder), unit=7), "that one does not run"
+    assert not units.pool.cancel(str(units.folder), 0, 3, unit=7), "that one does not run"
     running.join()
     assert reports[0].outcome is Outcome.COMPLETED
 

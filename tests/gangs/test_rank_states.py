@@ -14,9 +14,16 @@ torch = pytest.importorskip("torch")
 from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of  # noqa: E402
 from hpo_core.model.errors import CheckpointError  # noqa: E402
 from hpo_core.model.trial import Point  # noqa: E402
-from hpo_core.training import rank_states as agreement  # noqa: E402
-from hpo_core.training.rank_states import RANKS, common_digests, differing, own_state, state_for, unwrapped  # noqa: E402
-from hpo_core.training.ranks import Ranks  # noqa: E402
+from hpo_core.training.ranks import (  # noqa: E402
+    RANKS,
+    Ranks,
+    average_metrics,
+    common_digests,
+    differing,
+    own_state,
+    state_for,
+    unwrapped,
+)
 from hpo_core.training.request import RankPlace  # noqa: E402
 from hpo_core.training.saved_state import state_of  # noqa: E402
 
@@ -109,7 +116,7 @@ class Alone(Ranks):
 def encoded(*points: tuple[int, float, dict[str, float]]) -> bytes:
     import msgspec
 
-    return msgspec.msgpack.encode(agreement._Curve(list(points)))
+    return msgspec.msgpack.encode(points)
 
 
 def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:
@@ -117,11 +124,11 @@ def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:
     ranks._weight = 0.25
     ranks.reports(2)
     points = [Point(1, {"a": 1.0}), Point(2, {"a": 8.0, "b": 0.1})]
-    agreement.average_metrics(ranks, points, 2)
+    average_metrics(ranks, points, 2)
     assert points[0].metrics["a"] == pytest.approx((1 / 3 + 0.5 + 1 / 3) / (1 / 3 + 0.25 + 1 / 3))
     assert points[1].metrics == {"a": 6.0, "b": 0.1}, "equal values stay as they are"
     odd = Alone([encoded((2, 0.5, {"a": float("nan"), "b": 0.1})), b""])
-    agreement.average_metrics(odd, points, 2)
+    average_metrics(odd, points, 2)
     assert np.isnan(points[1].metrics["a"])
 
 

@@ -16,8 +16,7 @@ import pytest
 from examples.digits import train as digits
 from examples.gangs import train as in_gangs
 from hpo_core.checkpoints import files
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.process_group import gang_report
 from hpo_core.training.request import JobRequest, RankPlace
 from hpo_core.training.worker import TrainerPool

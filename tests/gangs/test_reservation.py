@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Device, Inventory, slots_demand
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
-from hpo_core.placement import Slots
+from hpo_core.model.trial import Job, Rung
+from hpo_core.placement.placer import Placer
 
 
 def job_of(number: int, slots: int) -> Job:
@@ -89,7 +88,7 @@ def test_every_decision_is_what_an_independent_judge_reads_from_the_rule(
     capacity: int, running: list[tuple[int, float]], waiting: list[tuple[int, float]], unknown: set[int]
 ) -> None:
     seconds = {number: math.inf if number in unknown else one for number, (_, one) in enumerate([*running, *waiting])}
-    slots = Slots(lambda job: None if seconds[job.trial] == math.inf else seconds[job.trial])
+    slots = Placer(lambda job: None if seconds[job.trial] == math.inf else seconds[job.trial])
     slots.update(Inventory.of(capacity, "a"))
     before = [job_of(number, size) for number, (size, _) in enumerate(running)]
     held = [(seconds[job.trial], job.demand.slots) for job in before if slots.place([job], now=0.0).begun]
@@ -123,7 +122,7 @@ class Mix:
             train=lambda job: {},
             seconds=lambda job: self.seconds[job.trial] * job.demand.slots,
         )
-        self.slots = Slots((lambda job: self.seconds[job.trial]) if known else None)
+        self.slots = Placer((lambda job: self.seconds[job.trial]) if known else None)
         self.began: dict[int, float] = {}
         self.promised: dict[int, float] = {}
         self.order: list[int] = []
@@ -140,13 +139,14 @@ class Mix:
                 self.began[job.trial] = self.clock.now
                 self.order.append(job.trial)
                 waiting.remove(job)
-                self.executor.submit(job, slot, lambda _, report: inbox.put(report))
+                self.executor.submit(job, slot, inbox.put)
             assert len(self.slots) <= self.workers
             self._promise(waiting)
             until = self.arrives[coming[0].trial] if coming else math.inf
             going_on = self.executor.wait(inbox, until)
             assert going_on or coming or not (waiting or len(self.slots)), "nothing runs, and jobs wait: a deadlock"
-            while (report := inbox.take()) is not None:
+            while inbox.reports:
+                report = inbox.reports.popleft()
                 self.slots.release((report.trial, report.attempt))
 
     def _promise(self, waiting: Sequence[Job]) -> None:
@@ -184,7 +184,7 @@ def test_without_durations_gaps_stay_empty_and_nobody_is_overtaken() -> None:
 
 
 def test_a_gang_gets_one_node_where_one_has_room_and_else_as_few_as_can_be() -> None:
-    slots = Slots()
+    slots = Placer()
     slots.update(Inventory((Device("a", 2), Device("b", 4), Device("c", 3))))
     (_, first), (_, second) = slots.place([job_of(0, 3), job_of(1, 4)]).begun
     assert [slot.name for slot in first.ranks] == ["c"] * 3 and [slot.name for slot in second.ranks] == ["b"] * 4
@@ -198,7 +198,7 @@ def test_a_gang_gets_one_node_where_one_has_room_and_else_as_few_as_can_be() -> 
 
 
 def test_a_gang_larger_than_all_devices_waits_and_delays_nobody() -> None:
-    slots = Slots()
+    slots = Placer()
     slots.update(Inventory.of(3, "a"))
     assert [job.trial for job, _ in slots.place([job_of(0, 4), job_of(1, 1), job_of(2, 2)]).begun] == [1, 2]
     slots.update(Inventory((Device("a", 3), Device("b", 1))))
@@ -209,10 +209,10 @@ def test_a_gang_larger_than_all_devices_waits_and_delays_nobody() -> None:
 
 
 def test_slots_of_a_device_that_left_do_not_come_back_with_a_gang() -> None:
-    slots = Slots()
+    slots = Placer()
     slots.update(Inventory((Device("a", 2), Device("b", 2))))
     assert len(slots.place([job_of(0, 4)]).begun) == 1
     slots.update(Inventory((Device("a", 1),)))
-    assert slots.free(4) == [] and len(slots) == 4
+    assert not slots.place([job_of(1, 1)]).begun and len(slots) == 4
     slots.release((0, 0))
-    assert [(slot.name, slot.number) for slot in slots.free(4)] == [("a", 0)]
+    assert [(slot.name, slot.number) for _, slot in slots.place([job_of(1, 1), job_of(2, 1)]).begun] == [("a", 0)]

@@ -14,9 +14,9 @@ import msgspec
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
-from hpo_core.model.seed_repeats import mean_metrics
+from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.trial import Checkpoint, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.hopping.hopping_studies import VirtualHopping

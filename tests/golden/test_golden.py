@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     FORMAT,
@@ -21,7 +21,7 @@ from hpo_core.model.events import (
     Stimulus,
     StudyRequested,
 )
-from hpo_core.model.stage import Stage
+from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
 

@@ -15,8 +15,7 @@ import torch
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from tests.gpu import cuda_objectives

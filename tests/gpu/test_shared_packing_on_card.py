@@ -18,7 +18,7 @@ import yaml
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.pool.store import pools_of
 from hpo_core.replay.audit import audit
@@ -55,7 +55,7 @@ def described(name: str) -> dict[str, Any]:
         "cluster": {"kind": "local", "workers": 1},
         "packing": {"demand": demand} | devices,
         "share": {"pool": "card", "slots": 1},
-        "prefect": {"enabled": False},
+        "prefect": "off",
         "tracking": {"mlflow": "off"},
     }
 

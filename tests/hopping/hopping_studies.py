@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import NO_FAULTS, Faults, VirtualClock, Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 

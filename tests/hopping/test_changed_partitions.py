@@ -17,13 +17,12 @@ from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.partitioning import with_partitions
 from hpo_core.training import partition_data as here
 from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import close_idle, prepare_worker, train_job
+from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
 
 OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hopping_objectives:load"
@@ -32,7 +31,7 @@ OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hoppi
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
     yield
-    close_idle(OBJECTIVE)
+    trainers.close_idle(OBJECTIVE)
 
 
 def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
@@ -77,8 +76,8 @@ def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypa
         assert held() == [], "it was looked at again at once"
         assert trained(2).outcome is Outcome.LOST, "a unit that was on its way"
         path.write_bytes(content)
-        watched = here._watched[str(tmp_path)]
-        until(lambda: watched.look() or held() == [0])  # the look for that unit may be going on, at the file before
+        monkeypatch.setattr(here, "LOOK_SECONDS", 0.0)
+        until(lambda: held() == [0])  # the look for that unit may be going on, at the file before
         assert trained(3).outcome is Outcome.COMPLETED
     finally:
         here.forget_partitions(str(tmp_path))
@@ -106,7 +105,7 @@ def trained_with(folder: Path, objective: str, load: str) -> Report:
     try:
         return decode_report(train_job(encode_request(request)))
     finally:
-        close_idle(request.objective)
+        trainers.close_idle(request.objective)
         here.forget_partitions(str(folder))
 
 
@@ -196,10 +195,10 @@ def test_a_study_in_the_users_own_process_halts_without_its_partition(
 
 def test_a_loader_that_is_not_there_is_found_when_workers_are_prepared() -> None:
     with pytest.raises(SpecError, match=r"^data\.load = 'tests.*:none': .* no function 'none'"):
-        prepare_worker(OBJECTIVE, load="tests.hopping.hopping_objectives:none")
+        trainers.prepare(OBJECTIVE, load="tests.hopping.hopping_objectives:none")
     with pytest.raises(SpecError, match=r"^data\.load = 'tests\.no_such:load': there is no module"):
-        prepare_worker(OBJECTIVE, load="tests.no_such:load")
-    prepare_worker(OBJECTIVE, load=LOAD)
+        trainers.prepare(OBJECTIVE, load="tests.no_such:load")
+    trainers.prepare(OBJECTIVE, load=LOAD)
 
 
 def test_a_trial_alone_keeps_one_partition_in_memory(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import AttemptFailed
 from hpo_core.model.hops import Visit, units_of
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.data import DataSpec

@@ -60,6 +60,33 @@ def test_small_partitions_are_known_at_once(tmp_path: Path, monkeypatch: pytest.
     assert here.held_partitions()["study"][0] == [], "another folder is looked at anew"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ran out of memory or of threads must not be the last: the study would wait for this worker for ever."""
+    (tmp_path / "part-0.npz").write_bytes(b"data")
+    original_look, original_start, failures = Holdings.look, threading.Thread.start, [MemoryError(), RuntimeError()]
+
+    def look(self: Holdings) -> Held:
+        if len(failures) == 1:
+            raise failures.pop()
+        return original_look(self)
+
+    def start(self: threading.Thread) -> None:
+        if len(failures) == 2:
+            raise failures.pop()
+        original_start(self)
+
+    monkeypatch.setattr(Holdings, "look", look)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(here, "FIRST_SECONDS", 0.01)
+    with pytest.raises(RuntimeError):
+        here.watch_partitions("study", str(tmp_path), FILES)
+    deadline = time.monotonic() + 60
+    while "study" not in here.held_partitions() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert here.held_partitions()["study"][0] == [0] and not failures
+
+
 def test_a_file_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +107,9 @@ def test_a_file_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
         return seen
 
     monkeypatch.setattr(Holdings, "look", look)
-    here._watched["study"].look()
+    watched = here._watched["study"]
+    watched._looking = True
+    watched._look()
     assert here.held_partitions()["study"][0] == []
 
 

@@ -12,18 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce
-from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
+from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
 from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
+from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.retraining.repeated_studies import check_data_is_a_parameter, repeats_spec
+from hpo_core.retraining.repeated_studies import repeats_spec
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
+from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
 
 
@@ -111,11 +113,22 @@ def test_a_worker_that_still_reads_its_partitions_is_waited_for() -> None:
     for digests_end, sizes, waited in ((380.0, known, True), (200.0, known, False), (380.0, {}, False)):
         data = {"partitions": [{"name": f"part-{place}", "count": 1} | sizes for place in range(3)]}
         world = VirtualHopping(search=METHODS["random"], workers=workers, holdings=held, data=data)
-        world.units.announcing = lambda world=world, end=digests_end: world.clock.now < end
+        problems = {} if waited else {"part-2": "Partition part-2 in /data is no regular file."}
+
+        def inventory(
+            world: VirtualHopping = world, end: float = digests_end, problems: dict[str, str] = problems
+        ) -> Inventory:
+            return Inventory(
+                tuple(
+                    Device(each.name, partitions=HeldPartitions(each.partitions.names, problems, world.clock.now < end))
+                    for each in VirtualUnits.inventory(world.units).devices
+                )
+            )
+
+        world.units.inventory = inventory
         if waited:
             world.run().judge()
             continue
-        world.units.problems = lambda: {"part-2": "Partition part-2 in /data is no regular file."}
         with pytest.raises(PartitionsMissingError, match=r"part-2 .* no regular file\. Nothing recorded is lost"):
             world.run()
         assert world.clock.now == pytest.approx(260.0 if sizes else 130.0, abs=15.0)
@@ -217,7 +230,7 @@ def test_repeats_of_a_trial_follow_its_visits_each() -> None:
         done = {epoch: order for (one, epoch), order in again.orders().items() if one == place}
         assert done and done == {epoch: followed[epoch] for epoch in done}
     with pytest.raises(SpecError, match=r"'hopping' trains on partitions .* warm_start: {studies: \[hopping\]}"):
-        check_data_is_a_parameter(first.study.spec)
+        check_retraining(first.study.spec)
 
 
 @pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 import pytest
 
 from hpo_core.execution.executor import OnReport
-from hpo_core.execution.hopping.unit_executor import PartitionsMissingError
+from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Worker
-from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, Slot
 from hpo_core.model.events import AttemptFailed
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Job, Outcome, Report
@@ -29,7 +29,7 @@ def with_losses(hopping: VirtualHopping, away: Callable[[float], bool], *, seen:
         seen: whether workers that look see that it is.
     """
     units, doubted, losses = hopping.units, dict[str, float](), list[float]()
-    submit, all_held = units.submit, dict(units.holdings())
+    submit, inventory = units.submit, units.inventory
 
     def lost(job: Job, slot: Slot, on_report: OnReport) -> None:
         now = units.now()
@@ -43,18 +43,22 @@ def with_losses(hopping: VirtualHopping, away: Callable[[float], bool], *, seen:
         on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message,
                               worker=slot.name, doubt=doubt))  # fmt: skip
 
-    def holdings() -> Mapping[str, Iterable[str]]:
+    def seen_inventory() -> Inventory:
         now = units.now()
         looked = [worker for worker, since in doubted.items() if now >= since + LOOKS]
         for worker in looked if not (seen and away(now)) else ():
             del doubted[worker]
-        return {
-            worker: [name for name in names if not (name == "part-1" and worker in doubted)]
-            for worker, names in all_held.items()
-        }
+        return Inventory(
+            tuple(
+                Device(each.name, partitions=HeldPartitions(each.partitions.names - {"part-1"}))
+                if each.name in doubted
+                else each
+                for each in inventory().devices
+            )
+        )
 
     units.submit = lost  # type: ignore[method-assign]
-    units.holdings = holdings  # type: ignore[method-assign]
+    units.inventory = seen_inventory  # type: ignore[method-assign]
     hopping.executor.poll_seconds = 1.0
     hopping.loop = Loop(hopping.study, hopping.executor)
     return losses

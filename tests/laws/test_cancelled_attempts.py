@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted

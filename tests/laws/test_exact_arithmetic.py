@@ -65,12 +65,11 @@ def levels_of(r: int, top: int, eta: str) -> list[int]:
 def test_a_rung_offers_floor_of_n_by_eta(method: str, eta: str, results: int) -> None:
     settings: Any = {"max_resource": 10**6, "min_resource": 1, "reduction_factor": float(eta)}
     search = (AshaSearch if method == "asha" else PashaSearch)(**settings).create(SearchContext())
-    asha = getattr(search, "asha", search)
-    rung = asha.brackets.rung(0, 0)
+    rung = search.rung(0, 0)
     for trial in range(results):
         rung.add(trial, float(trial))
         assert rung.promotable() == leaving(trial + 1, eta)
-        assert search.grantable(10**6) - asha.brackets.samples_left(10**6) == 0 or rung.promotable()
+        assert search.grantable(10**6) - search.samples_left(10**6) == 0 or rung.promotable()
     rung.check()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.report.comparison import Comparison, write_comparison
-from hpo_core.tracking.comparison_run import Logged, Tracked, log_comparison
+from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.follower import project_study
 from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import World, fresh, make_spec
@@ -44,7 +44,7 @@ def add(home: Home, journal: Journal, name: str, seed: int, **tracking: str) -> 
     return Tracked(name, journal.info(name).created, uri, spec.tracking.experiment, home.artifact_location(spec))
 
 
-def compare(home: Home, journal: Journal, studies: list[Tracked]) -> Logged:
+def compare(home: Home, journal: Journal, studies: list[Tracked]) -> tuple[dict[str, str], dict[str, str]]:
     comparison = Comparison.of([list(journal.entries(study.study)) for study in studies])
     page = write_comparison(comparison, home.comparison_path([study.study for study in studies]))
     return log_comparison(comparison.facts(), page, studies)
@@ -77,10 +77,10 @@ def test_trials_of_all_experiments_are_compared(home: Home, journal: Journal, mo
         if run.data.tags["hpo.study"] == "late":
             client.delete_run(run.info.run_id)
 
-    logged = compare(home, journal, studies)
-    assert logged.links["MLflow comparison"] == "the page"
-    assert set(logged.missing) == {"off", "late"}
-    assert logged.missing["off"] == "its tracking is off" and "`hpo project late`" in logged.missing["late"]
+    links, missing = compare(home, journal, studies)
+    assert links["MLflow comparison"] == "the page"
+    assert set(missing) == {"off", "late"}
+    assert missing["off"] == "its tracking is off" and "`hpo project late`" in missing["late"]
     of_run = {run.info.run_id: run for run in runs(client, "trial")}
     compared = [of_run[run_id] for run_id in asked["runs"]]
     assert [run.data.tags["hpo.study"] for run in compared] == ["one"] * 3 + ["two"] * 3
@@ -96,9 +96,9 @@ def test_another_store_and_an_experiment_that_is_not_there(home: Home, journal: 
     one, far = add(home, journal, "one", 1), add(home, journal, "far", 2, mlflow=other)
     absent = add(home, journal, "absent", 3, mlflow="off")
     absent = Tracked("absent", absent.created, one.tracking_uri, "none such")
-    logged = compare(home, journal, [one, far, absent])
-    assert logged.missing["far"] == f"it is tracked at {other}"
-    assert "no trial of it is in experiment 'none such'" in logged.missing["absent"]
+    _, missing = compare(home, journal, [one, far, absent])
+    assert missing["far"] == f"it is tracked at {other}"
+    assert "no trial of it is in experiment 'none such'" in missing["absent"]
     assert open_client(str(one.tracking_uri)).get_experiment_by_name("none such") is None, "looked up, not made"
 
 
@@ -106,10 +106,10 @@ def test_none_is_tracked(home: Home, journal: Journal) -> None:
     logged = compare(
         home, journal, [add(home, journal, "a", 1, mlflow="off"), add(home, journal, "b", 2, mlflow="off")]
     )
-    assert logged == Logged({}, {"a": "its tracking is off", "b": "its tracking is off"})
+    assert logged == ({}, {"a": "its tracking is off", "b": "its tracking is off"})
 
 
 def test_a_study_created_again_is_not_mixed_with_the_deleted_one(home: Home, journal: Journal) -> None:
     one = add(home, journal, "one", 1)
     again = Tracked("one", one.created + 1.0, one.tracking_uri, one.experiment)
-    assert set(compare(home, journal, [again]).missing) == {"one"}
+    assert set(compare(home, journal, [again])[1]) == {"one"}

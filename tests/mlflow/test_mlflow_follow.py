@@ -15,7 +15,8 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
-from hpo_core.tracking import compare_url, run_url, shown_uri
+from hpo_core.security.masking import without_credentials
+from hpo_core.tracking import compare_url, run_url
 from hpo_core.tracking.follower import FINISH, Follower, TrackerError, project_study
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.tracker_links import read_place, reason_of
@@ -154,7 +155,7 @@ def test_links() -> None:
     compared = compare_url("https://h", "2", ["a", "b"])
     assert compared.startswith("https://h/#/compare-runs?runs=%5B%22a%22%2C%22b%22%5D&experiments=%5B%222%22%5D")
     assert reason_of(ValueError("http://me:pw@h:1/x\nfailed")) == "ValueError: http://h:1/x failed"
-    assert shown_uri("postgresql://me:pw@h/db") == "postgresql://h/db"
+    assert without_credentials("postgresql://me:pw@h/db") == "postgresql://h/db"
 
 
 def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hpo_core.model.trial import Job, Report
 from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.model_build import BuildRequest, build_model
+from hpo_core.tracking.model_build import BuildRequest, Trained, build_model
 from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 CODE = """
@@ -134,9 +134,8 @@ def request(code: Path, folder: Path, build: str) -> BuildRequest:
     tree = {"tracked": {"model": module_of(6).state_dict()}}
     made = save(folder, "c", tree, resource=1)
     return BuildRequest(
-        build=build, pythonpath=(str(code),), params={"width": 6}, folder=str(folder), checkpoint=made, base="",
-        tracked="model", target=str(folder / "model"),
-    )  # fmt: skip
+        build, (str(code),), Trained({"width": 6}, made, str(folder)), tracked="model", target=str(folder / "model")
+    )
 
 
 def test_a_built_model_is_one_of_mlflows(code: Path, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_an_upload_that_was_cut_off_before_its_tags(uploaded: Uploaded) -> None:
     """The file is ahead of the digest then; what is vouched for is imported."""
     ahead = uploaded.study.seq
     uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_entries", "5")
-    half = provenance_files.JournalCopy()
+    half = provenance_files.ProvenanceUpload()
     for entry in entries_of(uploaded.study)[:5]:
         half.add(entry)
     uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_digest", half.digest)
@@ -158,7 +158,7 @@ def test_a_journal_that_was_tampered_with_is_refused(
 
 def test_a_digest_that_fits_a_journal_that_does_not_replay(uploaded: Uploaded) -> None:
     entries = entries_of(uploaded.study)
-    forged = provenance_files.JournalCopy()
+    forged = provenance_files.ProvenanceUpload()
     for seq, entry in enumerate([*entries[:4], *entries[8:]]):
         forged.add(msgspec.structs.replace(entry, seq=seq))
     uploaded.replace("provenance/journal.jsonl.gz", forged.packed())

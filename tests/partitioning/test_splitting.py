@@ -306,12 +306,12 @@ def test_what_a_killed_run_left_is_no_obstacle_and_no_way_out(npz: Path, tmp_pat
 def test_a_full_disk_leaves_nothing(npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
-    def full(arrays: Any, file: Any, *_: Any) -> None:
+    def full(arrays: Any, file: Any) -> None:
         written.append(file.write(b"x"))
         if len(written) == 2:
             raise OSError(28, "No space left on device", str(tmp_path / "to" / "x"))
 
-    monkeypatch.setattr("hpo_core.partitioning.example_sources.write_arrays", full)
+    monkeypatch.setattr("hpo_core.partitioning.example_sources.write_npz", full)
     with pytest.raises(StorageError, match="No space left on device. No manifest was written"):
         partition_data(npz, tmp_path / "to", parts=3)
     assert len(written) == 2 and not list((tmp_path / "to").iterdir())

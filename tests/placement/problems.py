@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.packing.policies import Assignment
-from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
+from hpo_core.placement.room import Assignment, Room, SharedDevice, WaitingJob
 
 ARCHITECTURES = ("A100", "H100")
 GIB = 2**30

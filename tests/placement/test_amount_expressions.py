@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpo_core.model.devices.amount_expression import AmountExpression
+from hpo_core.model.devices.stated_demand import AmountExpression
 from hpo_core.model.errors import SpecError
 
 

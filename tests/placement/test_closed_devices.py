@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hpo_core.model.devices.inventory import Device, Inventory
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from tests.placement.test_shared_devices import GB, PlayedMeter, devices_for, gpu, job, names
 
 

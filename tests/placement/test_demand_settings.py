@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core.execution.packed_placing import objective_digest
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
-from hpo_core.model.devices.stated_demand import StatedDemand
+from hpo_core.execution.placing import objective_digest
+from hpo_core.model.devices.stated_demand import StatedDemand, deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from tests.conftest import make_spec

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.estimates import Estimate, Estimates
-from hpo_core.placement.known_need import predict
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.placement.room import SharedDevice
+from tests.placement.test_prediction import predict
 
 GB = 10**9
 A100 = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * GB)
@@ -48,7 +47,6 @@ def test_an_unknown_job_gets_the_share_of_a_profile() -> None:
     found = ask(estimates(), {"width": 64, "lr": 0.1})
     assert (found.source, found.measurements, found.guessed) == ("profile", 0, ("memory", "compute", "cores"))
     assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 4000)
-    assert ask(estimates(profiles=2), {}).need.memory == 20 * GB
 
 
 def test_a_measured_job_is_known_at_once_whatever_its_learning_rate() -> None:
@@ -93,7 +91,7 @@ def test_nearby_jobs_are_predicted_with_the_margin_for_memory_alone(seed: int) -
         for part, amount in (("memory", memory), ("compute", compute), ("cores", cores), ("unit", unit)):
             judge[part].append((params, amount))
     params = {"width": 300, "batch": 64}
-    told = {part: predict(past, params, quantile=0.95) for part, past in judge.items()}
+    told = {part: predict(past, params) for part, past in judge.items()}
     found = ask(known, params, units=2)
     assert (found.source, found.measurements, found.guessed) == ("predicted", 20, ())
     assert all(told.values())
@@ -277,12 +275,6 @@ def test_each_key_is_profiled_once_at_a_time() -> None:
     assert not known.is_profiling({"width": 65}, "A100")
     known.profile_ends(key, "A100")
     assert not known.is_profiling(key, "A100")
-
-
-@pytest.mark.parametrize("wrong", [{"profiles": 0}, {"quantile": 1.0}, {"quantile": 0.0}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        estimates(**wrong)
 
 
 def test_a_stated_amount_without_a_value_is_as_good_as_not_stated_and_said_once(

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.packing.exact import ExactPacking
-from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
+from hpo_core.placement.fill import Fill
+from hpo_core.placement.policies import ExactPacking
+from hpo_core.placement.room import Room, SharedDevice, WaitingJob
+from hpo_core.placement.shared_devices import WithReservations
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.packed_placing import learn_from_journal
+from hpo_core.execution.placing import learn_from_journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import LADDER, LearnedRatios
@@ -24,7 +23,7 @@ from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
+from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
 
 Law = Callable[[float], float]
@@ -138,9 +137,10 @@ def test_what_a_study_states_wins_and_nothing_is_tried() -> None:
     placer = packed(1)
     _, ratios = play(placer, jobs_of(90), waits, kinds=KINDS)
     assert ratios[-1] > 1, "it is measured all the same"
-    assert placer.learned_ratios == {} and {share.compute for share in placer.shares().values()} == set()
-    placer.place(jobs_of(90))
-    assert sum(share.compute for share in placer.shares().values()) <= 2000, "two devices, each once"
+    assert placer.learned_ratios == {} and len(placer) == 0
+    placed = placer.place(jobs_of(90)).begun
+    assert placed, "jobs begin"
+    assert sum(slot.portion.compute for _, slot in placed if slot.portion) <= 2000, "two devices, each once"
 
 
 def test_without_a_kind_that_repeats_nothing_is_tried() -> None:

@@ -11,14 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, JobKey, Outcome, Report
+from hpo_core.model.trial import Job, JobKey, Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.placer import Placement
+from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import PackingSpec
 
@@ -279,7 +277,6 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     assert key == placed[0][0].key and GB <= memory < 2 * GB
     lowered, *others = placer.new_placements()
     assert (lowered.trial, lowered.share[1], lowered.began, len(others)) == (0, memory, 5.0, 4)
-    assert placer.usages() == meter.seen
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     meter.seen = {placed[0][0].key: grown}
     placer.update(placer.inventory)

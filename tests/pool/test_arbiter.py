@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpo_core.model.devices.pool_member import Grant, Member
 from hpo_core.pool.arbiter import Pool, capacity_of, longest_asking, match_free
 from hpo_core.pool.seat import COUNTED, Kind, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools
+from tests.sharing.in_memory import MemoryPools
 
 NAMES = ["v", "w", "x", "y"]
 STUDIES = ["a", "b", "c"]
@@ -67,7 +67,8 @@ def every_assignment(
 def test_no_other_assignment_serves_earlier_members_better_or_leaves_less_unused(pool: Pool) -> None:
     held, shares, order = pool.held, pool.shares, [member.study for member in pool.members]
     demand = {member.study: member.demand for member in pool.members}
-    found = match_free(pool.members, held, pool.wants, shares, capacity=pool.capacity)
+    taken = {name for names in held.values() for name in names}
+    found = match_free(pool.members, held, pool.wants, shares, capacity=pool.capacity, taken=taken)
     room = max(0, pool.capacity - sum(map(len, held.values())))
 
     def gains(owner: Mapping[str, str]) -> dict[str, int]:
@@ -91,11 +92,13 @@ def gives_one_by_one(pool: Pool) -> dict[str, set[str]]:
     shares, wants = pool.shares, pool.wants
     ending = {name for one in pool.members for name in one.ending}
     lasting = {study: [name for name in names if name not in ending] for study, names in pool.held.items()}
-    gets = match_free(pool.members, lasting, wants, shares, capacity=pool.capacity, closed=ending)
+    taken = {name for names in pool.held.values() for name in names}
+    gets = match_free(pool.members, lasting, wants, shares, capacity=pool.capacity, taken=taken)
     then = {study: [*names, *(name for name, to in gets.items() if to == study)] for study, names in lasting.items()}
     soon = {study: [name for name in names if name in ending] for study, names in wants.items()}
     if ending:
-        gets |= match_free(pool.members, then, soon, shares, capacity=pool.capacity)
+        taken = {name for names in then.values() for name in names}
+        gets |= match_free(pool.members, then, soon, shares, capacity=pool.capacity, taken=taken)
     held = {study: len(names) + list(gets.values()).count(study) for study, names in lasting.items()}
     had = dict(held)
     spare = {name for names in wants.values() for name in names} - set(gets)

@@ -94,7 +94,7 @@ def test_the_work_of_a_choice_grows_with_the_number_of_names(shape: str) -> None
 
     few, many = work(100), work(200)
     assert many <= 2.5 * few, "no square of it"
-    assert few <= 150 * 100 * (STUDIES + 1), "so many for each name"
+    assert few <= 100 * 100 * (STUDIES + 1), "so many for each name"
 
 
 def test_between_equals_the_last_by_name_gives() -> None:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from hpo_core import MemoryJournal, Outcome, Report, Study
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import Entry, JobPlaced
 from hpo_core.model.trial import Job
 

@@ -13,8 +13,7 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.bands import band
-from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, band, study_facts, write_comparison
 from tests.conftest import World, fresh, make_spec
 
 
@@ -33,12 +32,12 @@ def test_repeats_that_differ_by_seed_alone_are_one_group() -> None:
         entries("asha-seed1", 1), entries("full", 1, search=full), entries("asha-seed2", 2), entries("asha-3", 3),
         entries("asha-4", 4, search=full),
     ])  # fmt: skip
-    names = [[member.name for member in group.members] for group in found.groups]
+    names = [[member.study.name for member in group.members] for group in found.groups]
     assert names == [["asha-seed1", "asha-seed2", "asha-3"], ["full"], ["asha-4"]]
 
 
 def groups(*studies: list[Entry]) -> list[list[str]]:
-    return [[member.name for member in group.members] for group in Comparison.of(studies).groups]
+    return [[member.study.name for member in group.members] for group in Comparison.of(studies).groups]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_repeats_may_be_tracked_elsewhere_and_begin_from_one_past() -> None:
 
 def test_one_seed_twice_is_no_spread_over_seeds() -> None:
     found = Comparison.of([entries("a-1", 1), entries("a-2", 1), entries("a-3", 2)])
-    assert [[member.name for member in group.members] for group in found.groups] == [["a-1", "a-3"], ["a-2"]]
+    assert [[member.study.name for member in group.members] for group in found.groups] == [["a-1", "a-3"], ["a-2"]]
     assert [group.name for group in found.groups] == ["a-1", "a-2"], "one name for one group"
 
 
@@ -79,12 +78,12 @@ def test_dated_names_of_the_form_are_repeats() -> None:
 
 
 def test_incumbents_end_where_the_study_says() -> None:
-    (contender,) = Comparison.of([entries("one", 5)]).contenders
-    state = contender.series.study.state
-    steps, end = contender.by_resource
+    (series,) = Comparison.of([entries("one", 5)]).studies
+    state = series.study.state
+    steps, end = series.by_resource
     assert state.incumbent is not None
-    assert steps[-1][1] == contender.by_time[0][-1][1] == state.incumbent.loss
-    assert end == state.resource_used == contender.facts()["resource"]
+    assert steps[-1][1] == series.by_time[0][-1][1] == state.incumbent.loss
+    assert end == state.resource_used == study_facts(series)["resource"]
     assert [loss for _, loss in steps] == sorted((loss for _, loss in steps), reverse=True)
 
 

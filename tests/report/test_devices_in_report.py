@@ -10,7 +10,7 @@ import pytest
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
-from hpo_core.report.timelines import device_table, uses_of
+from hpo_core.report.timelines import device_table
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World, html
 
@@ -22,25 +22,25 @@ def series() -> Series:
 
 def test_each_attempt_is_a_bar_on_its_device(series: Series) -> None:
     found = {figure.key: figure for figure in figures(series)}
-    lanes = found["devices"]
+    lanes = found["jobs"]
     ended = [span for span in series.spans if span.outcome is not None]
     assert sum(len(trace["x"]) for trace in lanes.data) == len(ended)
-    assert lanes.layout["yaxis"]["ticktext"] == [f"GPU-{k}a1b2c3…e-77aa" for k in range(3)]
+    assert lanes.layout["yaxis"]["ticktext"] == [f"GPU-{k}a1b2c3d4-9f3e-77aa" for k in range(3)]
     rows = [row for trace in lanes.data for row in trace["y"]]
-    assert max(rows) + 1 == 12 == sum(use.most_at_once for use in uses_of(series))
+    assert max(rows) + 1 == 12 == sum(use.most_at_once for use in series.uses)
     words = [line for trace in lanes.data for line in trace["text"]]
     assert all("share: 25% of the compute" in line and "used: " in line for line in words)
-    assert re.search(r"\d+% of their compute claimed in the mean", lanes.title)
+    assert re.search(r"\d+% of the devices' compute claimed in the mean", lanes.title)
     for figure in (lanes, found["device-load"]):
         go.Figure(figure.data, figure.layout)  # Plotly's own validation
     memory = found["device-load"].data[0]
-    assert max(memory["y"]) == pytest.approx(uses_of(series)[0].claimed / 1e9) and memory["y"][-1] == 0
+    assert max(memory["y"]) == pytest.approx(series.uses[0].claimed / 1e9) and memory["y"][-1] == 0
 
 
 def test_table_counts_what_the_journal_holds(series: Series) -> None:
     entries = packed_study({"method": "asha", "configs": 20, "max_resource": 9})
     events = [event for entry in entries for event in entry.events]
-    uses = uses_of(series)
+    uses = series.uses
     assert sum(use.jobs for use in uses) == sum(isinstance(e, JobCompleted | AttemptFailed) for e in events)
     assert sum(use.failed for use in uses) == sum(isinstance(e, AttemptFailed) for e in events) > 0
     assert html(device_table(series)).count("<tr>") == 1 + len(uses)
@@ -55,7 +55,7 @@ def test_many_devices_and_one_that_runs(series: Series) -> None:
     assert "Of 14 devices the 12 with most jobs are drawn" in found["device-load"].caption
     assert html(device_table(many)).count("<tr>") == 15
     none = read_series(packed_study({"method": "random", "configs": 9, "max_resource": 1}, reports=0))
-    assert uses_of(none) == [] and html(device_table(none)) == ""
+    assert none.uses == [] and html(device_table(none)) == ""
 
 
 def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None:
@@ -63,12 +63,12 @@ def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None
     begun = read_series(packed_study(search, reports=2, failures=0, waiting=3))
     running = [span for span in begun.spans if span.outcome is None]
     assert len(running) == len(begun.study.state.placed) == len(begun.study.state.running) - 3 == 11
-    assert all(span.placed is not None and span.start <= span.end == begun.wall for span in running)
-    uses = uses_of(begun)
+    assert all(span.shared is not None and span.start <= span.end == begun.wall for span in running)
+    uses = begun.uses
     assert [use.jobs for use in uses] == [5, 4, 4] and sum(use.running for use in uses) == 11
     assert all(use.most_at_once == 4 and use.failed == 0 for use in uses)
     found = {figure.key: figure for figure in figures(begun)}
-    (shown,) = [trace for trace in found["devices"].data if trace["name"] == "running"]
+    (shown,) = [trace for trace in found["jobs"].data if trace["name"] == "running"]
     assert len(shown["x"]) == 11 and all("running after" in line and "share: 25%" in line for line in shown["text"])
     assert "<th>running</th>" in html(device_table(begun))
     jobs = [trace for trace in found["jobs"].data if trace["name"] == "running"]
@@ -79,4 +79,4 @@ def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None
 
 def test_studies_that_do_not_pack_have_none_of_it() -> None:
     shown = read_series(World().play().entries())
-    assert html(device_table(shown)) == "" and "devices" not in [figure.key for figure in figures(shown)]
+    assert html(device_table(shown)) == "" and "device-load" not in [figure.key for figure in figures(shown)]

@@ -56,9 +56,9 @@ def test_a_report_replays_every_entry_once(search: str, applied: Counter[int], t
 
 def test_a_comparison_replays_every_entry_once(applied: Counter[int]) -> None:
     study = played()
-    (contender,) = Comparison.of([once(study.journal.entries("world"))]).contenders
+    (series,) = Comparison.of([once(study.journal.entries("world"))]).studies
     assert applied == Counter(range(study.seq))
-    assert contender.by_resource[0][-1][1] == contender.by_time[0][-1][1] == study.state.incumbent.loss  # type: ignore[union-attr]
+    assert series.by_resource[0][-1][1] == series.by_time[0][-1][1] == study.state.incumbent.loss  # type: ignore[union-attr]
 
 
 def test_the_copy_in_mlflow_replays_every_entry_once(applied: Counter[int]) -> None:

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from hpo_core.model.rng import Stream
-from hpo_core.pool.store import MemoryPools
 from hpo_core.report.hop_lanes import units_of
-from hpo_core.report.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.report.timelines import jobs_over_time, short_names
+from hpo_core.report.timelines import Busy, idle, in_use, jobs_over_time, mean_of, pool_slots, short_names
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 from tests.sharing.played_pool import PlayedPool, Player
 from tests.sharing.played_workers import Hopper, PlayedCluster
@@ -116,7 +115,7 @@ def test_what_has_a_name_counts_once_and_what_has_none_by_its_slots() -> None:
 
 def test_many_changes_are_drawn_as_means(monkeypatch: pytest.MonkeyPatch) -> None:
     bins = 100
-    monkeypatch.setattr("hpo_core.report.pool_slots.BINS", bins)
+    monkeypatch.setattr("hpo_core.report.timelines.BINS", bins)
     mine = Player("mine", MemoryPools(), seconds=lambda job: 0.9, search={**ENDLESS, "configs": 900})
     PlayedPool(mine).play(110.0)
     series = series_of(mine)
@@ -131,13 +130,13 @@ def labels(figure: Any) -> list[str]:
     return list(figure.layout["yaxis"]["ticktext"])
 
 
-def test_a_worker_has_one_short_label_for_all_its_rows() -> None:
-    """In packed studies addresses stood beside each of a worker's rows."""
+def test_an_owner_of_rows_has_one_short_label_for_all() -> None:
+    """In packed studies names stood beside each of a device's rows."""
     entries = packed_study({"method": "random", "configs": 40, "max_resource": 1})
     packed = jobs_over_time(read_series(entries))
     assert packed is not None and len(labels(packed)) == len(set(labels(packed)))
-    assert "each row of a worker one job at a time" in packed.caption
-    assert labels(packed) == ["10.0.0.5", "10.0.0.6"] and len(packed.layout["shapes"]) == 1
+    assert "each row of a device one job at a time" in packed.caption
+    assert labels(packed) == [f"GPU-{k}a1b2c3d4-9f3e-77aa" for k in range(3)] and len(packed.layout["shapes"]) == 2
     slots = read_series(World(slots=4).play(30).entries())
     figure = jobs_over_time(slots)
     running = ["running"]  # where is known once it is reported

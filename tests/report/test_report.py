@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Report, Study
@@ -21,7 +20,6 @@ from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Point
 from hpo_core.report import write_report
 from hpo_core.report.html_page import Section, card
-from hpo_core.report.ladder import rung_table
 from hpo_core.report.parameters import importances
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import failure_rows, figures, key_numbers, render
@@ -129,10 +127,16 @@ def html(*parts: Section | None) -> str:
     return "".join(card(part) for part in parts if part is not None)
 
 
+def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
+    """By rung: trials that went on, that will, other finite results, and those that diverged or were abandoned."""
+    return [(band.went, band.waiting, band.stayed, band.lost) for band in series.bands.all]
+
+
 def written(world: World, path: Path) -> str:
     series = read_series(world.entries())
     for figure in figures(series):
-        go.Figure(data=figure.data, layout=figure.layout)  # refuses what Plotly does not know
+        shown = figure.plotly()  # refuses what Plotly does not know
+        assert shown.layout.title.text and len(shown.data) == len(figure.data)
     return write_report(world.entries(), path / "report.html").read_text(encoding="utf-8")
 
 
@@ -352,7 +356,7 @@ def test_a_loop_by_hand_needs_no_times_or_workers() -> None:
         study.tell(job, {"loss": (job.params["x"] - 0.3) ** 2 + 1 / job.target})
     series = read_series(list(journal.entries("hand")))
     assert series.utilization == pytest.approx(1.0)
-    assert {span.origin for span in series.spans if span.level == 1} == {0}
+    assert {span.origin for span in series.spans if span.target == 3} == {1}
     assert "no worker named" in render(series)
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobCompleted
-from hpo_core.report.ladder import rung_table
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
 from tests.methods import SEARCHES, spec_of
-from tests.report.test_report import SPACE, World, events, html, told, written
+from tests.report.test_report import SPACE, World, events, html, rung_table, told, written
 from tests.views.test_rungs_view import HUNDRED
 
 LADDER: dict[str, Any] = {"configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}

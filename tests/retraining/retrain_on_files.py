@@ -16,7 +16,7 @@ from hpo_core.home import Home
 from hpo_core.retraining.model_registry import ModelRegistry
 from hpo_core.spec import load_spec
 from hpo_flows.retrain import Rules, retrain
-from hpo_flows.retraining.challengers import Challengers
+from hpo_flows.retraining_run import Retraining
 
 FUNCTION = "tests.retraining.retrain_objectives:evaluate"
 
@@ -75,13 +75,13 @@ def main(folder: Path) -> None:
         found["half"] = attempt(data=moving)
     found["copied"] = attempt(data=write("copy", offset=0.9, seed=4))
     unstable = write("unstable", offset=0.9, seed=5)
-    evaluated = Challengers.evaluated
+    evaluated = Retraining.evaluated
 
-    def evaluated_and_changed(self: Challengers, *arguments: Any) -> Any:
+    def evaluated_and_changed(self: Retraining, *arguments: Any) -> Any:
         write("unstable", offset=0.9, seed=6)
         return evaluated(self, *arguments)
 
-    with changed(Challengers, "evaluated", evaluated_and_changed):
+    with changed(Retraining, "evaluated", evaluated_and_changed):
         found["unstable"] = attempt(data=unstable)
     Path(write("unstable", offset=0.9, seed=5)).rename(folder / "stable.json")
     found["stable"] = attempt(data=str(folder / "stable.json"))

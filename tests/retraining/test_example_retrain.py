@@ -8,8 +8,7 @@ import torch
 
 from examples.retrain.periods import write
 from examples.retrain.train import train
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.retraining.promotion_policy import Drift, check_drift
 from hpo_core.spec import load_spec
 from hpo_core.training.attempt import run_attempt

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError
-from hpo_core.model.space.optuna_view import distributions
+from hpo_core.model.space.search_space import distributions
 from hpo_core.model.trial import Params
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler

@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import Study, StudySpec
 from hpo_core.execution.virtual import VirtualClock
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Outcome
@@ -17,7 +17,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size, largest_size
-from hpo_core.views.settings_words import gang_words
+from hpo_core.views.summary import gang_words
 from hpo_core.views.trial_story import attempt_lines
 from tests.conftest import completed, failed, fresh, make_spec
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core import Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.search.brackets import Assignment, BracketPlan, hyperband_size, ladder_budget, split_width
-from hpo_core.spec.study_file import changed
 from tests.conftest import World, fresh, make_spec
 
 PRODUCTION = [ladder_budget([4**k for k in range(s, 5)], 4) for s in range(3)]
@@ -135,7 +133,6 @@ def test_endless_rungs_grow_as_trials_are_promoted() -> None:
         ({"configs": 9, "brackets": "all"}, "brackets = all needs max_resource"),
         ({"configs": 9, "brackets": [0, 1]}, "no end without max_resource"),
         ({"max_resource": 9}, "asha without configs: it has no end"),
-        ({"configs": 9, "max_resource": 9, "variant": "stopping", "noise": "auto"}, "stopping variant has none"),
         ({"configs": 9, "max_resource": 9, "variant": "stoping"}, "promotion"),
     ],
 )
@@ -165,62 +162,3 @@ def test_budget_gives_each_bracket_the_same_units_whatever_the_levels(smallest: 
     levels = spec.search.levels()  # type: ignore[union-attr]
     units = [spent(levels[s:], eta, rung.expected) for s, rung in enumerate(base)]
     assert max(units) / min(units) < 1.001, units
-
-
-@pytest.mark.parametrize(
-    ("preset", "top", "brackets"),
-    [
-        ("aggressive", 256, [0]),
-        ("standard", 256, [0, 1, 2]),  # 5.1: s = 0, 1, 2 of five rungs
-        ("conservative", 256, [0, 1, 2, 3, 4]),
-        ("standard", 16, [0, 1]),
-        ("conservative", 16, [0, 1, 2]),
-        ("standard", 1, [0]),
-        ("conservative", 1, [0]),
-    ],
-)
-def test_presets_of_asha(preset: str, top: int, brackets: list[int]) -> None:
-    search = {"method": "asha", "preset": preset, "configs": 400, "max_resource": top}
-    spec = make_spec(search=search)
-    assert spec.search.brackets == brackets  # type: ignore[union-attr]
-    assert spec.plain()["search"]["preset"] == preset and StudySpec.from_plain(spec.plain()) == spec
-    assert [rung.bracket for rung in fresh(spec).method.rungs() if rung.rung == 0] == brackets
-    assert make_spec(search=search | {"brackets": brackets}).search == spec.search, "said twice, and the same"
-    study = fresh(make_spec(search=search | {"configs": 40}))
-    World(2).play(study)
-    assert study.status == "finished"
-    assert Study.from_entries(list(study.journal.entries("world"))).spec == study.spec
-
-
-def test_the_standard_preset_is_what_stands_without_one() -> None:
-    bare = {"method": "asha", "configs": 400, "max_resource": 256}
-    named = make_spec(search=bare | {"preset": "standard"}).search
-    assert named.model_copy(update={"preset": None}) == make_spec(search=bare).search
-
-
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ({"preset": "brave", "max_resource": 9}, "preset: .*'aggressive', 'standard' or 'conservative'"),
-        ({"preset": "standard"}, "preset = standard needs max_resource"),
-        ({"preset": "aggressive", "max_resource": 256, "brackets": [0, 1]}, r"means brackets \[0\].*drop one"),
-        ({"preset": "standard", "max_resource": 256, "brackets": "all"}, r"means brackets \[0, 1, 2\].*drop one"),
-        ({"preset": ["standard"], "max_resource": 256}, "preset"),
-    ],
-)
-def test_presets_that_contradict_are_refused(search: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        make_spec(search={"method": "asha", "configs": 9, **search})
-
-
-def test_a_preset_on_the_command_line_decides_the_brackets_anew() -> None:
-    plain = make_spec(search={"method": "asha", "configs": 400, "max_resource": 256}).plain()
-
-    def brackets(*changes: str) -> list[int]:
-        return StudySpec.from_plain(changed(plain, changes)).search.brackets  # type: ignore[union-attr]
-
-    assert brackets("search.preset=aggressive") == [0]
-    assert brackets("search.preset=conservative") == [0, 1, 2, 3, 4]
-    assert brackets("search.preset=standard", "search.max_resource=16") == [0, 1]
-    with pytest.raises(SpecError, match="drop one"):
-        brackets("search.preset=standard", "search.brackets=[0]")

@@ -70,7 +70,7 @@ def test_abandoned_and_diverged_trials_count_at_the_barrier_and_rank_last() -> N
     for trial in range(3):
         all_bad.created += 1
         all_bad.add(0, trial, None)
-    assert all_bad.finished and not all_bad.free()
+    assert not all_bad.wanted and not all_bad.chosen
 
 
 def test_hyperband_runs_every_bracket() -> None:

@@ -93,8 +93,8 @@ def test_promotion_rule(losses: list[float | None], promoted: list[int], candida
 
 
 def test_scan_is_top_down() -> None:
-    asha = Asha(AshaSearch(max_resource=9, min_resource=1, reduction_factor=3))
-    ladder = asha.brackets.ladders[0]
+    asha = Asha(AshaSearch(max_resource=9, min_resource=1, reduction_factor=3).plan(), None)
+    ladder = asha.ladders[0]
     for trial in range(10):
         asha.apply(TrialCreated(trial, 0, {}))
     for trial in range(9):

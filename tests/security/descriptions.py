@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.cli.simulating import Question, simulate
+from hpo_core.cli.planning import Question
+from hpo_core.cli.simulating import simulate
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.report import write_report
-from hpo_core.spec import limits, notices
+from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
@@ -434,7 +436,7 @@ def shown(name: str, folder: str) -> None:
     write_report(list(study.journal.entries(spec.study)), Path(folder) / "report.html")
     file = Path(folder) / "study.yaml"
     file.write_text(json.dumps(spec.plain()))
-    question = Question(study_file=file, workers=(4,), repeat=1, changes=("stop.total_resource=50",))
+    question = Question(study_file=file, workers=[4], repeat=1, changes=["stop.total_resource=50"])
     simulate(question, Home(folder), picture="off", as_json=True)
 
 

@@ -11,10 +11,9 @@ import pytest
 from hpo_core import Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, attempt_files, local_path, remove
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
+from hpo_core.execution.loop import CheckpointCleanup
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Rung
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.tracking.run_artifacts import write_files
 from hpo_core.tracking.tracked_study import TrackedStudy

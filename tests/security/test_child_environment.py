@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.packed_placing import PlacementWriter, placer_of
-from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_devices import Load, VirtualDevices
+from hpo_core.execution.placing import PlacementWriter, placer_of
+from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
@@ -25,6 +24,7 @@ from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec
+from tests.sharing.in_memory import used
 
 GB = 10**9
 STEP = 0.5
@@ -133,7 +133,7 @@ class PlayedDevices:
                 player.run(self.now)
             active = [player for player in self.players if self.now > player.begins and not player.ended]
             for player in active:
-                player.device_seconds += STEP * player.executor.used
+                player.device_seconds += STEP * used(player.executor)
             held = [name for player in active if not player.stopped for name in player.seat.grant.held]
             assert len(held) == len(set(held)), f"{held} at {self.now}"
 

@@ -10,12 +10,13 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.slots import Slots
+from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool
 from hpo_core.pool.seat import Terms
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
+from tests.sharing.in_memory import used
 
 SLOTS = 8
 STEP = 0.5
@@ -57,7 +58,7 @@ class Player:
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         given["shared_cluster"] = False
-        self.executor = join_pool(self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=dict)
+        self.executor = join_pool(self.inner, self.study, Placer(), pools=pools, terms=Terms(**given), threads=dict)
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
         self.stopped = False
@@ -67,7 +68,7 @@ class Player:
     @property
     def used(self) -> int:
         """Slots that its jobs use now."""
-        return self.executor.used
+        return used(self.executor)
 
     @property
     def ended(self) -> bool:
@@ -110,7 +111,7 @@ class PlayedPool:
             held = sum(len(player.seat.grant.held) for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
-            waiting = [each.job.demand.slots for each in player.executor._waiting[:1]]
+            waiting = [each.job.demand.slots for each in [*player.executor._waiting.values()][:1]]
             room = len(player.seat.open(player.clock.now)) - player.used
             assert player.stopped or not waiting or waiting[0] > room, (
                 f"{player.name} has a slot at {self.now} that it is due, and a job waits"

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.memory import MemoryJournal
@@ -17,10 +18,11 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.slots import Slots
+from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
+from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.study import Study
 from tests.conftest import make_spec
 
@@ -84,6 +86,14 @@ class _Player:
         return sum(max(0.0, min(span.ended, until) - max(span.began, since)) for span in self.spans())
 
 
+class _SizedWorkers(VirtualUnits):
+    """Workers of several slots, which run one unit at a time."""
+
+    def __init__(self, threads: Mapping[str, int], *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._devices = [msgspec.structs.replace(device, slots=threads.get(device.name, 1)) for device in self._devices]
+
+
 class Hopper(_Player):
     """A study whose models hop.
 
@@ -122,7 +132,8 @@ class Hopper(_Player):
             share={"weight": terms.get("weight", 1.0)},
         )
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
-        self.units = VirtualUnits(
+        self.units = _SizedWorkers(
+            threads or {},
             self.clock,
             workers=others_see or tuple(Worker() for _ in holdings),
             train=lambda job: {spec.objectives[0].name: Stream(job.trial, "loss", job.target).uniform()},
@@ -135,13 +146,10 @@ class Hopper(_Player):
         )
         self.running = self.units
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        sizes = threads or {}
-        self.pooled = join_workers(
-            self.units, self.study, pools=pools, terms=Terms(**given),
-            threads=lambda: {device.name: sizes.get(device.name, 1) for device in self.units.inventory().devices},
-        )  # fmt: skip
+        self.pooled, places = join_workers(self.units, self.study, pools=pools, terms=Terms(**given))
         self.seat = self.pooled.seat
-        self.executor = HoppingExecutor(self.pooled, spec, None, pool=self.pooled)
+        self.executor = HoppingExecutor(self.pooled, spec, None, workers_due=lambda: places.due(self.seat))
+        places.useful = self.executor.useful_workers
         self.loop = Loop(self.study, self.executor)
 
     def goes_on(self, now: float) -> None:
@@ -212,7 +220,7 @@ class Plain(_Player):
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         self.executor = join_pool(
-            self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=lambda: threads
+            self.inner, self.study, Placer(), pools=pools, terms=Terms(**given), threads=lambda: threads
         )
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)

@@ -12,12 +12,12 @@ import pytest
 from hpo_core.execution.executor import Inbox
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.devices.pool_member import Member
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.pool.executor import PooledExecutor, PooledUnits, SlotPlaces, WorkerPlaces
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.pool.executor import PooledExecutor, SlotPlaces, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, WORKER_SLOTS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, RowChange
+from hpo_core.pool.store import RowChange
 from tests.sharing import test_pooled_units
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 WORKERS = ("a", "b", "c", "d")
@@ -31,7 +31,7 @@ class Plain:
         kind = msgspec.structs.replace(WORKER_SLOTS, patience=60.0)
         self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), Endless(), kind)
         threads: Mapping[str, int] = dict.fromkeys(WORKERS, 1)
-        self.pooled = PooledExecutor(self.inner, self.seat, SlotPlaces(Endless(), lambda: threads))
+        self.pooled = PooledExecutor(self.inner, self.seat, SlotPlaces(lambda: threads))
         self.trials = 0
         self.at: dict[str, int] = {}
 
@@ -105,11 +105,11 @@ def test_a_worker_is_given_back_in_the_moment_in_which_its_job_ends(pools: Memor
 
 def test_a_worker_is_promised_just_before_its_last_unit_ends(pools: MemoryPools) -> None:
     inner = test_pooled_units.ByHand()
-    places = WorkerPlaces(test_pooled_units.Models(), lambda: dict.fromkeys("ab", 1), inner.holdings)
+    places = WorkerPlaces(test_pooled_units.Models())
     seat = PoolSeat(pools, Terms(pool="p", study="hops", owner="h"), places, WHOLE_WORKERS)
-    units = PooledUnits(inner, seat, places)
+    units = PooledExecutor(inner, seat, places)
     useful = ["a", "b"]
-    units.prefer(lambda holdings: useful)
+    places.useful = lambda holdings: useful
     claim(pools, demand=1, usable=("a#0",))
     units.inventory()
 

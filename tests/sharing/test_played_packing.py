@@ -10,7 +10,8 @@ import pytest
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.pool.seat import LEASE_SECONDS
-from hpo_core.pool.store import MemoryPools, Pools
+from hpo_core.pool.store import Pools
+from tests.sharing.in_memory import MemoryPools, used
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
@@ -34,7 +35,7 @@ def test_a_packed_study_alone_has_all_devices(pools: Pools) -> None:
     alone = PackedPlayer("a", pools, seconds=lasting(20), devices=gpus(3), search=ENDLESS)
     played = PlayedDevices(alone)
     played.play(3)
-    assert alone.executor.used == 3 and len(alone.study.state.running) >= 12
+    assert used(alone.executor) == 3 and len(alone.study.state.running) >= 12
     played.check()
 
 
@@ -43,9 +44,9 @@ def test_a_newcomer_gets_its_devices_as_the_jobs_there_end(pools: Pools) -> None
     second = PackedPlayer("second", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS, begins=5.0)
     played = PlayedDevices(first, second)
     played.play(19)
-    assert (first.executor.used, second.executor.used) == (4, 0)
+    assert (used(first.executor), used(second.executor)) == (4, 0)
     played.play(26)
-    assert (first.executor.used, second.executor.used) == (2, 2)
+    assert (used(first.executor), used(second.executor)) == (2, 2)
     assert all(not trial.failures for trial in first.study.state.trials), "none is ended for a share"
     played.check()
 
@@ -96,9 +97,9 @@ def test_a_higher_priority_has_all_devices_that_it_can_use(pools: Pools) -> None
                         search={**ENDLESS, "configs": 60})  # fmt: skip
     played = PlayedDevices(low, high)
     played.play(25)
-    assert (low.executor.used, high.executor.used) == (0, 2)
+    assert (used(low.executor), used(high.executor)) == (0, 2)
     played.play(200)
-    assert high.ended and low.executor.used == 2
+    assert high.ended and used(low.executor) == 2
     played.check()
 
 
@@ -111,7 +112,7 @@ def test_a_study_that_fills_one_device_leaves_the_others(pools: Pools) -> None:
     played.play(2.5)
     assert small.seat.mine.demand == 1, "from the beginning"
     played.play(15)
-    assert (small.executor.used, large.executor.used) == (1, 3)
+    assert (used(small.executor), used(large.executor)) == (1, 3)
     assert small.seat.mine.demand == 1
     played.check()
 
@@ -123,17 +124,17 @@ def test_devices_of_a_dead_controller_are_free_after_its_lease(pools: Pools) -> 
     )
     played = PlayedDevices(one, other)
     played.play(20)
-    assert (one.executor.used, other.executor.used) == (1, 1)
+    assert (used(one.executor), used(other.executor)) == (1, 1)
     played.kill(one)
     played.play(20 + LEASE_SECONDS - 6)
-    assert other.executor.used == 1
+    assert used(other.executor) == 1
     played.play(20 + LEASE_SECONDS + 4)
-    assert other.executor.used == 2
+    assert used(other.executor) == 2
     again = PackedPlayer("one", pools, seconds=lasting(4), devices=gpus(2), search=ENDLESS, owner="one-2",
                          begins=played.now)  # fmt: skip
     played.join(again)
     played.play(played.now + 20)
-    assert (again.executor.used, other.executor.used) == (1, 1)
+    assert (used(again.executor), used(other.executor)) == (1, 1)
     played.check()
 
 
@@ -144,7 +145,7 @@ def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools:
                           preempt_after=5.0)  # fmt: skip
     played = PlayedDevices(first, second)
     played.play(30)
-    assert (first.executor.used, second.executor.used) == (1, 1)
+    assert (used(first.executor), used(second.executor)) == (1, 1)
     ended = [failure for trial in first.study.state.trials for failure in trial.failures]
     assert len(ended) == 4 and {failure.outcome for failure in ended} == {Outcome.PREEMPTED}
     assert all("study 'second', which waited for a device" in failure.message for failure in ended)
@@ -170,7 +171,7 @@ def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) 
     narrow = PackedPlayer("narrow", pools, seconds=lambda job: 6.0, devices=gpus(1), search=ENDLESS, begins=10.0)
     played = PlayedDevices(wide, narrow)
     played.play(60)
-    assert (wide.executor.used, narrow.executor.used) == (2, 1)
+    assert (used(wide.executor), used(narrow.executor)) == (2, 1)
     played.check()
 
 

@@ -12,7 +12,8 @@ from hpo_core.model.devices.pool_member import Wish
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
 from hpo_core.pool.seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
-from hpo_core.pool.store import MemoryPools, Pools, pools_of
+from hpo_core.pool.store import Pools, pools_of
+from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_pool import PlayedPool, Player
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpo_core.execution.hopping.unit_executor import MISSING_SECONDS, PartitionsMissingError
+from hpo_core.execution.hopping.hopping_executor import MISSING_SECONDS, PartitionsMissingError
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import AttemptFailed, CapacityChanged
 from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS
-from hpo_core.pool.store import MemoryPools, Pools
+from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
+from tests.sharing.in_memory import MemoryPools, used
 from tests.sharing.played_workers import Hopper, Plain, PlayedCluster, one_slot_each
 
 FOUR = [f"worker-{number}" for number in range(4)]
@@ -120,7 +121,7 @@ def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for
     hopper = Hopper("hopper", pools, ONE_EACH, begins=5.0)
     cluster = PlayedCluster(one_slot_each(FOUR), plain, hopper)
     cluster.play(long - 5)
-    assert plain.executor.used == 4 and not list(hopper.spans())
+    assert used(plain.executor) == 4 and not list(hopper.spans())
     cluster.play(long + 120)
     cluster.judge()
     assert plain.ended and hopper.ended
@@ -159,7 +160,7 @@ def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_ot
     one.stopped = False
     one.goes_on(cluster.now)
     cluster.play(cluster.now + 0.5)
-    assert not one.pooled.opened() & other.pooled.opened()
+    assert not one.seat.startable(one.clock.now) & other.seat.startable(other.clock.now)
     cluster.play(140)
     assert any(span.began > 50 + LEASE_SECONDS for span in one.spans())
     assert not [span for span in one.spans() if 40 < span.began < 50 + LEASE_SECONDS]

@@ -9,14 +9,14 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
 from hpo_core.model.errors import JournalError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
 from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
-from hpo_core.pool.store import MemoryPools, PoolRow
+from hpo_core.pool.store import Decide, PoolRow
 from hpo_core.pool.words import standing_of, standings, unknown_beside
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
+from tests.sharing.in_memory import MemoryPools, used
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 NAMES = ("gpu-0", "gpu-1")
@@ -63,12 +63,12 @@ def test_a_device_is_given_back_whole_once_its_jobs_have_ended(pools: MemoryPool
     assert a.open(0.0) == ["gpu-0", "gpu-1"]
     for trial, device in enumerate(["gpu-0", "gpu-0", "gpu-1"]):
         a.submit(trial, device)
-    assert a.pooled.used == 2
+    assert used(a.pooled) == 2
     assert b.open(0.5) == []
     assert a.open(2.5) == ["gpu-0"], "the device of the youngest job is given back"
     a.submit(3, "gpu-0")
     assert (a.open(4.0), b.open(4.0)) == (["gpu-0"], []), "its job goes on"
-    assert sorted(a.pooled.held()) == ["gpu-0", "gpu-1"]
+    assert sorted(a.seat.grant.held) == ["gpu-0", "gpu-1"]
     a.inner.end(2)
     assert (a.open(5.5), b.open(5.6)) == (["gpu-0"], ["gpu-1"])
     assert b.seat.grant.held == ("gpu-1",) and a.seat.grant.held == ("gpu-0",)
@@ -118,8 +118,8 @@ def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: Mem
         b.open(float(second))
     assert b.open(LEASE_SECONDS + 6) == ["gpu-0", "gpu-1"], "its lease has run out"
     a.inner.moment = LEASE_SECONDS + 6
-    assert a.pooled.held() == set(), "what it held is not its own any more"
-    assert a.open(LEASE_SECONDS + 6) == [] and a.pooled.held() == set()
+    assert not a.seat.is_fresh(a.inner.moment), "what it held is not its own any more"
+    assert a.open(LEASE_SECONDS + 6) == [] and not a.seat.grant.held
     a.submit(1, "gpu-0")
     assert list(a.inner.begun) == [0]
     for second in range(30, 80):
@@ -244,6 +244,11 @@ class Failing(MemoryPools):
         if self.fails:
             raise JournalError("gone")
         return super().look(pool, study)
+
+    def change(self, pool: str, study: str, decide: Decide) -> None:
+        if self.fails:
+            raise JournalError("gone")
+        super().change(pool, study, decide)
 
 
 def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> None:

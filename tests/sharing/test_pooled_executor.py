@@ -8,11 +8,10 @@ import pytest
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import Places, PooledExecutor
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import MemoryPools
+from tests.sharing.in_memory import MemoryPools, used
 
 
 class ByHand:
@@ -59,8 +58,7 @@ class Endless:
 
 
 def pooled_on(inner: ByHand, pools: MemoryPools) -> PooledExecutor:
-    places = Places(Endless())
-    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), places), places)
+    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()), Places())
 
 
 @pytest.fixture
@@ -133,7 +131,7 @@ def test_a_job_that_finds_no_slot_waits_for_one_and_may_be_cancelled(inner: ByHa
     told: list[Report] = []
     for trial in range(4):
         submit(pooled, trial, told)
-    assert list(inner.begun) == [0, 1] and pooled.used == 2
+    assert list(inner.begun) == [0, 1] and used(pooled) == 2
     pooled.cancel([(2, 0), (0, 0)])
     assert [(report.trial, report.outcome) for report in told] == [(2, Outcome.PREEMPTED)]
     assert inner.cancelled == [(0, 0)]

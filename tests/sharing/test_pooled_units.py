@@ -1,20 +1,20 @@
-"""PooledUnits where other threads start and end units while the pool is looked at."""
+"""Units in a pool where other threads start and end units while the pool is looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import pytest
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.model.devices.inventory import Device, Inventory, Slot
+from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, Slot
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.pool.executor import PooledUnits, WorkerPlaces
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.pool.executor import PooledExecutor, WorkerPlaces
 from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
-from hpo_core.pool.store import MemoryPools, PoolRow, RowChange
+from hpo_core.pool.store import PoolRow, RowChange
+from tests.sharing.in_memory import MemoryPools
 
 WORKERS = ("a", "b")
 
@@ -30,16 +30,9 @@ class ByHand:
         self.cancelled: list[tuple[int, int]] = []
 
     def inventory(self) -> Inventory:
-        return Inventory(tuple(Device(name) for name in WORKERS))
-
-    def holdings(self) -> Mapping[str, Iterable[str]]:
-        return {name: [f"part-{name}"] for name in WORKERS}
-
-    def announcing(self) -> bool:
-        return False
-
-    def problems(self) -> Mapping[str, str]:
-        return {}
+        return Inventory(
+            tuple(Device(name, partitions=HeldPartitions(frozenset([f"part-{name}"]))) for name in WORKERS)
+        )
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         assert slot.name not in self.begun
@@ -95,21 +88,25 @@ def pools() -> Interrupted:
     return Interrupted()
 
 
-def hopping(pools: MemoryPools, study: str) -> tuple[PooledUnits, ByHand]:
+def opened(units: PooledExecutor) -> set[str]:
+    """Workers on which units may begin."""
+    return {device.name for device in units.inventory().devices if device.slots}
+
+
+def hopping(pools: MemoryPools, study: str) -> tuple[PooledExecutor, ByHand]:
     inner = ByHand()
-    places = WorkerPlaces(Models(), lambda: dict.fromkeys(WORKERS, 1), inner.holdings)
+    places = WorkerPlaces(Models())
     seat = PoolSeat(pools, Terms(pool="p", study=study, owner=study), places, WHOLE_WORKERS)
     seat.kind = msgspec.structs.replace(WHOLE_WORKERS, patience=1.0)
-    units = PooledUnits(inner, seat, places)
-    units.prefer(sorted)
+    units = PooledExecutor(inner, seat, places)
+    places.useful = sorted
     return units, inner
 
 
 def test_a_unit_that_begins_while_the_pool_is_looked_at_waits_for_what_is_found(pools: Interrupted) -> None:
     """Its worker was idle when the look began, and is given to another study by it."""
     units, inner = hopping(pools, "one")
-    units.inventory()
-    assert units.elsewhere() == set()
+    assert opened(units) == set(WORKERS)
     other, _ = hopping(pools, "other")
     other.inventory()  # it wants both
     told: list[tuple[Job, Report]] = []
@@ -128,7 +125,7 @@ def test_a_unit_that_begins_while_the_pool_is_looked_at_waits_for_what_is_found(
     assert list(inner.begun) == held, "on the worker that it still holds it begins after the look"
     ((_, report),) = told
     assert report.outcome is Outcome.PREEMPTED and "another study of pool p" in report.message
-    assert units.elsewhere() == {f"part-{name}" for name in WORKERS if name not in held}
+    assert opened(units) == set(held)
 
 
 def test_a_unit_that_follows_another_on_a_held_worker_begins_at_once(pools: Interrupted) -> None:
@@ -155,4 +152,28 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) ->
     told: list[Report] = []
     units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: told.append(report))
     assert not inner.begun and not told, "it waits until the pool can be read again"
-    assert units.holdings() == {"a": (), "b": ()}
+    offered = units.places.offered(inner.inventory(), units.seat.startable(units.now()), ())
+    assert [device.slots for device in offered.devices] == [0, 0]
+
+
+def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pools: Interrupted) -> None:
+    """One that was repeated elsewhere has the same attempt, and waits for a worker that the study holds."""
+    units, inner = hopping(pools, "one")
+    units.inventory()
+    other, _ = hopping(pools, "other")
+    other.inventory()  # it wants both
+    inner.moment = 6.0
+    units.inventory()
+    (held,) = (name.removesuffix("#0") for name in units.seat.grant.held)
+    (gone,) = set(WORKERS) - {held}
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        for number, worker in enumerate((held, gone)):
+            slot = Slot(0, 0, worker)
+            units.submit(unit(0, number), slot, lambda job, report, worker=worker: told.append(worker))  # type: ignore[misc]
+
+    pools.meanwhile = meanwhile
+    inner.moment = 12.0
+    units.inventory()
+    assert told == [gone] and list(inner.begun) == [held]

@@ -210,11 +210,11 @@ def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
     study = Study.create(make_spec(share=True, **SHARED))
     artifacts = StudyArtifacts(study, uuid4(), began=0.0, pool=lambda: "pool p: 2 of 8 slots")
     assert "pool p: 2 of 8 slots" in artifacts._shown()["study"][1]
-    assert "pool" not in StudyArtifacts(study, uuid4(), began=0.0)._shown()["study"][1]
+    assert "pool" not in StudyArtifacts(study, uuid4(), began=0.0, pool=str)._shown()["study"][1]
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
-    from hpo_flows.study_run.cluster_news import PoolNews
+    from hpo_flows.study_run.wiring import PoolNews
 
     first = driven(tmp_path, "first")
     said: list[str] = []

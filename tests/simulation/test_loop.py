@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpo_core import Job, Study
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.in_process import InProcessExecutor
-from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Report
-from hpo_core.placement import Slots
+from hpo_core.model.trial import Report, Rung
+from hpo_core.placement.placer import Placer
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
 from hpo_core.training.handle import TrialHandle
@@ -183,33 +183,37 @@ def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
     assert [trial.status for trial in study.state.trials] == ["paused"] * 4
 
 
+def some_jobs(count: int, *, trial: int = 0) -> list[Job]:
+    return [Job(trial, attempt, Rung(0, 0), 1, {}) for attempt in range(count)]
+
+
 def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_later() -> None:
     clock = VirtualClock()
     study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
     Loop(study, virtual(study.spec, clock, [Worker(joins=0.5), Worker()])).run()
     workers = [result.worker for trial in study.state.trials for result in trial.results]
     assert workers == ["worker-1", "worker-0", "worker-1", "worker-0"]
-    slots = Slots()
+    slots = Placer()
     slots.update(Inventory((Device("b"),)))
     slots.update(Inventory((Device("a"), Device("b"))))
-    assert [slot.name for slot in slots.free(2)] == ["a", "b"]
+    assert [slot.name for _, slot in slots.place(some_jobs(2)).begun] == ["a", "b"]
 
 
 @given(st.lists(st.one_of(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers(0, 3)))))
 def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(steps: list[Any]) -> None:
-    slots = Slots()
+    slots = Placer()
     held: dict[tuple[str, int], tuple[int, int]] = {}
     for step, what in enumerate(steps):
         if isinstance(what, tuple):
             slots.update(Inventory(tuple(Device(name, size) for name, size in zip("ba", what, strict=True))))
         elif what == 0 and held:
             slots.release(held.pop(min(held)))
-        elif what and (free := slots.free(what)):
-            slots.take((step, 0), free[-1])
-            assert (free[-1].name, free[-1].number) not in held
-            held[free[-1].name, free[-1].number] = (step, 0)
+        for job, slot in slots.place(some_jobs(what, trial=step)).begun if isinstance(what, int) else ():
+            assert (slot.name, slot.number) not in held
+            held[slot.name, slot.number] = job.key
         there = {(device.name, number) for device in slots.inventory.devices for number in range(device.slots)}
-        assert {(slot.name, slot.number) for slot in slots.free(99)} == there - held.keys()
+        free = copy.deepcopy(slots).place(some_jobs(99, trial=-1)).begun
+        assert {(slot.name, slot.number) for _, slot in free} == there - held.keys()
         assert len(slots) == len(held)
 
 

@@ -13,8 +13,7 @@ from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Metrics, Report
+from hpo_core.model.trial import Metrics, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, Worker, make_workers
 from hpo_core.simulation.repeats import Scenario, World, play
@@ -67,13 +66,16 @@ class Played:
 def test_a_worker_of_double_speed_takes_half_the_time() -> None:
     played = Played(make_workers(2, speeds=[1, 2]), search=RANDOM).run()
     assert played.schedule() == [(1, "worker-1", 0, 2), (0, "worker-0", 0, 4), (2, "worker-1", 2, 4)]
-    assert played.executor.utilization == 1 and played.executor.busy_seconds == played.executor.offered_seconds == 8
+    assert (
+        played.executor.executor.utilization == 1
+        and played.executor.executor.busy_seconds == played.executor.executor.offered_seconds == 8
+    )
 
 
 def test_the_free_worker_with_the_lowest_number_is_next() -> None:
     played = Played(3, search=RANDOM | {"configs": 4}, seconds=lambda job: 2.0 if job.trial < 3 else 1.0).run()
     assert played.schedule()[-1] == (3, "worker-0", 2, 3)
-    assert played.executor.utilization == 7 / 9
+    assert played.executor.executor.utilization == 7 / 9
 
 
 def test_workers_join_and_leave_and_capacity_follows() -> None:
@@ -89,7 +91,11 @@ def test_workers_join_and_leave_and_capacity_follows() -> None:
         if isinstance(event, CapacityChanged)
     ]
     assert changed == [(0, 1), (1, 2), (3, 1)]
-    assert (played.executor.offered_seconds, played.executor.lost_seconds, played.executor.utilization) == (10, 2, 1)
+    assert (
+        played.executor.executor.offered_seconds,
+        played.executor.executor.lost_seconds,
+        played.executor.executor.utilization,
+    ) == (10, 2, 1)
 
 
 def test_a_job_that_ends_as_its_worker_leaves_has_ended() -> None:
@@ -101,7 +107,7 @@ def test_a_job_that_ends_as_its_worker_leaves_has_ended() -> None:
 def test_without_workers_time_passes_until_one_joins() -> None:
     played = Played([Worker(leaves=1.0), Worker(joins=10.0)], search=RANDOM | {"configs": 1}).run()
     assert played.schedule() == [(0, "worker-0", 0, 1), (0, "worker-1", 10, 14)]
-    assert played.executor.offered_seconds == 5
+    assert played.executor.executor.offered_seconds == 5
 
 
 def test_a_study_stays_open_when_the_last_worker_left() -> None:
@@ -134,7 +140,7 @@ def test_a_dropped_job_is_granted_again_from_its_checkpoint() -> None:
     assert lost and {event.outcome for event in lost} == {Outcome.LOST}
     assert played.study.status == "finished" and not played.events(TrialAbandoned)
     assert audit(played.entries).clean
-    assert played.executor.lost_seconds == pytest.approx(sum(event.ended - event.started for event in lost))
+    assert played.executor.executor.lost_seconds == pytest.approx(sum(event.ended - event.started for event in lost))
 
 
 def test_a_dropped_job_can_take_its_trial_with_it() -> None:

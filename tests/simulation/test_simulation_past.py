@@ -11,11 +11,9 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Point
+from hpo_core.model.trial import Checkpoint, Point, Rung
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, make_workers
-from hpo_core.simulation.past import PastStudy, read_past
-from hpo_core.simulation.past_curves import PastCurves
+from hpo_core.simulation.past import PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import PlayedRun, Scenario, World, play
 from hpo_core.views.formatting import quantile
 from tests.conftest import make_spec

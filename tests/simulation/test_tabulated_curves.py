@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job
+from hpo_core.model.trial import Checkpoint, Job, Rung
 from hpo_core.simulation import CurveTable
 
 NAN = float("nan")

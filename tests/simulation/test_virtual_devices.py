@@ -11,22 +11,21 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.virtual import Worker
-from hpo_core.execution.virtual_devices import Claimed, Load, VirtualDevices, mean_claims
+from hpo_core.execution.virtual import Load, VirtualDevices, Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Outcome, Report
-from hpo_core.placement.packing.registry import POLICIES
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.model.trial import Outcome, Report, Rung
+from hpo_core.placement.policies import POLICIES
+from hpo_core.placement.room import SharedDevice
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import VirtualClock
 from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.past import read_past
-from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster, SharedSimulation
+from hpo_core.simulation.repeats import mean_levels
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
+from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.spec import PackingSpec
 from tests.conftest import make_spec
 
@@ -69,6 +68,15 @@ class Played:
     def entries(self) -> list[Any]:
         return list(self.journal.entries("world"))
 
+    def held_on(self, device: str) -> list[list[tuple[int, int, int]]]:
+        """What jobs held of a device whenever one began there."""
+        found = [result for trial in self.study.state.trials for result in trial.results]
+        there = [result for result in found if isinstance(result.usage, Usage) and result.usage.device == device]
+        return [
+            [other.usage.share for other in there if other.started <= one.started < other.ended and other.usage.share]
+            for one in there
+        ]
+
     @property
     def jobs(self) -> list[Mapping[str, Any]]:
         return [trial.params for trial in self.study.state.trials]
@@ -108,7 +116,7 @@ def test_one_job_per_device_is_the_plain_queue() -> None:
         place = free.index(min(free))
         free[place] += job["d"]
     assert played.clock.now == pytest.approx(max(free))
-    assert all(one.jobs <= 1 for history in played.simulation.devices.history for one in history)
+    assert all(len(held) <= 1 for device in played.cluster.devices for held in played.held_on(device.name))
 
 
 @pytest.mark.parametrize("policy", [*(name for name in POLICIES if name != "exact"), ONE_PER_DEVICE])
@@ -120,10 +128,11 @@ def test_what_jobs_hold_never_exceeds_a_device(policy: str) -> None:
     for device, history in zip(played.cluster.devices, played.simulation.devices.history, strict=True):
         assert isinstance(device.capacity, Capacity)
         ratio = 1500 if device.capacity.architecture == "A100" else 1000
-        for one in history:
-            assert one.memory <= device.capacity.memory and one.share <= ratio and one.jobs <= 6
-            most = max(most, one.jobs)
-        assert history[-1].jobs == history[-1].memory == history[-1].compute == 0
+        for held in played.held_on(device.name):
+            assert sum(share[1] for share in held) <= device.capacity.memory
+            assert sum(share[0] for share in held) <= ratio and len(held) <= 6
+            most = max(most, len(held))
+        assert history[-1][1] == 0
     assert most == 1 if policy == ONE_PER_DEVICE else most > 2
 
 
@@ -162,7 +171,7 @@ class Driven:
 
     def submit(self, trial: int) -> None:
         job = Job(trial, 0, Rung(0, 0), 1, {})
-        self.executor.submit(job, slot(trial), lambda job, report: self.inbox.put(report))
+        self.executor.submit(job, slot(trial), self.inbox.put)
 
     def next(self) -> Report:
         while not self.inbox.reports:
@@ -209,12 +218,12 @@ def test_a_device_that_leaves_takes_all_its_jobs() -> None:
     assert [(one.trial, one.outcome, one.ended) for one in found] == [(0, Outcome.LOST, 5.0), (1, Outcome.LOST, 5.0)]
 
 
-def test_mean_claims_by_part() -> None:
-    history = [Claimed(0.0, 1, 500, 0, 0), Claimed(4.0, 2, 1000, 0, 0), Claimed(5.0, 0, 0, 0, 0)]
-    assert mean_claims(history, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
-    whole = math.fsum(mean_claims(history, 8.0, 7)) * 8 / 7
+def test_mean_levels_by_part() -> None:
+    times, changes = [4.0, 0.0, 5.0], [0.5, 0.5, -1.0]
+    assert mean_levels(times, changes, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
+    whole = math.fsum(mean_levels(times, changes, 8.0, 7)) * 8 / 7
     assert whole == pytest.approx(4 * 0.5 + 1)
-    assert mean_claims([], 0.0, 2) == [0.0, 0.0]
+    assert mean_levels([], [], 0.0, 2) == mean_levels([], [], 1.0, 2) == [0.0, 0.0]
 
 
 def measured(architecture: str, width: int, **figures: Any) -> Measurement:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning import with_partitions
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec import DataSpec, StudySpec, limits, load_spec
+from hpo_core.spec import DataSpec, StudySpec, load_spec
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import functions_of
 

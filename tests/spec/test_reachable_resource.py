@@ -14,7 +14,8 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import head
 from hpo_core.search.rungs import configs_to_reach
-from hpo_core.spec import AshaSearch, notices
+from hpo_core.spec import AshaSearch
+from hpo_core.spec.assembly import notices
 from hpo_core.views.summary import notices_of
 from tests.conftest import World, completed, fresh, make_spec
 
@@ -41,11 +42,7 @@ _KINDS: list[dict[str, Any]] = [
     {"method": "asha", "brackets": "all"},
     {"method": "asha", "brackets": [0, 1], "rung_system": "shared", "assignment": "loop"},
     {"method": "asha", "brackets": [0, 1, 2, 99], "assignment": "proportional"},
-    {"method": "asha", "preset": "aggressive"},
-    {"method": "asha", "preset": "standard"},
-    {"method": "asha", "preset": "conservative"},
-    {"method": "asha", "noise": 1e300},
-    {"method": "asha", "noise": "auto"},
+    {"method": "asha", "brackets": [0]},
     {"method": "asha", "variant": "stopping"},
     {"method": "asha", "variant": "stopping", "brackets": "all"},
     {"method": "sha"},
@@ -182,11 +179,11 @@ def played_out(levels: list[int], eta: float, entering: dict[int, int]) -> int:
     return max((level for level, rung in zip(levels, rungs, strict=True) if rung), default=0)
 
 
-@pytest.mark.parametrize("preset", ["aggressive", "standard", "conservative"])
+@pytest.mark.parametrize("brackets", [[0], None, "all"])
 @pytest.mark.parametrize("configs", [1, 3, 4, 5, 16, 63, 64, 87, 255, 256, 400, 1000])
 @pytest.mark.parametrize("top", [1, 4, 9, 100, 256, 5000])
-def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: int, top: int) -> None:
-    spec = make_spec(search={"method": "asha", "preset": preset, "configs": configs, "max_resource": top})
+def test_the_highest_level_is_what_playing_it_out_gives(brackets: object, configs: int, top: int) -> None:
+    spec = make_spec(search={"method": "asha", "brackets": brackets, "configs": configs, "max_resource": top})
     search = spec.search
     assert isinstance(search, AshaSearch)
     starts = [rung for rung in fresh(spec).method.rungs() if rung.rung == 0]
@@ -199,7 +196,7 @@ def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: in
         enough = configs_to_reach(search.highest_level, top, configs)
         assert enough is not None and f"at least {enough:,} configurations" in said[0]
         assert f"bring a trial to {found:,}, and may not bring one to max_resource = {top:,}" in said[0]
-        more = make_spec(search={"method": "asha", "preset": preset, "configs": enough, "max_resource": top})
+        more = make_spec(search={"method": "asha", "brackets": brackets, "configs": enough, "max_resource": top})
         assert not notices(more)
         assert not notices(spec, enough - configs), "an extension counts"
 

@@ -8,7 +8,8 @@ import pytest
 
 from hpo_core.journal.sql import SqlJournal, open_journal
 from hpo_core.model.errors import JournalError, SpecError
-from hpo_core.tracking.tracker_links import reason_of, shown_uri
+from hpo_core.security.masking import without_credentials
+from hpo_core.tracking.tracker_links import reason_of
 from tests.conftest import make_spec
 
 PLANTED = "pl4nted-s3cret"
@@ -41,7 +42,7 @@ def test_a_study_takes_no_credentials(uri: str) -> None:
 )  # fmt: skip
 def test_what_only_looks_like_a_credential_is_none(uri: str) -> None:
     assert make_spec(tracking={"mlflow": uri}).tracking.mlflow == uri
-    assert shown_uri(uri) == uri
+    assert without_credentials(uri) == uri
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_what_only_looks_like_a_credential_is_none(uri: str) -> None:
     ],
 )
 def test_what_is_shown_of_a_url_holds_no_password(uri: str, shown: str) -> None:
-    assert shown_uri(uri) == shown
+    assert without_credentials(uri) == shown
     said = reason_of(RuntimeError(f"API request to {uri} failed, and {uri}: (pool: {uri})"))
     assert PLANTED not in said and said.count("://") == 3
 

@@ -16,7 +16,7 @@ from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
-from hpo_core.model.stage import Further
+from hpo_core.model.trial import Further
 from hpo_core.replay.audit import audit
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render

@@ -135,7 +135,6 @@ def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"metrics": METRICS[:2], "search": SEARCH | {"noise": 0.1}}, "search.noise is the noise of one metric"),
         ({"metrics": METRICS[:2], "sampler": {"name": "CmaEsSampler"}}, "CmaEsSampler cannot do 2 objectives"),
         ({"metrics": METRICS[1:]}, "metric 'error' is not the first of metrics 'speed'"),
         ({"metrics": [METRICS[0], METRICS[0]]}, "names one metric twice"),

@@ -21,8 +21,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job
+from hpo_core.model.trial import Checkpoint, Job, Rung
 from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, completed, failed, fresh, make_spec
 

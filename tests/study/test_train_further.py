@@ -15,10 +15,10 @@ from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
-from hpo_core.report.comparison import read_contender
+from hpo_core.report.comparison import Comparison
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
@@ -246,10 +246,10 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
     page = write_report(entries, tmp_path / "page.html", links={}).read_text()
     assert "Training beyond the search is not drawn here" in page and "trained up to 60" in page
     series = read_series(entries)
-    assert sorted({series.levels[span.level] for span in series.spans if span.further}) == [40, 60, 90]
+    assert sorted({span.target for span in series.spans if span.further}) == [40, 60, 90]
     turns = course(series)
     assert turns is not None and "trial 0 not extended" in turns.body and "no such layer" in turns.body
-    assert read_contender(entries).series.study.best is not None
+    assert Comparison.of([entries]).studies[0].study.best is not None
     assert max(read_past(entries).trials[3].curve) == 40
 
     fold = TrackedStudy()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Outcome, Report
 from tests.nvml_stub.cards import GIB, Cards, build
 
 RUN = """
 import json, sys, threading, time, msgspec
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Rung
 from hpo_core.model.trial import Job
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest

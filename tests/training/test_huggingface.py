@@ -9,8 +9,11 @@ transformers = pytest.importorskip("transformers", reason="extra 'huggingface' i
 pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
 
 from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
-from hpo_core.model.stage import Rung  # noqa: E402
-from hpo_core.model.trial import Job, Outcome  # noqa: E402
+from hpo_core.model.trial import (  # noqa: E402
+    Job,
+    Outcome,
+    Rung,
+)
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402
@@ -22,7 +25,7 @@ ROWS = [
 ]
 
 
-def train(trial, callbacks=(), **settings):
+def train(trial, callbacks=(), compute_metrics=None, **settings):
     shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = transformers.BertConfig(**shape, intermediate_size=16, hidden_dropout_prob=0.2)
     arguments = transformers.TrainingArguments(
@@ -40,7 +43,12 @@ def train(trial, callbacks=(), **settings):
     )
     model = transformers.BertForSequenceClassification(configuration)
     trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=list(callbacks)
+        model=model,
+        args=arguments,
+        train_dataset=ROWS,
+        eval_dataset=ROWS,
+        callbacks=list(callbacks),
+        compute_metrics=compute_metrics,
     )
     train_to_target(trial, trainer)
     trial.report(steps=trainer.state.global_step)
@@ -61,6 +69,12 @@ def test_optimizer_steps_are_counted_as_iterations(tmp_path):
     progress = SharedProgress()
     assert run(tmp_path, 2, progress=progress).outcome is Outcome.COMPLETED
     assert progress.figures().iterations == 2 * 3
+
+
+def test_own_metrics_are_reported_whatever_their_names_end_in(tmp_path):
+    report = run(tmp_path, 1, function=lambda trial: train(trial, compute_metrics=lambda _: {"best_epoch": 3.0}))
+    assert report.metrics["eval_best_epoch"] == 3.0
+    assert "epoch" not in report.metrics and "eval_runtime" not in report.metrics
 
 
 def test_training_in_several_jobs_equals_training_in_one(tmp_path):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import UNRESTORED_LINES, Job, Outcome
+from hpo_core.model.trial import UNRESTORED_LINES, Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import ResumeCheck, check_resume
 

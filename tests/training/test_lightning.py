@@ -8,8 +8,11 @@ import torch
 pl = pytest.importorskip("pytorch_lightning", reason="extra 'lightning' is not installed")
 
 from hpo_core.integrations.lightning import TrialCallback  # noqa: E402
-from hpo_core.model.stage import Rung  # noqa: E402
-from hpo_core.model.trial import Job, Outcome  # noqa: E402
+from hpo_core.model.trial import (  # noqa: E402
+    Job,
+    Outcome,
+    Rung,
+)
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402

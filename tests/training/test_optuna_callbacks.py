@@ -12,8 +12,7 @@ import pytest
 from optuna.terminator import report_cross_validation_scores
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.optuna.space_discovery import find_space

@@ -8,8 +8,7 @@ import pytest
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest, decode_request, encode_request
 

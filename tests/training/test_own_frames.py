@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.error_text import own_frames
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
+from hpo_core.training.user_code import own_frames
 
 LIBRARY = """
 def fit(callback, depth=12):
@@ -23,10 +22,10 @@ def fit(callback, depth=12):
 """
 OBJECTIVE = """
 import loops_of_a_library
-from hpo_core.integrations.epochs import refuse_if
+from hpo_core.integrations.epochs import refuse
 
 def refused(trial):
-    loops_of_a_library.fit(lambda: refuse_if(True, "EarlyStopping: it ends the training.", "Drop it."))
+    loops_of_a_library.fit(lambda: refuse((True, "EarlyStopping: it ends the training. Drop it.")))
 
 def raises(trial):
     loops_of_a_library.fit(lambda: 1 / 0)
@@ -111,7 +110,7 @@ def test_a_refusal_shows_where_it_was_and_the_log_has_the_whole_traceback(tmp_pa
     assert report.message == "ObjectiveError: EarlyStopping: it ends the training. Drop it."
     assert "own_objective.py" in report.detail
     assert "loops_of_a_library.py" not in report.detail and len(report.detail.splitlines()) <= 5
-    assert log.count("loops_of_a_library.py") == 3 and "in refuse_if" in log
+    assert log.count("loops_of_a_library.py") == 3 and "in refuse" in log
 
 
 def test_an_error_of_training_keeps_its_whole_traceback(tmp_path: Path, folders: list[str]) -> None:

@@ -14,8 +14,7 @@ import torch
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
 from hpo_core.checkpoints.storage import checkpoint_path
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Rung
 from hpo_core.report.population import schedules
 from hpo_core.report.series import read_series
 from hpo_core.samplers.sampler import RecordedSampler

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.optuna.space_discovery import find_space
 from hpo_core.training.request import JobRequest

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import ResumeCheck, check_resume, differences, different_metrics, different_parts
 from tests.conftest import make_spec

@@ -22,8 +22,7 @@ from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import CheckpointError
 from hpo_core.model.events import AttemptReported, JobGranted
 from hpo_core.model.rng import derive_seed
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Report
+from hpo_core.model.trial import Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.trainer import Trainer

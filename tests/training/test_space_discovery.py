@@ -89,7 +89,7 @@ def test_a_parameter_that_depends_on_three_is_found_and_unclear():
     assert any("combinations of three or more parameters but for 30 random draws" in gap for gap in found.gaps)
 
 
-def test_all_values_of_a_long_integer_with_a_condition_are_tried():
+def test_all_values_of_an_integer_with_a_condition_are_tried():
     def objective(trial):
         trial.suggest_int("width", 1, 1000)
         for layer in range(trial.suggest_int("n", 1, 12)):

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpo_core.execution.requests import JobRequests
-from hpo_core.execution.single_trial import first_job
+from hpo_core.execution.in_process import first_job
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.errors import SpecError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome
-from hpo_core.placement.cores import available_cores
+from hpo_core.model.trial import Job, Outcome, Rung
+from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import VARIABLES, oversubscription, threads_of
 from hpo_core.training.child import zygote

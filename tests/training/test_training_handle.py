@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point
+from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request

@@ -18,12 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hpo_core import State
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.fingerprints import MOST_NESTED, Saved, fingerprint, held_generators
 from hpo_core.training.request import JobRequest, decode_report, encode_report
-from hpo_core.training.untracked_state import merged_warnings
+from hpo_core.training.untracked_state import MOST_NESTED, Saved, fingerprint, held_generators, merged_warnings
 
 DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
 Run = Callable[..., Report]

@@ -14,12 +14,11 @@ import msgspec
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.training.attempt import usage_of_repeats
 from hpo_core.training.child.meter import FIRST_SECONDS, AttemptMeter
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.repeat_runs import usage_of_repeats
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 
@@ -180,7 +179,7 @@ def test_a_running_attempt_tells_nothing_before_its_profile_is_complete(bench: B
 
 def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 10, seconds=600)
-    (trainer,) = bench.pool._running.values()
+    ((trainer, _),) = bench.pool._running.values()
     assert trainer._zygote is not None
     trainer._zygote.kill()
     thread.join(600)

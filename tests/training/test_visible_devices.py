@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.placement import cores as control_group
+from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
 from hpo_core.training.visible_devices import DeviceWatch, computer, seen_devices, watch_devices

@@ -14,8 +14,7 @@ from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.report import write_report
 from hpo_core.simulation import AnalyticCurves, Simulation
-from hpo_core.simulation.past import read_past
-from hpo_core.simulation.past_curves import PastCurves
+from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story

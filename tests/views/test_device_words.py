@@ -14,7 +14,7 @@ from hpo_core import Outcome, Report, Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
@@ -35,7 +35,6 @@ def packed(granted: int) -> Study:
 
 def test_those_that_wait_are_counted_apart() -> None:
     study = packed(9)
-    assert granted_words(study, 6) == "6 running, 3 waiting for a device" and granted_words(study, 9) == "9 running"
     assert granted_words(study) == "0 running, 9 waiting for a device", "none is known to be on a device"
     share = (250, 6 * 10**9, 1000)
     study.note_placements([JobPlaced(job, 0, f"GPU-{job % 2}", "A100", share=share, began=1.0) for job in range(4)])
@@ -55,16 +54,20 @@ def test_those_that_wait_are_counted_apart() -> None:
     assert granted_words(plain) == "2 running"
 
 
-def test_progress_lines_and_board_ask_who_runs() -> None:
+def test_progress_lines_and_board_say_how_many_run() -> None:
     study, lines = packed(9), list[str]()
-    placed = [4]
-    plain = PlainLines(study, lines.append, lambda: placed[0])
+
+    def place(*jobs: int) -> None:
+        share = (250, 10**9, 1000)
+        study.note_placements([JobPlaced(job, 0, "GPU-0", "A100", share=share, began=1.0) for job in jobs])
+
+    place(0, 1, 2, 3, 4)
+    plain = PlainLines(study, lines.append)
     report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0})
     plain.on_report(report, study.tell_report(report))
     assert lines[0].startswith("[1 done, 4 running, 5 waiting for a device, best ")
-    console = Console(file=io.StringIO(), width=100)
-    board = LiveBoard(study, console, lambda: placed[0])
-    placed[0] = 7
+    place(5, 6, 7)
+    board = LiveBoard(study, Console(file=io.StringIO(), width=100))
     shown = Console(file=io.StringIO(), width=100)
     shown.print(board.board())
     board.close()

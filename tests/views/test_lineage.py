@@ -10,8 +10,7 @@ import pytest
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Outcome, Report, Rung
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.views.lineage import Lineage, read_lineage
 

@@ -15,16 +15,15 @@ from hpo_core.cli.output import best_line
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, spread
 from hpo_core.model.rng import Stream
-from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, spread
 from hpo_core.model.trial import Job, Point
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report import write_report
 from hpo_core.retraining.repeated_studies import repeats_spec
 from hpo_core.simulation import AnalyticCurves, Simulation
-from hpo_core.simulation.past import read_past
-from hpo_core.simulation.past_curves import PastCurves
+from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_params, study_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.trial_story import trial_story

@@ -9,23 +9,23 @@ from collections.abc import Mapping
 
 from distributed.comm.addressing import get_address_host
 
-from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+from hpo_core.model.devices.inventory import Capacity, Device, HeldPartitions, Inventory
 from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.hops import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.worker_facts import Asked, HeldPartitions
+from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
 
 ANY_WORKER = "dask"
 """Name of the place where Dask picks the worker."""
 DOUBT_SECONDS = 15.0
-"""How long a computer is not given the slots of a worker that lost a rank, unless the watch knows it is gone before."""
+"""Seconds for which the slots of a worker that lost a rank do not count, unless the watch finds it gone before."""
 RESERVE = 0.05
 """Share of a device's memory that is left to drivers, allocators and what comes and goes."""
 STEPS = 64
 """Free memory is rounded down to 1/64 of the device: every heartbeat shows some other figure."""
 
 Seen = Mapping[str, Mapping[str, SeenDevice]]
-"""What each worker sees (:mod:`hpo_core.training.visible_devices`): by its address, by name of a device."""
+"""Devices that each worker sees (:mod:`hpo_core.training.visible_devices`), by address and name of the device."""
 
 
 class ClusterRoom:
@@ -36,7 +36,7 @@ class ClusterRoom:
         asked: what they are to tell: jobs take slots, shared devices, computers (gangs) or workers (models that hop).
     """
 
-    def __init__(self, watch: ClusterWatch, asked: Asked) -> None:
+    def __init__(self, watch: ClusterWatch, asked: WorkerQuestions) -> None:
         self.asked = asked
         self._watch = watch
         self._names = [file.name for file in asked.partitions]
@@ -69,31 +69,6 @@ class ClusterRoom:
         """Slots of each worker that is well, by address."""
         return {address: facts.threads for address, facts in self._watch.well().items()}
 
-    def holdings(self) -> dict[str, list[str]]:
-        """Names of the partitions that lie on each worker that has told so, by address."""
-        return {
-            address: [
-                name
-                for place, name in enumerate(self._names)
-                if place in held.places and held.looked >= self._lost_units.get((address, name), 0)
-            ]
-            for address, held in self._held().items()
-        }
-
-    def announcing(self) -> bool:
-        """Whether a worker has not told yet which partitions it holds, or reads one now."""
-        held = self._held()
-        return any(one.reading for one in held.values()) or not held.keys() >= self._watch.well().keys()
-
-    def problems(self) -> dict[str, str]:
-        """Why partitions that are on a worker cannot be used, by name."""
-        return {name: why for held in self._held().values() for name, why in held.problems.items()}
-
-    def missing_partitions(self) -> list[str]:
-        """Names of partitions that no worker holds."""
-        there = set().union(*(held.places for held in self._held().values()))
-        return [name for place, name in enumerate(self._names) if place not in there]
-
     def doubt_partition(self, address: str, doubt: Doubt) -> None:
         """A unit was lost for its partition: it does not lie there until the worker has looked again and says so.
 
@@ -120,7 +95,23 @@ class ClusterRoom:
         return shared_inventory(self._seen(), self.asked.folder, self.asked.jobs_on_device)
 
     def _holders(self) -> Inventory:
-        return Inventory(tuple(Device(address) for address in sorted(self._held())))
+        workers = sorted(self._watch.well().items())
+        return Inventory(
+            tuple(
+                Device(address, facts.threads, partitions=self._held_by(address, facts)) for address, facts in workers
+            )
+        )
+
+    def _held_by(self, address: str, facts: WorkerFacts) -> HeldPartitions:
+        told = facts.partitions
+        if told is None:
+            return HeldPartitions(announcing=True)
+        names = frozenset(
+            name
+            for place, name in enumerate(self._names)
+            if place in told.places and told.looked >= self._lost_units.get((address, name), 0)
+        )
+        return HeldPartitions(names, told.problems, told.reading)
 
     def _undoubted(self) -> dict[str, int]:
         threads, now = self.threads(), time.monotonic()
@@ -132,10 +123,6 @@ class ClusterRoom:
     def _seen(self) -> Seen:
         workers = self._watch.well()
         return self._device_names.told_apart({address: facts.devices or {} for address, facts in workers.items()})
-
-    def _held(self) -> dict[str, HeldPartitions]:
-        workers = self._watch.well()
-        return {address: facts.partitions for address, facts in workers.items() if facts.partitions is not None}
 
 
 class DeviceNames:

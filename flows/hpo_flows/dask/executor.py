@@ -10,6 +10,7 @@ Settings that matter, each for a failure seen (Dask 2026.8):
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -20,10 +21,13 @@ from typing import Any
 import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.errors import HpoError
+from hpo_core.model.stopwatch import Stopwatch
+from hpo_core.model.trial import Job
+from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
@@ -32,16 +36,14 @@ from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
-    forbid_repeats,
+    forbid_retries,
     forget_study,
     limit_attempt,
-    tell_with_heartbeats,
+    prepare,
 )
 from hpo_flows.dask.rank_tasks import RankTasks
-from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, SchedulerClient, StartUp
-from hpo_flows.dask.worker_facts import Asked, facts_of_workers, usages_in
-
-log = logging.getLogger(__name__)
+from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
+from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -53,7 +55,15 @@ _DASK_SETTINGS = {
     "distributed.comm.timeouts.connect": "30s",
 }
 SHORT_SECONDS = 5.0
-"""How long a cluster is too small for a gang before that is told: workers come one by one."""
+"""Seconds for which a cluster must be too small for a gang before a person is told: workers come one by one."""
+DEVICE_SECONDS = 60.0
+"""Seconds that the start waits for a device: a driver may take long for its first answer."""
+PARTITION_SECONDS = 60.0
+"""Seconds that the start waits for a partition that no worker has, once all workers told what they have."""
+IMPORT_SECONDS = 720.0
+"""Seconds that the start waits for the import: 600 s is allowed (``Trainer``), and then its process has to be ended."""
+_LOOK_SECONDS = 10.0
+"""Longest time between two looks at a cluster that starts; more is a standstill of this process and does not count."""
 
 
 class DaskExecutor:
@@ -68,27 +78,23 @@ class DaskExecutor:
     """
 
     poll_seconds = 1.0
+    room: ClusterRoom
+    """Threads of workers, devices and partitions that jobs can run on. Set by :meth:`start`, like the next two."""
+    _watch: ClusterWatch
+    _tasks: RankTasks
 
     def __init__(self, spec: StudySpec, folder: str, *, security: Any = None) -> None:
         self._spec = spec
         self._folder = folder
-        self._asked = Asked.of(spec, folder)
         self._kind = cluster_of(spec, folder)
         self._kind.security = security
         self._connection: SchedulerClient | None = None
-        self._watch: ClusterWatch | None = None
-        self._room: ClusterRoom | None = None
-        self._tasks: RankTasks | None = None
         self._short: tuple[int, float] | None = None
         """How many slots the cluster has, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
         self._restore: Any = None
         self._abandoned = threading.Event()
-        self._replacing: set[asyncio.Task[None]] = set()
-        self._said_no_gpu = False
-        self._no_mps: dict[str, bool] = {}
-        """Why MPS is off on some worker, and whether a person was told."""
 
     # Start.
 
@@ -96,51 +102,146 @@ class DaskExecutor:
         """Start or join the cluster, and import the objective once per worker.
 
         Raises:
-            ClusterError: no scheduler answers, or no worker is there.
+            ClusterError: no scheduler answers, no worker is there, or one cannot run studies.
             ObjectiveError: the objective cannot be imported.
         """
         for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"):
             logging.getLogger(name).setLevel(logging.ERROR)
         for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        spec = self._spec
-        requests = JobRequests(spec, self._folder)
+        spec, training, asked = self._spec, self._spec.training, WorkerQuestions.of(self._spec, self._folder)
+        timeout = training.worker_timeout
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
-        connection = self._connection = SchedulerClient(self._kind.connect(), spec.study)
-        watch = self._watch = self._new_watch(connection)
-        room = self._room = ClusterRoom(watch, self._asked)
+        connection = SchedulerClient(self._kind.connect(), spec.study)
+        self._watch = ClusterWatch(
+            connection.client,
+            prefix=f"{spec.study}/",
+            asked=asked,
+            timeout=timeout,
+            limit=None
+            if training.timeout is None
+            else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout,
+            on_end=lambda *end: self._tasks.end(*end),
+            replace=self._replace,
+        )
+        self._connection = connection
+        self.room = ClusterRoom(self._watch, asked)
+        requests = JobRequests(spec, self._folder)
         self._tasks = RankTasks(
             connection,
-            watch,
-            room,
+            self._watch,
+            self.room,
             requests=requests,
             study=spec.study,
             folder=self._folder,
-            timeout=spec.training.worker_timeout,
-        )
-        connection.run_on_scheduler(facts_of_workers, "/")
-        watch.start()
-        connection.run_on_scheduler(forbid_repeats)
-        start_up = StartUp(self._kind, connection, watch=watch, room=room, abandoned=self._abandoned)
-        start_up.wait_for_room()
-        start_up.prepare_workers(
-            requests.objective, tuple(spec.pythonpath), requests.threads, load=spec.data_load or ""
-        )
-
-    def _new_watch(self, connection: SchedulerClient) -> ClusterWatch:
-        training, timeout = self._spec.training, self._spec.training.worker_timeout
-        limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
-        return ClusterWatch(
-            connection.client,
-            prefix=f"{self._spec.study}/",
-            asked=self._asked,
             timeout=timeout,
-            limit=limit,
-            on_new=self._ask,
-            on_out=self._worker_is_out,
-            on_overdue=self._ran_too_long,
-            on_back=self._forget_study_on,
         )
+        connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
+        self._watch.start()
+        connection.run_on_scheduler(forbid_retries)
+        self._wait_for_room()
+        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
+
+    def _wait_for_room(self) -> None:
+        """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
+
+        Raises:
+            ClusterError: they are not there in time, or will not come.
+        """
+        kind, watch, room = self._kind, self._watch, self.room
+
+        def slots_are_there() -> bool:
+            if watch.slots() >= kind.starting_workers:
+                return True
+            kind.check_start()
+            return False
+
+        self._wait(slots_are_there, kind.wait_seconds)
+        if not watch.slots():  # some are enough to begin
+            raise kind.no_workers(kind.wait_seconds)
+        began, longest = time.monotonic(), longest_look(room.asked.partitions)
+
+        def all_have_told() -> bool:
+            announcing = any(device.partitions.announcing for device in room.inventory().devices)
+            return not announcing or time.monotonic() >= began + longest
+
+        if not self._wait(lambda: not self._missing_partitions(), PARTITION_SECONDS, starts=all_have_told):
+            missing = self._missing_partitions()
+            problems = [device.partitions.problems for device in room.inventory().devices]
+            reasons = sorted({why for each in problems for name, why in each.items() if name in missing})
+            listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise ClusterError(
+                f"data.partitions: no worker holds {listed}.{''.join(f' {why}' for why in reasons[:3])} Put the files "
+                "where the workers look (data.folder, or HPO_PARTITION_FOLDER on the worker), or start workers that "
+                "hold them."
+            )
+        if room.asked.devices is not None and not self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS):
+            raise ClusterError(
+                f"packing.devices = {room.asked.devices!r}: no worker saw a device that jobs can share in "
+                f"{DEVICE_SECONDS:.0f} s. See that nvidia-smi works where the workers run, that nvidia-ml-py is "
+                "installed there (pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share "
+                "processors (packing.devices: cpu), or drop packing."
+            )
+
+    def _missing_partitions(self) -> list[str]:
+        """Names of partitions that no worker holds."""
+        there = set[str]().union(*(device.partitions.names for device in self.room.inventory().devices))
+        return [file.name for file in self.room.asked.partitions if file.name not in there]
+
+    def _wait(self, is_there: Callable[[], bool], seconds: float, *, starts: Callable[[], bool] = lambda: True) -> bool:
+        """Wait at most so long for what a job needs; returns whether it is there.
+
+        Args:
+            starts: whether the time counts already.
+
+        Raises:
+            ClusterError: another thread gave the start up.
+        """
+        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
+        while not is_there():
+            if self._abandoned.is_set():
+                raise ClusterError("The start of the cluster was given up.")
+            if not starts():
+                waited.reset()
+            if waited.elapsed() >= seconds:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _import_objective(self, *question: Any) -> None:
+        """Import the objective on every worker, and find ``data.load``.
+
+        Raises:
+            ClusterError: a worker cannot run studies, or none answers.
+            ObjectiveError: the objective cannot be imported.
+        """
+        client = self._connected.client
+
+        async def ask(address: str) -> Any:
+            found = await client.run(prepare, *question, workers=[address], on_error="return")
+            return found.get(address)
+
+        waiting = {
+            address: asyncio.run_coroutine_threadsafe(ask(address), client.loop.asyncio_loop)
+            for address in self._watch.well()
+        }
+
+        def all_have_answered() -> bool:
+            for address in [address for address, answer in waiting.items() if answer.done()]:
+                _check_import(address, waiting.pop(address))
+            for address in waiting.keys() - self._watch.well().keys():
+                waiting.pop(address).cancel()
+            return not waiting
+
+        try:
+            self._wait(all_have_answered, IMPORT_SECONDS)
+        finally:
+            for answer in waiting.values():
+                answer.cancel()
+        if not self._watch.well():
+            raise ClusterError(
+                f"No Dask worker of {self._connected.address} answers. Look at their processes and logs."
+            )
 
     def abandon_start(self) -> None:
         """Make a :meth:`start` that another thread is in end soon, with an error."""
@@ -159,22 +260,21 @@ class DaskExecutor:
         return str(self._connected.client.dashboard_link) if self._kind.dashboard else ""
 
     def news(self) -> str:
-        """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
-        no_mps = [why for why, told in list(self._no_mps.items()) if not told]
-        self._no_mps |= dict.fromkeys(no_mps, True)
-        return " ".join(filter(None, (self._kind.news(), *no_mps, self._short_of_slots())))
+        """News of the cluster for a person, such as that jobs wait; each is returned once. Empty: none."""
+        if self._connection is None:
+            return self._kind.news()
+        return " ".join(filter(None, (self._kind.news(), *self._watch.news(), self._short_of_slots())))
 
     def _short_of_slots(self) -> str:
         """Why no gang can begin, where the cluster is too small; said again once its size is another one."""
-        gang = self._spec.training.gang
+        gang, there = self._spec.training.gang, self._watch.slots()
         needed = 1 if gang == "auto" else gang
-        there = None if self._watch is None else self._watch.slots()
-        if gang == 1 or there is None or there >= needed:
+        if there >= needed:
             self._short = self._told_short = None
             return ""
         if self._short is None or self._short[0] != there:
             self._short = there, time.monotonic()
-        if there == self._told_short or time.monotonic() < self._short[1] + SHORT_SECONDS:
+        if needed == 1 or there == self._told_short or time.monotonic() < self._short[1] + SHORT_SECONDS:
             return ""
         self._told_short = there
         return (
@@ -188,8 +288,8 @@ class DaskExecutor:
         return self._connection
 
     def _run_on_each(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> None:
-        if self._watch is not None and not self._watch.scheduler_is_unresponsive():
-            self._connected.run_on_each(self._watch.well(), function, *arguments, seconds=seconds)
+        if self._connection is not None and not self._watch.scheduler_is_unresponsive():
+            self._connection.run_on_each(self._watch.well(), function, *arguments, seconds=seconds)
 
     # While a study runs: nothing below waits for the cluster.
 
@@ -200,7 +300,6 @@ class DaskExecutor:
             ClusterError: the scheduler is gone, or does not answer.
         """
         self._connected.check()
-        assert self._watch is not None and self._tasks is not None
         if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
@@ -211,31 +310,9 @@ class DaskExecutor:
         self._tasks.end_broken()
         return self.room.inventory()
 
-    @property
-    def room(self) -> ClusterRoom:
-        """What jobs can run on: threads of workers, devices, partitions."""
-        assert self._room is not None, "start() comes first"
-        return self._room
-
-    def holdings(self) -> Mapping[str, list[str]]:
-        """Names of the partitions that lie on each worker, by its address."""
-        return self.room.holdings()
-
-    def announcing(self) -> bool:
-        """Whether a worker has not told yet which partitions it holds, or reads one now."""
-        return self.room.announcing()
-
-    def problems(self) -> Mapping[str, str]:
-        """Why partitions that are on a worker cannot be used, by name."""
-        return self.room.problems()
-
-    def threads(self) -> Mapping[str, int]:
-        """Slots of each worker that gives a sign of life, by its address."""
-        return {} if self._room is None else self._room.threads()
-
     def usages(self) -> Mapping[tuple[int, int], Usage]:
-        """What running attempts that share devices were seen to use so far."""
-        return {} if self._watch is None else usages_in(self._watch.well(), self._folder)
+        """Measured use of running attempts that share devices, by (trial, attempt)."""
+        return usages_in(self._watch.well(), self._folder)
 
     def now(self) -> float:
         """Seconds of a clock that goes on while this machine sleeps: slots of a pool are held for a limited time."""
@@ -249,13 +326,11 @@ class DaskExecutor:
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job where its slots say; ``on_report`` is called once with its report, whatever happens."""
         self._connected.check()
-        assert self._tasks is not None
         self._tasks.submit(job, slot, on_report)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
-        if self._tasks is not None:
-            self._tasks.cancel(list(attempts))
+        self._tasks.cancel(list(attempts))
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
         """Limit a running attempt that was measured; returns at once, and what is not heard in time is not repeated."""
@@ -269,50 +344,25 @@ class DaskExecutor:
             call = self._connected.client.run(limit_attempt, self._folder, *attempt, memory, on_error="ignore")
             await asyncio.wait_for(call, CALL_SECONDS)
 
-    def _worker_is_out(self, address: str, keys: list[str], why: str) -> None:
-        """Report the jobs of a worker as lost, whatever it may report later; replace it if this study started it."""
-        assert self._tasks is not None
-        for key in keys:
-            self._tasks.end(key, Outcome.LOST, f"its Dask worker ({address}) {why}", address)
-        if self._kind.cluster is not None:
-            task = asyncio.ensure_future(self._replace(address))
-            self._replacing.add(task)
-            task.add_done_callback(self._replacing.discard)
-
-    def _ran_too_long(self, address: str, key: str, seconds: float) -> None:
-        assert self._tasks is not None
-        message = f"The attempt ran for {seconds:.0f} s, far longer than training.timeout; its worker did not end it."
-        self._tasks.end(key, Outcome.TIMEOUT, message, address)
-
     async def _replace(self, address: str) -> None:
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._kind.replace_worker(self._connected.client, address), 2 * CALL_SECONDS)
-
-    async def _forget_study_on(self, address: str) -> None:
-        """End what a worker trains that is heard again: it was lost meanwhile."""
-        await self._connected.client.run(cancel_attempts_of, self._folder, workers=[address])
-
-    async def _ask(self, address: str) -> None:
-        """Have a worker that joined tell what the study has to know of it."""
-        said = await self._connected.client.run(tell_with_heartbeats, self._asked, workers=[address])
-        problem, no_mps = said.get(address) or ("", "")
-        if problem and (self._asked.devices == "gpu" or not self._said_no_gpu):
-            self._said_no_gpu = True
-            log.info("%s: %s", address, problem)
-        if no_mps:
-            log.info("%s: %s", address, no_mps)
-            self._no_mps.setdefault(no_mps, False)
+        """Replace a worker that counts as gone, if this study started it."""
+        if self._kind.cluster is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._kind.replace_worker(self._connected.client, address), 2 * CALL_SECONDS)
 
     # End.
 
     def close(self) -> None:
         """End children, client and a cluster of ours, within a minute and for certain."""
         self._abandoned.set()
-        if self._watch is not None:
-            self._watch.stop()
         self._kind.remember_processes()
         if self._connection is not None:
-            self._close_children()
+            self._watch.stop()
+            if self._kind.cluster is not None:
+                self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
+            elif self._spec.objective is not None:
+                arguments = (self._folder, self._spec.objective, tuple(self._spec.pythonpath))
+                self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
             self._connection = None
@@ -321,9 +371,13 @@ class DaskExecutor:
             self._restore.__exit__(None, None, None)
             self._restore = None
 
-    def _close_children(self) -> None:
-        if self._kind.cluster is not None:
-            self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
-        elif self._spec.objective is not None:
-            arguments = (self._folder, self._spec.objective, tuple(self._spec.pythonpath))
-            self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
+
+def _check_import(address: str, answer: concurrent.futures.Future[Any]) -> None:
+    problem = answer.exception() or answer.result()
+    if isinstance(problem, HpoError):
+        raise problem
+    if isinstance(problem, BaseException):
+        raise ClusterError(
+            f"Dask worker {address} cannot run studies ({type(problem).__name__}: {problem}). Install this "
+            "package and the objective's requirements in the workers' environment."
+        )

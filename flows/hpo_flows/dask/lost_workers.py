@@ -9,22 +9,23 @@ The time without a sign is counted by our own clock and only while we could have
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpo_core.model.stopwatch import Stopwatch
-from hpo_flows.dask.worker_facts import Asked, WorkerFacts, decoded_facts, facts_of_workers
+from hpo_core.model.trial import Outcome
+from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
+from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions, decoded_facts, facts_of_workers
 
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 SILENT = 3
-"""Looks in a row at which a worker that was asked told nothing: it is another process then, and asked again."""
+"""Looks in a row without an answer after which a worker is asked again: it is another process by then."""
 HEARTBEATS = 2.5
 """Heartbeats of its own that a worker has time for before it is out, whatever the timeout."""
 
@@ -37,10 +38,10 @@ class _Worker:
     """Time since each attempt there went on."""
     out: str = ""
     """Why it is out; empty: it is well."""
-    coming_back: bool = False
     greeted: bool = False
     """Whether it was asked what it has to tell."""
-    greeting: bool = False
+    called: bool = False
+    """Whether a call to it is under way."""
     silent: int = 0
     """Looks in a row at which it did not tell what it was asked."""
 
@@ -54,10 +55,9 @@ class ClusterWatch:
         asked: what workers are to tell; names the study's folder, whose attempts must go on.
         timeout: seconds without a sign after which a worker is out.
         limit: seconds after which a task has run too long, whatever its worker says; None: never.
-        on_new: awaited with the address of a worker that joined, to ask it.
-        on_out: called with (address, keys of the study's tasks there, why) when a worker goes out.
-        on_overdue: called with (address, key, seconds) for a task that runs too long; its worker goes out next.
-        on_back: awaited with the address of a worker that is heard again, before it counts again.
+        on_end: called with (key, outcome, message, address of its worker) for each task of the study that ends because
+            its worker goes out.
+        replace: awaited with the address of a worker that goes out.
     """
 
     def __init__(
@@ -65,13 +65,11 @@ class ClusterWatch:
         client: Any,
         *,
         prefix: str,
-        asked: Asked,
+        asked: WorkerQuestions,
         timeout: float,
         limit: float | None,
-        on_new: Callable[[str], Awaitable[None]],
-        on_out: Callable[[str, list[str], str], None],
-        on_overdue: Callable[[str, str, float], None],
-        on_back: Callable[[str], Awaitable[None]],
+        on_end: Callable[[str, Outcome, str, str], None],
+        replace: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
         self._client = client
         self._prefix, self._folder, self._asked = prefix, asked.folder, asked
@@ -79,12 +77,14 @@ class ClusterWatch:
         self._longest = min(5.0, timeout / 4)
         self._patience = timeout
         """Seconds without a sign after which a worker is out: longer than the timeout where there are thousands."""
-        self._on_new, self._on_out, self._on_overdue, self._on_back = on_new, on_out, on_overdue, on_back
+        self._on_end, self._replace = on_end, replace
         self._workers: dict[str, _Worker] = {}
         self._running: dict[str, Stopwatch] = {}
         self._scheduler = self._stopwatch()
         self._task: Any = None
-        self._returns: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._told: dict[str, bool] = {}
+        """Why MPS is off on some worker, and whether a person was told."""
 
     def start(self) -> None:
         """Begin; from any thread."""
@@ -99,7 +99,7 @@ class ClusterWatch:
     # For the threads of others.
 
     def well(self) -> dict[str, WorkerFacts]:
-        """What is known of the workers that are not out, by address."""
+        """Facts about the workers that are not out, by address."""
         return {address: worker.facts for address, worker in list(self._workers.items()) if not worker.out}
 
     def is_well(self, address: str) -> bool:
@@ -107,9 +107,15 @@ class ClusterWatch:
         worker = self._workers.get(address)
         return worker is not None and not worker.out
 
-    def out(self) -> list[str]:
-        """Addresses of the other workers."""
-        return [address for address, worker in list(self._workers.items()) if worker.out]
+    def some_are_out(self) -> bool:
+        """Whether any worker is out."""
+        return any(worker.out for worker in list(self._workers.values()))
+
+    def news(self) -> list[str]:
+        """News that workers told and a person should know; each line is returned once."""
+        news = [line for line, told in list(self._told.items()) if not told]
+        self._told |= dict.fromkeys(news, True)
+        return news
 
     def slots(self) -> int:
         """Threads of the workers that are not out."""
@@ -153,30 +159,50 @@ class ClusterWatch:
             if worker is None:
                 worker = self._workers[address] = _Worker(facts, self._stopwatch())
             worker.silent = worker.silent + 1 if worker.greeted and not self._asked.is_answered_by(facts) else 0
-            if self._asked.is_anything and not worker.greeting and (not worker.greeted or worker.silent >= SILENT):
-                worker.greeting = True
-                self._later(self._greet(address, worker))
             why = self._why_out(worker, facts, count)
             worker.facts = facts
             if why and not worker.out:
                 self._put_out(address, worker, why)
-            elif worker.out and not why and not worker.coming_back:
-                worker.coming_back = True
-                self._later(self._bring_back(address, worker))
+            if worker.called:
+                continue
+            if worker.out and not why:  # first, for it may not be able to answer what it is asked
+                self._call(worker, self._bring_back(address, worker))
+            elif self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
+                self._call(worker, self._greet(address, worker))
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _call(self, worker: _Worker, work: Coroutine[Any, Any, None]) -> None:
+        worker.called = True
+
+        async def limited() -> None:
+            try:
+                await asyncio.wait_for(work, self._timeout)
+            except Exception as error:  # called again at a later look
+                log.debug("%s: %s", type(error).__name__, error)
+            finally:
+                worker.called = False
+
+        self._keep(limited())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     async def _greet(self, address: str, worker: _Worker) -> None:
-        try:
-            await asyncio.wait_for(self._on_new(address), self._timeout)
-            worker.greeted, worker.silent = True, 0
-        except Exception as error:  # asked again the next time
-            log.debug("%s: %s: %s", address, type(error).__name__, error)
-        finally:
-            worker.greeting = False
+        """Ask a worker the questions of the study."""
+        said = await self._client.run(tell_with_heartbeats, self._asked, workers=[address])
+        worker.greeted, worker.silent = True, 0
+        problem, no_mps = said.get(address) or ("", "")
+        for line in filter(None, (problem, no_mps)):
+            log.info("%s: %s", address, line)
+        if no_mps:
+            self._told.setdefault(no_mps, False)
+
+    async def _bring_back(self, address: str, worker: _Worker) -> None:
+        """End what a worker trains that is heard again; then it counts again."""
+        await self._client.run(cancel_attempts_of, self._folder, workers=[address])
+        worker.out = ""
+        log.warning("Dask worker %s is heard again: it counts again.", address)
 
     def _why_out(self, worker: _Worker, facts: WorkerFacts, count: bool) -> str:
         """Why the worker must count as gone; empty where it is well."""
@@ -203,19 +229,16 @@ class ClusterWatch:
     def _put_out(self, address: str, worker: _Worker, why: str) -> None:
         worker.out = why
         log.warning("Dask worker %s %s: it counts as gone.", address, why)
-        for key in worker.facts.executing:
-            if self._limit is not None and (seconds := self._running[key].elapsed()) >= self._limit:
-                self._on_overdue(address, key, seconds)
-        self._on_out(address, list(worker.facts.keys), why)
-
-    async def _bring_back(self, address: str, worker: _Worker) -> None:
-        try:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._on_back(address), self._timeout)
-                worker.out = ""
-                log.warning("Dask worker %s is heard again: it counts again.", address)
-        finally:
-            worker.coming_back = False
+        for key in worker.facts.keys:
+            seconds = self._running[key].elapsed() if key in worker.facts.executing else 0.0
+            if self._limit is not None and seconds >= self._limit:
+                message = (
+                    f"The attempt ran for {seconds:.0f} s, far longer than training.timeout; its worker did not end it."
+                )
+                self._on_end(key, Outcome.TIMEOUT, message, address)
+            else:
+                self._on_end(key, Outcome.LOST, f"its Dask worker ({address}) {why}", address)
+        self._keep(self._replace(address))
 
 
 def heartbeat_seconds(workers: int) -> float:

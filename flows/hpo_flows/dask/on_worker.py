@@ -25,21 +25,8 @@ from hpo_core.model.trial import RESULTS
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import decode_report
 from hpo_core.training.visible_devices import seen_devices
-from hpo_core.training.worker import (
-    cancel_job,
-    cancel_study,
-    close_all,
-    close_idle,
-    heartbeats,
-    limit_job,
-    lost_report,
-    prepare_worker,
-    share_devices,
-    start_mps,
-    train_job,
-    usages,
-)
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, Asked
+from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 OPEN_SECONDS = 1.0
 """Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
@@ -147,14 +134,14 @@ def close_open_tasks() -> None:
 
 
 def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None) -> tuple[bytes, str]:
-    """Train a job, and short ones that follow; the answer is small, whatever was trained.
+    """The Dask task: train a job, and short ones that follow; return the last report, and the worker's address.
 
     Args:
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. The
             job's thread then leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
     worker = distributed.get_worker()
-    worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
+    worker.metrics[METRIC] = lambda _: trainers.heartbeats()  # goes out with each heartbeat
     address = worker.address
     if workers is not None:
         if address not in workers:
@@ -166,37 +153,37 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
     """End these attempts (trial, attempt), or units (trial, attempt, number), of the study in this folder."""
     for trial, attempt, *unit in running:
-        await asyncio.to_thread(cancel_job, trial, attempt, folder, *unit)
+        await asyncio.to_thread(trainers.cancel, folder, trial, attempt, *unit)
 
 
 async def limit_attempt(folder: str, trial: int, attempt: int, memory: int) -> None:
     """Let an attempt of the study in this folder use at most so many bytes from now on."""
-    await asyncio.to_thread(limit_job, trial, attempt, folder, memory)
+    await asyncio.to_thread(trainers.limit, trial, attempt, folder, memory)
 
 
 async def cancel_attempts_of(folder: str) -> None:
     """End every attempt of the study in this folder."""
-    await asyncio.to_thread(cancel_study, folder)
+    await asyncio.to_thread(trainers.cancel, folder)
 
 
 async def close_all_children() -> None:
     """End every child process of this worker."""
     close_open_tasks()
-    await asyncio.to_thread(close_all)
+    await asyncio.to_thread(trainers.close_all)
 
 
 async def forget_study(folder: str, objective: str, pythonpath: tuple[str, ...]) -> None:
     """Leave a worker of others: end its idle trainers of this objective, watch no partitions."""
-    await asyncio.to_thread(close_idle, objective, pythonpath)
+    await asyncio.to_thread(trainers.close_idle, objective, pythonpath)
     await asyncio.to_thread(forget_partitions, folder)
 
 
 async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None, load: str = "") -> None:
     """Import the objective, and find ``data.load``, which may take minutes."""
-    await asyncio.to_thread(prepare_worker, objective, pythonpath, threads, load=load)
+    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load)
 
 
-async def tell_with_heartbeats(asked: Asked, dask_worker: distributed.Worker) -> tuple[str, str]:
+async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
     """Send what a study asks with each heartbeat; returns why no GPU can be seen here, and why MPS is off."""
     problem = no_mps = ""
     if asked.partitions:
@@ -205,13 +192,13 @@ async def tell_with_heartbeats(asked: Asked, dask_worker: distributed.Worker) ->
     if asked.devices is not None:
         problem = await asyncio.to_thread(share_devices, asked.devices)
         dask_worker.metrics[DEVICES] = lambda _: seen_devices()
-        dask_worker.metrics[USAGES] = lambda _: usages()
+        dask_worker.metrics[USAGES] = lambda _: trainers.usages()
     await dask_worker.heartbeat()
     if asked.mps:
         no_mps = await asyncio.to_thread(start_mps)
     return problem, no_mps
 
 
-def forbid_repeats(dask_scheduler: Any = None) -> None:
+def forbid_retries(dask_scheduler: Any = None) -> None:
     """Make the scheduler give up a job whose worker died; runs on the scheduler."""
     dask_scheduler.allowed_failures = 0

@@ -1,5 +1,7 @@
 """Jobs as Dask tasks: a task for each rank of a job, or several short jobs in turn in a task that stays open.
 
+A rank is one process that trains a job: a plain job has one, a gang several.
+
 Dask's task is the authority on what became of a rank. The shortcut beside it (open tasks, ``on_worker.py``) only saves
 time: where a call fails, the task's end tells whether the job was trained, and one that was not is given a task of its
 own.
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import threading
 import time
 import uuid
@@ -25,7 +26,7 @@ from distributed.scheduler import KilledWorker
 
 from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.masking import masked_report
@@ -35,7 +36,7 @@ from hpo_core.training.request import RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next
-from hpo_flows.dask.start_up import SchedulerClient
+from hpo_flows.dask.scheduler_client import SchedulerClient
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
@@ -62,14 +63,11 @@ class _Rank(NamedTuple):
     number: int
     job: Job
     """The job, with the partition that this rank sees."""
+    key: tuple[int, ...]
+    """Trial, attempt and number of the unit, as reports name them."""
     request: bytes
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
-
-    def is_answered_by(self, report: Report) -> bool:
-        """Whether a report is of this very rank, not of what its task trained before."""
-        number = msgspec.UNSET if self.job.unit is None else self.job.unit.number
-        return (report.trial, report.attempt, report.unit) == (*self.job.key, number)
 
     def without_result(self, outcome: Outcome, message: str, worker: str = "") -> Report:
         return Report(trial=self.job.trial, attempt=self.job.attempt, outcome=outcome, message=message, worker=worker)
@@ -81,7 +79,7 @@ class _Task:
 
     key: str
     rank: _Rank | None
-    """What was sent to it and is not reported; None: it is open."""
+    """Rank that it trains and has not reported; None: the task is open."""
     address: str = ""
     """Address of its worker, once it is open, or from the start where the rank was placed on one."""
     future: Any = None
@@ -130,7 +128,7 @@ class RankTasks:
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._topic = f"{study}/{self._id}"
-        self._client.subscribe_topic(self._topic, self._published)
+        self._client.subscribe_topic(self._topic, lambda event: self._open_task_reported(*event[1]))
         stores = self._folder / GANGS
         if stores.is_dir():  # left by a controller before this one that was killed
             for left in private_folder(stores, below=self._folder).iterdir():
@@ -139,33 +137,36 @@ class RankTasks:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job on its slots; ``on_report`` is called once with its report, mostly from another thread."""
-        seats = self._seats(slot)
-        if seats is None:
+        candidates = self._candidates(slot)
+        if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
             message = f"no Dask worker is at {names} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
         store = None
-        if len(seats) > 1:
+        if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
-        submitted = _Submitted(job, on_report, [None] * len(seats), store)
+        key = job.key if job.unit is None else (*job.key, job.unit.number)
+        submitted = _Submitted(job, on_report, [None] * len(candidates), store)
         with self._lock:
-            self._submitted[_key(job)] = submitted
-        gang = _rank_places(seats, store)
-        for number, (one, workers) in enumerate(zip(slot.ranks, seats, strict=True)):
+            self._submitted[key] = submitted
+        gang = _rank_places(candidates, store)
+        for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = encode_request(self._requests.of(own, one.portion, gang[number]))
-            rank = _Rank(submitted, number, own, request, workers)
+            rank = _Rank(submitted, number, own, key, request, workers)
             try:
-                self._submit(rank)
+                self._start(rank, may_be_open=True)
             except Exception as error:
                 if store is None:
                     with self._lock:
-                        self._submitted.pop(_key(job), None)
+                        self._submitted.pop(key, None)
                     raise
                 # ranks before it wait for it, and are cancelled
-                self._tell(rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}"))
+                self._take_report(
+                    rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}")
+                )
 
     def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
         """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once."""
@@ -185,10 +186,10 @@ class RankTasks:
         with self._lock:
             task = self._forget(key)
         if task is not None and task.rank is not None:
-            self._tell(task.rank, task.rank.without_result(outcome, message, worker))
+            self._take_report(task.rank, task.rank.without_result(outcome, message, worker))
 
-    def _seats(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
-        """The workers that may train each rank, the preferred one first; None: a rank has none."""
+    def _candidates(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
+        """For each rank its workers (None: Dask picks one), the preferred one first; None where a rank has none."""
         found: list[tuple[str, ...] | None] = []
         free: Counter[str] | None = None
         for one in slot.ranks:
@@ -210,37 +211,26 @@ class RankTasks:
             free.subtract(task.address for task in self._tasks.values() if task.rank is not None)
         return free
 
-    def _submit(self, rank: _Rank) -> None:
-        task = self._take_open(rank)
-        if task is None:
-            self._start(rank)
-        else:
-            self._client.loop.add_callback(self._begin_call, task, rank)
-
-    def _take_open(self, rank: _Rank) -> _Task | None:
+    def _start(self, rank: _Rank, *, may_be_open: bool = False) -> None:
+        """Have a task train the rank: one that is open, else a new one."""
         wanted = rank.workers
         with self._lock:
-            able = (key for key, task in self._open.items() if wanted is None or task.address in wanted)
-            key = next((key for key in able if self._watch.is_well(self._open[key].address)), None)
-            if key is None:
-                return None
-            task = self._open.pop(key)
-            task.rank = rank
-            return task
-
-    def _start(self, rank: _Rank) -> None:
-        """Submit a Dask task."""
+            for key, task in self._open.items() if may_be_open else ():
+                if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
+                    self._open.pop(key).rank = rank
+                    self._client.loop.add_callback(self._begin_call, task, rank)
+                    return
         job = rank.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
             unit = f"{unit}/rank-{rank.number}"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
         workers = None
-        if rank.workers is not None:
-            workers = list(rank.workers[:1])
-        elif self._watch.out():
+        if wanted is not None:
+            workers = list(wanted[:1])
+        elif self._watch.some_are_out():
             workers = list(self._watch.well())
-        task = _Task(key, rank, rank.workers[0] if rank.workers else "")
+        task = _Task(key, rank, wanted[0] if wanted else "")
         with self._lock:
             self._tasks[key] = task
         try:
@@ -267,6 +257,7 @@ class RankTasks:
         return self._tasks.pop(key, None)
 
     def _task_ended(self, future: Any) -> None:
+        """Take the report that a task ends with; a rank that the task did not reach gets a task of its own."""
         with self._lock:
             task = self._forget(future.key)
         if task is None or task.rank is None:
@@ -278,10 +269,10 @@ class RankTasks:
                 return
             except Exception as error:
                 report = task.rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
-        self._tell(task.rank, report)
+        self._take_report(task.rank, report)
 
-    def _tell(self, rank: _Rank, report: Report) -> None:
-        """Take the report of a rank; the job is reported with its last rank."""
+    def _take_report(self, rank: _Rank, report: Report) -> None:
+        """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
         submitted = rank.submitted
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
@@ -294,8 +285,8 @@ class RankTasks:
             reports = [one for one in submitted.reports if one is not None]
             if len(reports) < len(submitted.reports):
                 return
-            if self._submitted.get(_key(submitted.job)) is submitted:
-                del self._submitted[_key(submitted.job)]
+            if self._submitted.get(rank.key) is submitted:
+                del self._submitted[rank.key]
         if submitted.store is not None:
             with contextlib.suppress(OSError):
                 submitted.store.unlink(missing_ok=True)
@@ -303,34 +294,31 @@ class RankTasks:
 
     # On the client's loop.
 
-    def _published(self, event: tuple[float, Any]) -> None:
-        key, address, data = event[1]
-        self._reported(key, data, address)
-
     def _begin_call(self, task: _Task, rank: _Rank) -> None:
-        call = asyncio.ensure_future(self._call(task, rank))
+        call = asyncio.ensure_future(self._train_in_open_task(task, rank))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _call(self, task: _Task, rank: _Rank) -> None:
+    async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
+        """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
         with contextlib.suppress(Exception):  # then the task's end tells
             found = await asyncio.wait_for(
                 self._client.run(train_next, task.key, rank.request, workers=[task.address], on_error="ignore"),
                 OPEN_SECONDS + self._timeout,
             )
             if found.get(task.address) is not None:
-                self._reported(task.key, found[task.address], task.address)
+                self._open_task_reported(task.key, task.address, found[task.address])
 
-    def _reported(self, key: str, data: bytes, address: str) -> None:
-        """An open task has trained its job and waits for the next."""
+    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
+        """Take the report of a task that stays open: it waits for its next job."""
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)
-            if task is None or task.rank is None or not task.rank.is_answered_by(report):
+            if task is None or task.rank is None or task.rank.key != _reported_key(report):
                 return
             rank, task.rank, task.address = task.rank, None, address
             self._open[key] = task
-        self._tell(rank, msgspec.structs.replace(report, worker=address))
+        self._take_report(rank, msgspec.structs.replace(report, worker=address))
 
 
 class Cancellation:
@@ -350,7 +338,8 @@ class Cancellation:
         self._timeout = timeout
         self._waiting: dict[str, set[tuple[int, ...]]] = {}
         """Attempts that a worker was not sent yet, by its address. On the client's loop only."""
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._called: set[str] = set()
+        """Addresses of workers with a call under way."""
 
     def request(self, attempts: Sequence[tuple[int, ...]]) -> None:
         """Cancel these attempts (trial, attempt), or units of them (trial, attempt, number); returns at once."""
@@ -359,35 +348,30 @@ class Cancellation:
 
     # On the client's loop.
 
-    def _send(self, attempts: set[tuple[int, ...]]) -> None:
-        for address in self._watch.well():
-            self._waiting.setdefault(address, set()).update(attempts)
-            if address not in self._calls:
-                self._start(address)
+    async def _send(self, attempts: set[tuple[int, ...]]) -> None:
+        await asyncio.gather(*(self._call(address, attempts) for address in self._watch.well()))
 
-    def _start(self, address: str) -> None:
-        call = self._calls[address] = asyncio.ensure_future(self._call(address))
-        call.add_done_callback(functools.partial(self._call_ended, address))
-
-    def _call_ended(self, address: str, call: asyncio.Task[None]) -> None:
-        self._calls.pop(address, None)
-        if address in self._waiting and not call.cancelled():  # asked for between the call's end and here
-            self._start(address)
-
-    async def _call(self, address: str) -> None:
-        while attempts := self._waiting.pop(address, None):
-            with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
-                call = self._connection.client.run(
-                    cancel_attempts, self._folder, sorted(attempts), workers=[address], on_error="ignore"
-                )
-                await asyncio.wait_for(call, self._timeout)
+    async def _call(self, address: str, attempts: set[tuple[int, ...]]) -> None:
+        self._waiting.setdefault(address, set()).update(attempts)
+        if address in self._called:
+            return
+        self._called.add(address)
+        try:
+            while waiting := self._waiting.pop(address, None):
+                with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
+                    call = self._connection.client.run(
+                        cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
+                    )
+                    await asyncio.wait_for(call, self._timeout)
+        finally:
+            self._called.discard(address)
 
 
-def _rank_places(seats: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
+def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
     """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
-        return [None] * len(seats)
-    hosts = [host_of(workers[0]) if workers else "" for workers in seats]
+        return [None] * len(candidates)
+    hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
     return [
         RankPlace(
             rank=rank,
@@ -413,12 +397,13 @@ def _report_of(rank: _Rank, future: Any) -> Report | None:
         return rank.without_result(Outcome.LOST, message)
     except Exception as error:
         return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
-    return msgspec.structs.replace(report, worker=worker) if rank.is_answered_by(report) else None
+    return msgspec.structs.replace(report, worker=worker) if rank.key == _reported_key(report) else None
 
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _key(job: Job) -> tuple[int, ...]:
-    return job.key if job.unit is None else (*job.key, job.unit.number)
+def _reported_key(report: Report) -> tuple[int, ...]:
+    attempt = report.trial, report.attempt
+    return attempt if report.unit is msgspec.UNSET else (*attempt, report.unit)

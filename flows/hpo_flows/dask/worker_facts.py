@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.seen_device import SeenDevice
-from hpo_core.model.devices.usage import Usage
 from hpo_core.model.partition_file import PartitionFile
 
 if TYPE_CHECKING:  # workers need not import it
@@ -20,17 +20,17 @@ T = TypeVar("T")
 _ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
 
 METRIC = "hpo_beats"
-"""Dask metric with :func:`hpo_core.training.worker.heartbeats`."""
+"""Dask metric with :func:`hpo_core.training.worker.TrainerPool.heartbeats`."""
 DEVICES = "hpo_devices"
 """Dask metric with :func:`hpo_core.training.visible_devices.seen_devices`, by kind (``packing.devices``)."""
 USAGES = "hpo_usages"
-"""Dask metric with :func:`hpo_core.training.worker.usages`."""
+"""Dask metric with :func:`hpo_core.training.worker.TrainerPool.usages`."""
 PARTITIONS = "hpo_partitions"
 """Dask metric with :func:`hpo_core.training.partition_data.held_partitions`, by folder of the study."""
 
 
-class HeldPartitions(NamedTuple):
-    """Which of a study's partitions lie on a worker."""
+class ToldPartitions(NamedTuple):
+    """Partitions of a study on a worker, as the worker told."""
 
     places: frozenset[int]
     """Indices among the study's partitions, those of validation last."""
@@ -43,7 +43,7 @@ class HeldPartitions(NamedTuple):
 
 
 class WorkerFacts(NamedTuple):
-    """What the scheduler knows of one worker."""
+    """Facts about one worker, as the scheduler has them."""
 
     threads: int
     last_seen: float
@@ -55,13 +55,13 @@ class WorkerFacts(NamedTuple):
     devices: dict[str, SeenDevice] | None
     """Devices that jobs can share there, by name; None before it was asked."""
     usages: dict[str, Usage]
-    """What running attempts were seen to use there, by attempt."""
-    partitions: HeldPartitions | None = None
+    """Measured use of the attempts that run there, by attempt."""
+    partitions: ToldPartitions | None = None
     """Partitions that lie there; None before it was asked."""
 
 
-class Asked(NamedTuple):
-    """What the workers of a study are asked to tell, once each."""
+class WorkerQuestions(NamedTuple):
+    """Questions to the workers of a study; each worker is asked once."""
 
     folder: str
     """Folder of the study."""
@@ -78,8 +78,8 @@ class Asked(NamedTuple):
     """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
 
     @classmethod
-    def of(cls, spec: StudySpec, folder: str) -> Asked:
-        """What a study has to know of its workers."""
+    def of(cls, spec: StudySpec, folder: str) -> WorkerQuestions:
+        """Questions that a study has for its workers."""
         packing, data, gang = spec.packing, spec.data, spec.training.gang
         return cls(
             folder,
@@ -120,7 +120,7 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
     }
 
 
-def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
+def decoded_facts(sent: tuple[Any, ...], asked: WorkerQuestions) -> WorkerFacts:
     """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
     threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
     of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None
@@ -128,7 +128,7 @@ def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
     if seen is not None and asked.devices == "gpu":
         seen = {name: device for name, device in seen.items() if device.gpu}
     try:
-        held = HeldPartitions(
+        held = ToldPartitions(
             *msgspec.convert(partitions[asked.folder], tuple[frozenset[int], dict[str, str], int, bool])
         )
     except (KeyError, TypeError, ValueError, msgspec.ValidationError):
@@ -146,7 +146,7 @@ def decoded_facts(sent: tuple[Any, ...], asked: Asked) -> WorkerFacts:
 
 
 def usages_in(workers: Mapping[str, WorkerFacts], folder: str) -> dict[tuple[int, int], Usage]:
-    """What running attempts of the study in ``folder`` were seen to use so far, by (trial, attempt)."""
+    """Measured use of the running attempts of the study in ``folder``, by (trial, attempt)."""
     found = {}
     for facts in workers.values():
         for name, usage in facts.usages.items():

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, get_type_hints
 from uuid import UUID
 
 import psutil
-from prefect import get_run_logger
-from prefect.client.orchestration import get_client
+from prefect import Flow, get_run_logger
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import FailedRun
+from prefect.exceptions import FailedRun, Pause
 from prefect.runtime import deployment, flow_run
+from prefect.states import Running
 
-from hpo_core.execution.loop import Observer
+from hpo_core.home import Home
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Job, Report
@@ -27,30 +28,31 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
+from hpo_flows.deployed.form import Form, read_form
+from hpo_flows.deployed.form_schema import drawn_signature, run_signature
 from hpo_flows.prefect_api.api_watch import RETURN_SECONDS, api_is_unreachable, end_process_soon, wait_for_return
 from hpo_flows.prefect_pages.prefect_process import tags_of
 from hpo_flows.prefect_pages.study_pages import StudyPages, failed_state, tell_first
-from hpo_flows.study_run.session import ObserverFactory, Session, Summary
+from hpo_flows.study_run.session import Session, Summary
 
 LAST_PAGES_SECONDS = 20.0
 """How long the end of a flow run waits for its pages."""
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class PagesThread:
-    """Observer that shows its study in the present flow run, from a thread of its own."""
+    """Observer that shows its study in the present flow run, and ends the drive once somebody suspended the run."""
 
     def __init__(self, session: Session, run: UUID) -> None:
         self._session = session
         self._run = run
         self._ended = threading.Event()
+        self._suspended: State[Any] | None = None
         self._pages: StudyPages | None = None
         self._thread: threading.Thread | None = None
 
     def begin(self, study: Study) -> PagesThread:
-        """Begin with what the study records next."""
+        """Begin, in a thread, with what the study records next."""
         url = self._session.journal_url
         self._pages = StudyPages(
             study.name,
@@ -60,6 +62,7 @@ class PagesThread:
             began=time.time(),
             ended=self._ended,
             say=self._session.say,
+            on_state=self._on_state,
         )
         # of the flow run's context, which has the settings of its Prefect
         self._thread = threading.Thread(
@@ -68,11 +71,22 @@ class PagesThread:
         self._thread.start()
         return self
 
+    def _on_state(self, client: SyncPrefectClient, state: State[Any]) -> None:
+        if state.is_paused():
+            self._suspended = state
+        elif state.is_crashed() and state.message == NO_HEARTBEAT:
+            # the server was away for long, and took heartbeats it missed for heartbeats we did not send
+            client.set_flow_run_state(self._run, Running(), force=True)
+            attempt = client.read_flow_run(self._run).run_count  # which this has raised
+            begin_heartbeats(Home().folder, self._run, attempt)
+
     def on_report(self, report: Report, granted: list[Job]) -> None:
         """The journal tells of it."""
 
     def on_tick(self) -> None:
-        """The thread has a clock of its own."""
+        """Raise Pause, which the loop takes as an interrupt, once the run is suspended."""
+        if self._suspended is not None:
+            raise Pause("suspended", state=self._suspended)
 
     def close(self) -> None:
         """The controller records no more."""
@@ -88,26 +102,18 @@ class PagesThread:
 
 
 @masked_errors()
-def drive(
-    session: Session,
-    action: str,
-    *observers: ObserverFactory,
-    patience: float = RETURN_SECONDS,
-) -> tuple[Study, Summary]:
+def drive(session: Session, action: str, patience: float = RETURN_SECONDS) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
     Args:
         action: begins the name of the flow run.
-        observers: further ones.
         patience: seconds that the end of the study waits for an API that does not answer.
     """
     end_with_worker()
     mask_logs()
     pages = PagesThread(session, label_run(session.spec, action))
     session.say = get_run_logger().warning
-    begin: Callable[[Study], Observer] = pages.begin
-    for make in (begin, *observers):
-        session.add_observer(make)
+    session.add_observer(pages.begin)
     try:
         study, summary = session.run()
     except BaseException as error:
@@ -140,29 +146,39 @@ def _present_run() -> tuple[UUID | None, datetime]:
     return (None if flow_run.id is None else UUID(flow_run.id)), began
 
 
-def failing_in_words() -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a flow: an error that says what is wrong becomes the state Failed with its words.
+def form_flow(
+    name: str, run_name: Callable[[], str] | None = None
+) -> Callable[[Callable[[Form], Any]], Flow[..., Any]]:
+    """Decorator: a flow with the parameters that the form, its function's only argument, has as fields.
 
-    Prefect would put its class before it and a traceback into the run's log, which says nothing to whoever filled in a
-    form. Any other error is a mistake of this program and keeps its traceback.
+    A run's parameters are checked by the form, which says what is wrong. An error that says what is wrong becomes the
+    state Failed with its words. Prefect would put its class before it and a traceback into the run's log, which says
+    nothing to whoever filled in a form. Any other error is a mistake of this program and keeps its traceback.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[[Form], Any]) -> Flow[..., Any]:
+        form: type[Form] = next(iter(get_type_hints(function).values()))
+        signature = run_signature(form)
+
         @wraps(function)
-        def run(*arguments: P.args, **parameters: P.kwargs) -> R:
+        def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
+            parameters = signature.bind(*values, **named).arguments
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
-                return function(*arguments, **parameters)
+                with masked_errors():  # the form shows the values that it does not take
+                    return function(read_form(form, parameters))
             except Exception as error:
                 if deployment.id is None:
                     raise
                 if not isinstance(error, HpoError):
                     tell_first(f"{type(error).__name__}: {terminal_text(str(error), lines=True)}", *_present_run())
                     raise
-                state: Any = failed(str(error))
-                return state  # type: ignore[no-any-return]
+                return failed(str(error))
 
-        return run
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
+        made.__signature__ = drawn_signature(form)  # type: ignore[attr-defined]
+        return made
 
     return decorate
 

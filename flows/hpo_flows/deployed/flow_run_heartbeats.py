@@ -52,12 +52,9 @@ def begin_heartbeats(home: Path, run: UUID, attempt: int) -> None:
         write_private(path, str(attempt).encode())
 
 
-def attempt_of(home: Path, run: UUID) -> int | None:
-    """The attempt that the file is of; None where it does not say (earlier versions)."""
-    try:
-        return int(heartbeat_file(home, run).read_text())
-    except (OSError, ValueError):
-        return None
+def attempt_of(home: Path, run: UUID) -> int:
+    """The attempt that the file is of."""
+    return int(heartbeat_file(home, run).read_text())
 
 
 def beat(home: Path, run: UUID) -> None:
@@ -108,7 +105,6 @@ class HeartbeatMonitor:
         return found
 
 
-OLD_AUTOMATION = "hpo: a run without a sign of life has crashed"
 NO_HEARTBEAT = (
     f"No heartbeat for {LIMIT_SECONDS:.0f} s: its process and its worker are gone. Retry it, or run `resume`."
 )
@@ -127,8 +123,12 @@ async def report_silent_run(client: PrefectClient, home: Path, run: UUID) -> str
         found = await client.read_flow_run(run)
     except ObjectNotFound:
         return "unknown"  # deleted, or of another server with the same home
-    state, attempt = found.state, attempt_of(home, run)
-    if attempt is not None and found.run_count > attempt:
+    try:
+        attempt = attempt_of(home, run)
+    except (OSError, ValueError):
+        return "ended meanwhile"
+    state = found.state
+    if found.run_count > attempt:
         forget(home, run)
         return "started again elsewhere"
     if state is None or state.is_scheduled() or state.is_paused() or state.is_final():
@@ -139,15 +139,6 @@ async def report_silent_run(client: PrefectClient, home: Path, run: UUID) -> str
         return "refused"
     log.warning("flow run %s was %s and sends no heartbeat: Crashed", run, state.name)
     return "crashed"
-
-
-def remove_old_automation() -> None:
-    """Remove the automation of earlier versions from the configured server."""
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        for known in client.read_automations_by_name(OLD_AUTOMATION):
-            client.delete_automation(known.id)
 
 
 GRACE_SECONDS = 45.0

@@ -2,8 +2,8 @@
 
 Prefect draws a form from a flow's JSON schema: enums become selects, unions of models tabs, lists of models rows.
 What its two UIs do not draw well is given another shape, and only in the schema (``form_schema.py``); a mapping of
-parameters is asked for as a list of rows. :class:`FilledIn` is the whole form. Of its fields few are shown at once, the
-others in a folded section; what it says of a study file's sections follows these by itself (:func:`section_of`).
+parameters is asked for as a list of rows. :class:`FilledIn` is the whole form. Few of its fields are shown at once, the
+others in a folded section; its sections follow the settings of a study file by themselves (:data:`SECTIONS`).
 """
 
 from __future__ import annotations
@@ -11,77 +11,74 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
-from hpo_core.spec import (
-    DataSpec,
-    JournalSpec,
-    LocalClusterSpec,
-    PackingSpec,
-    StopSpec,
-    StudySpec,
-    TrainingSpec,
-    limits,
-)
-from hpo_core.spec.packing import DemandSpec
-from hpo_core.spec.sizes import check_plain
+from hpo_core.spec import DataSpec, LocalClusterSpec, PackingSpec, StopSpec, StudySpec, TrainingSpec
 from hpo_core.spec.study_file import read_yaml
-from hpo_core.spec.validation_errors import explain
+from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.form_schema import (
     AS_USUAL,
     BASIC_OF_METHOD,
-    FOLD,
+    DEFAULT_METHOD,
     AsTabs,
-    Drawn,
-    Folding,
+    FormPart,
     Method,
     Offered,
-    WithoutNone,
     fold,
-    given,
 )
 from hpo_flows.deployed.permissions import Permissions
 
+Form = TypeVar("Form", bound=FormPart)
 
-def section_of(
-    settings: type[BaseModel],
-    title: str,
-    about: str,
-    *,
-    leave_out: Collection[str] = (),
-    texts: Mapping[str, str] | None = None,
-) -> type[Drawn]:
-    """A section of the form that follows the settings of a study file by itself.
+_FLAT = {"demand": "job_"}
+"""Settings that are mappings with a field for each of their own settings, and what the names of these begin with."""
+
+
+def _settings_of(settings: type[BaseModel], leave_out: Collection[str] = ()) -> Iterator[tuple[str, list[str], Any]]:
+    """Name on the form, place in the section of a study file, and Pydantic's field, of each setting."""
+    for name, field in settings.model_fields.items():
+        if name in leave_out:
+            continue
+        inner = field.annotation.model_fields if name in _FLAT else {}  # type: ignore[union-attr]
+        yield from ((f"{_FLAT[name]}{one}", [name, one], inner[one]) for one in inner)
+        if not inner:
+            yield name, [name], field
+
+
+def drawn_section(section: FormSection) -> type[FormPart]:
+    """The fields of a section, which follow the settings of a study file by themselves.
 
     A setting that is new there is on the form without another line: a field of its own where it is one value, else a
     text in the words of a study file (YAML).
-
-    Args:
-        leave_out: settings that are not on the form.
-        texts: further fields that are texts, with their descriptions; they replace settings of that name.
     """
     fields: dict[str, Any] = {}
-    texts = texts or {}
-    for name, field in settings.model_fields.items():
-        if name in leave_out or name in texts:
-            continue
+    for name, place, field in _settings_of(section.settings, section.leave_out):
         if is_one_value(field.annotation):
             fields[name] = (field.annotation, copy(field))
         else:
-            words = f"{field.description or ''} As in a study file (YAML); empty: none.".strip()
-            fields[name] = (str, Field(default="", description=words))
-    fields |= {name: (str, Field(default="", description=words)) for name, words in texts.items()}
-    made = create_model(title.replace(" ", ""), __base__=Drawn, __doc__=about, **fields)
-    made.model_config["title"] = title
+            how = "Of one job; empty: it is measured." if len(place) > 1 else "As in a study file (YAML); empty: none."
+            fields[name] = (str, Field(default="", description=f"{field.description or ''} {how}".strip()))
+    made: type[FormPart] = create_model(
+        section.title.replace(" ", ""), __base__=FormPart, __doc__=section.about, **fields
+    )
+    made.model_config["title"] = section.title
     return made
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types that a setting may have, besides None."""
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for one in get_args(annotation) if one is not NoneType for kind in _kinds(one)]
+    return _kinds(get_args(annotation)[0]) if get_origin(annotation) is Annotated else [annotation]
 
 
 def is_one_value(annotation: Any) -> bool:
@@ -90,125 +87,70 @@ def is_one_value(annotation: Any) -> bool:
     >>> is_one_value(int | None), is_one_value(Literal["a", "b"]), is_one_value(dict[str, int])
     (True, True, False)
     """
-    if get_origin(annotation) in (Union, UnionType):
-        return sum(one is not NoneType for one in get_args(annotation)) == 1 and all(
-            one is NoneType or is_one_value(one) for one in get_args(annotation)
-        )
-    if get_origin(annotation) is Annotated:
-        return is_one_value(get_args(annotation)[0])
-    return annotation in (int, float, str, bool) or get_origin(annotation) is Literal
+    kinds = _kinds(annotation)
+    return len(kinds) == 1 and (kinds[0] in (int, float, str, bool) or get_origin(kinds[0]) is Literal)
 
 
-def read_texts(filled: Mapping[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
+def _is_pattern(text: str, annotation: Any) -> bool:
+    """Whether a text is meant as it stands: one that may be a list, too, is no list."""
+    kinds = _kinds(annotation)
+    return str in kinds and float not in kinds and not text.startswith(("[", "-"))
+
+
+def _plain(section: FormPart, settings: type[BaseModel]) -> dict[str, Any]:
     """A filled section as in a study file: texts that stand for lists and mappings are read.
 
     Raises:
         SpecError: a text is no YAML.
     """
+    filled = section.model_dump(mode="json", exclude_unset=True)
     found: dict[str, Any] = {}
-    for name, value in filled.items():
-        if is_one_value(settings.model_fields[name].annotation):
-            found[name] = value
-        elif value.strip():
-            try:
-                found[name], _ = read_yaml(value)
-            except yaml.YAMLError as error:
-                said = " ".join(str(error).split())
-                raise SpecError(f"form: {name} cannot be read as YAML ({said}); write it as in a study file.") from None
+    for name, place, field in _settings_of(settings):
+        value = filled.get(name, "")
+        if isinstance(value, str) and not is_one_value(field.annotation) and name in filled:
+            value = value.strip()
+            if value and not _is_pattern(value, field.annotation):
+                try:
+                    value, _ = read_yaml(value)
+                except yaml.YAMLError as error:
+                    said = " ".join(str(error).split())
+                    words = f"cannot be read as YAML ({said}); write it as in a study file."
+                    raise SpecError(f"form: {name} {words}") from None
+            elif not value:
+                continue
+        if name in filled:
+            at = found.setdefault(place[0], {}) if len(place) > 1 else found
+            at[place[-1]] = value
     return found
 
 
-_FILES = ("partitions", "validation")
-"""A pattern as it is, or a list as in a study file."""
-
-if TYPE_CHECKING:
-    Data = Drawn
-else:
-    Data = section_of(
-        DataSpec,
-        "Data",
-        "Partitions of the data that lie on the workers; each model visits all of them once an epoch.",
-        texts={name: f"{DataSpec.model_fields[name].description} A list: in YAML." for name in _FILES},
-    )
-
-DataSection = Annotated[Data | None, AsTabs(closed="As the training function reads them")]
-
-
-def data_of_form(section: Drawn | None) -> dict[str, Any] | None:
-    """``data`` as a study file says it; None: the training function reads its data itself.
-
-    Raises:
-        SpecError: a list is no YAML.
-    """
-    if section is None:
-        return None
-    filled = section.model_dump(mode="json", exclude_unset=True)
-    files = {name: str(filled.pop(name)).strip() for name in _FILES if name in filled}
-    lists = {name: text for name, text in files.items() if text.startswith(("[", "-"))}
-    patterns = {name: text for name, text in files.items() if text and name not in lists}
-    return filled | patterns | read_texts(lists, DataSpec)
-
-
-def form_of_data(data: DataSpec, yaml: Callable[[Any], str]) -> dict[str, Any]:
-    """The section that says the same as a study file.
+def section_that_says(said: Mapping[str, Any], section: FormSection) -> dict[str, Any]:
+    """The fields of a section that say the same as a study file; empty where all is as usual.
 
     Args:
-        yaml: writes a value on one line.
+        said: what is not as usual.
     """
-    changed: Mapping[str, Any] = data.model_dump(mode="json", exclude_defaults=True)
-    return {
-        name: yaml(value) if name in _FILES and not isinstance(value, str) else value for name, value in changed.items()
-    }
+    found: dict[str, Any] = {}
+    for name, place, field in _settings_of(section.settings, section.leave_out):
+        at: Any = said.get(place[0], {}) if len(place) > 1 else said
+        if place[-1] not in at:
+            continue
+        value = at[place[-1]]
+        if is_one_value(field.annotation):
+            found[name] = 0 if value is None else value
+        else:
+            found[name] = value if isinstance(value, str) and _is_pattern(value, field.annotation) else text_of(value)
+    return found
 
 
-_JOB = "job_"
-"""What one job needs has a field of its own for each figure: ``job_memory`` is ``demand.memory`` of a study file."""
-
-if TYPE_CHECKING:
-    Packing = Drawn
-else:
-    Packing = section_of(
-        PackingSpec,
-        "Packing",
-        "Several jobs at once on one device, by what they were measured to need.",
-        leave_out=("demand",),
-        texts={
-            f"{_JOB}{name}": f"{field.description} Of one job; empty: it is measured."
-            for name, field in DemandSpec.model_fields.items()
-        },
-    )
-
-PackingSection = Annotated[Packing | None, AsTabs(closed="One job on each slot")]
-
-
-def packing_of_form(section: Drawn | None) -> dict[str, Any] | None:
-    """``packing`` as a study file says it; None: one job on each slot.
-
-    Raises:
-        SpecError: a text is no YAML.
-    """
-    if section is None:
-        return None
-    filled = section.model_dump(mode="json", exclude_unset=True)
-    needs = {name.removeprefix(_JOB): value for name, value in filled.items() if name.startswith(_JOB)}
-    rest = {name: value for name, value in filled.items() if not name.startswith(_JOB)}
-    stated = read_texts(needs, DemandSpec)
-    return read_texts(rest, PackingSpec) | ({"demand": stated} if stated else {})
-
-
-def form_of_packing(changed: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The section that says the same as a study file.
-
-    Args:
-        changed: settings that are not as usual, without ``demand``, as fields of the form.
-        texts: the stated needs of one job.
-    """
-    filled = {**changed, **{f"{_JOB}{name}": text for name, text in texts.items()}}
-    return filled or {"policy": PackingSpec().policy}  # an empty section is one that was never opened
-
-
-class _Form(Folding):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+def text_of(value: Any) -> str:
+    """YAML on one line; a text is quoted where it would be read as another type."""
+    yaml_text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+    text = value if isinstance(value, str) else yaml_text
+    read = read_scalar(text)
+    if not isinstance(value, str | int | float | bool | None) or (type(read) is type(value) and read == value):
+        return text
+    return yaml.safe_dump(value, default_style="'").strip()
 
 
 _NAME = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", description="As the training function reads it from trial.params.")
@@ -219,7 +161,7 @@ _ONLY_IF = Field(
 _FIXED = Field(default=False, description="Population only: never changed once drawn.")
 
 
-class Number(_Form):
+class Number(FormPart):
     """A number in a range."""
 
     basic: ClassVar = ("name", "low", "high", "whole", "log")
@@ -245,7 +187,7 @@ class Number(_Form):
         return found | ({"step": step} if step else {}) | _conditions(self.name, self.only_if, self.fixed)
 
 
-class Choice(_Form):
+class Choice(FormPart):
     """One of several values."""
 
     basic: ClassVar = ("name", "values")
@@ -277,27 +219,18 @@ ClusterAddress = Annotated[
 OptunaCopy = Annotated[str, Offered(lambda: ["off", "on", *_storages()], filled=True)]
 Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-NewName = Annotated[StudyName | None, WithoutNone()]
 Seed = Annotated[int, Field(ge=0)]
-OtherSeed = Annotated[Seed | None, WithoutNone()]
 TrialNumber = Annotated[int, Field(ge=0)]
-OneTrial = Annotated[TrialNumber | None, WithoutNone()]
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
-JournalRetry = Annotated[
-    float,
-    Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
-]
-Target = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, WithoutNone()]
 
 
 _ASKED_ELSEWHERE = (
-    *("study", "objective", "metric", "space", "search", "sampler", "seed", "cluster", "training", "stop", "journal"),
+    *("study", "objective", "metric", "space", "search", "sampler", "seed", "cluster", "training", "stop"),
     *("tracking", "prefect", "pythonpath", "packing", "data"),
 )
 """Fields of a study that the form asks for in another way, or never: where code is imported from is the worker's."""
 
 
-class Metric(_Form):
+class Metric(FormPart):
     """The metric's name and direction."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["name"]})
@@ -305,113 +238,21 @@ class Metric(_Form):
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 
 
-if TYPE_CHECKING:
-    Limits = StopSpec
-    Attempts = TrainingSpec
-    Further = Drawn
-else:
-    Limits = section_of(StopSpec, "Limits", "Rules that end a study before its search does; `resume` goes on with it.")
-    Attempts = section_of(TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up.")
-    Further = section_of(StudySpec, "Further settings", "What else a study file may say.", leave_out=_ASKED_ELSEWHERE)
-
-Folded = AsTabs(closed=AS_USUAL)
-LimitsSection = Annotated[Limits | None, Folded]
-AttemptsSection = Annotated[Attempts | None, Folded]
-FurtherSection = Annotated[Further | None, Folded]
-
-
-class FilledIn(_Form):
-    """A study described in a form."""
-
-    objective: Objective = Field(description="The training function, package.module:function.")
-    metric: Metric = Field(default=Metric(), description="What is optimized.")
-    numbers: list[Number] = Field(default=[], description="Hyperparameters that are numbers in a range.")
-    choices: list[Choice] = Field(default=[], description="Hyperparameters that take one of several values.")
-    method: Method = Field(description="The search method and its budget.")
-    sampler: Sampler = Field(
-        default="random", description="Proposes configurations; those named ...Sampler are Optuna's."
-    )
-    seed: Seed = Field(default=0, description="All draws and all training seeds follow from it.")
-    limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
-    training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
-    packing: PackingSection = Field(default=None, description="Several jobs at once on one device.")
-    data: DataSection = Field(default=None, description="Partitions of the data that lie on the workers.")
-    further: FurtherSection = Field(default=None, description="What else a study file may say.")
-    experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
-    optuna: OptunaCopy = Field(
-        default="off", description="Copies the study to an Optuna storage; on: the worker's own, or a database."
-    )
-    journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
-
-    def plain(self) -> dict[str, Any]:
-        """As in a study file, without a name.
-
-        Raises:
-            SpecError: a row cannot be read.
-        """
-        rows: list[Number | Choice] = [*self.numbers, *self.choices]
-        names = [row.name for row in rows]
-        if not rows:
-            raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")
-        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-            raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
-        search = self.method.model_dump(mode="json")
-        points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
-        if points and "points" not in search:
-            raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
-        if points:
-            search["points"] = points
-        return {
-            "objective": self.objective,
-            "metric": self.metric.model_dump(),
-            "space": {row.name: row.plain() for row in rows},
-            "search": search,
-            "sampler": {"name": self.sampler},
-            "seed": self.seed,
-            "stop": _section(self.limits, StopSpec),
-            "journal": {"retry_seconds": self.journal_retry_seconds},
-            "training": _section(self.training, TrainingSpec),
-            "packing": packing_of_form(self.packing),
-            "data": data_of_form(self.data),
-            "tracking": {"experiment": self.experiment, "optuna": None if self.optuna == "off" else self.optuna},
-            **_section(self.further, StudySpec),
-        }
-
-
-SHOWN = ("objective", "name", "metric", "numbers", "choices", "method", "sampler", "cluster", FOLD)
-"""Parameters of the flow ``tune`` that its form shows, in this order; those of :class:`FilledIn` beside them are in the
-fold, and a run may still name them outside of it."""
-NEEDED = ("metric", "numbers", "choices")
-"""Parameters that no study does without; of ``numbers`` and ``choices`` one row is needed."""
-
-if TYPE_CHECKING:
-    Advanced = Drawn
-else:
-    Advanced = create_model(
-        FOLD.capitalize(),
-        __base__=Drawn,
-        **{name: (field.annotation, copy(field)) for name, field in FilledIn.model_fields.items() if name not in SHOWN},
-    )
-AdvancedSection = Annotated[Advanced | None, Folded]
-
-
-class LocalWorkers(_Form):
+class LocalWorkers(FormPart):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
-    basic: ClassVar = ("workers",)
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
 
 
-class DaskScheduler(_Form):
+class DaskScheduler(FormPart):
     """A Dask scheduler that runs already."""
 
     model_config = ConfigDict(title="Dask scheduler")
-    basic: ClassVar = ("address",)
     address: ClusterAddress = Field(description="One of those the deployment allows.")
 
 
-class ClusterOfFile(_Form):
+class ClusterOfFile(FormPart):
     """The cluster that a study file of the deployment describes.
 
     What a Slurm or Kubernetes cluster needs (lines of a job script, images) runs code there, so it is written by who
@@ -422,9 +263,130 @@ class ClusterOfFile(_Form):
     file: FilledStudyFile = Field(description="Its cluster is used, and nothing else of it: Slurm, Kubernetes, GPUs.")
 
 
-_BASIC_OF_CLUSTER = frozenset({*LocalWorkers.basic, *DaskScheduler.basic, "file"})
 Cluster = Annotated[LocalWorkers | DaskScheduler | ClusterOfFile | None, AsTabs()]
-OtherCluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs(closed="As the file says")]
+
+
+class FormSection(NamedTuple):
+    """A folded section of the form, and the settings of a study file that it asks for."""
+
+    key: str
+    """Name in a study file; empty: the settings stand beside the file's sections."""
+    settings: type[BaseModel]
+    title: str
+    about: str
+    closed: str = AS_USUAL
+    """Title of the tab that is open at first."""
+    leave_out: Collection[str] = ()
+
+
+SECTIONS = {
+    "limits": FormSection(
+        "stop", StopSpec, "Limits", "Rules that end the study before its search does; `resume` goes on with it."
+    ),
+    "training": FormSection(
+        "training", TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up."
+    ),
+    "packing": FormSection(
+        "packing",
+        PackingSpec,
+        "Packing",
+        "Several jobs at once on one device, by what they were measured to need, instead of one job on each slot.",
+        closed="One job on each slot",
+    ),
+    "data": FormSection(
+        "data",
+        DataSpec,
+        "Data",
+        "Partitions of the data that lie on the workers; each model visits all of them once an epoch.",
+        closed="As the training function reads them",
+    ),
+    "further": FormSection(
+        "", StudySpec, "Further settings", "What else a study file may say.", leave_out=_ASKED_ELSEWHERE
+    ),
+}
+
+
+class Described(FormPart):
+    """A study described in a form, without what :data:`SECTIONS` ask for."""
+
+    basic: ClassVar = ("objective", "name", "metric", "numbers", "choices", "method", "sampler", "cluster")
+    needed: ClassVar = ("metric", "numbers", "choices")
+
+    objective: Objective = Field(description="The training function, package.module:function.")
+    name: StudyName | None = Field(default=None, description='Name of the study. Empty: "study" with date and time.')
+    method: Method | None = Field(
+        default=None,
+        description="The search method and its budget: how many configurations, and how long the best of them train.",
+    )
+    metric: Metric = Field(default=Metric(), description="What is optimized.")
+    numbers: list[Number] = Field(
+        default=[],
+        description="Hyperparameters that are numbers in a range, a row each; a study needs one row at least, here or "
+        "in choices.",
+    )
+    choices: list[Choice] = Field(
+        default=[], description="Hyperparameters that take one of several values, a row each."
+    )
+    sampler: Sampler = Field(
+        default="random", description="Proposes configurations; those named ...Sampler are Optuna's."
+    )
+    cluster: Cluster = Field(
+        default=None,
+        description="Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the "
+        "cluster of a study file (Slurm, Kubernetes, GPUs).",
+    )
+    seed: Seed = Field(default=0, description="All draws and all training seeds follow from it.")
+    experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+    optuna: OptunaCopy = Field(
+        default="off", description="Copies the study to an Optuna storage; on: the worker's own, or a database."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """As in a study file, without name and cluster.
+
+        Raises:
+            SpecError: a row or section cannot be read.
+        """
+        rows: list[Number | Choice] = [*self.numbers, *self.choices]
+        names = [row.name for row in rows]
+        if not rows:
+            raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
+        search = self.method.model_dump(mode="json") if self.method else DEFAULT_METHOD
+        points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
+        if points and "points" not in search:
+            raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
+        found: dict[str, Any] = {
+            "objective": self.objective,
+            "metric": self.metric.model_dump(),
+            "space": {row.name: row.plain() for row in rows},
+            "search": search | ({"points": points} if points else {}),
+            "sampler": {"name": self.sampler},
+            "seed": self.seed,
+            "tracking": {"experiment": self.experiment, "optuna": None if self.optuna == "off" else self.optuna},
+        }
+        for name, (key, settings, *_) in SECTIONS.items():
+            if (section := getattr(self, name)) is not None:
+                said = _plain(section, settings)
+                found |= {key: said} if key else said
+        return found
+
+
+if TYPE_CHECKING:
+    FilledIn = Described
+else:
+    FilledIn = create_model(
+        "FilledIn",
+        __base__=Described,
+        **{
+            name: (
+                Annotated[drawn_section(one) | None, AsTabs(closed=one.closed)],
+                Field(default=None, description=one.about),
+            )
+            for name, one in SECTIONS.items()
+        },
+    )
 
 
 def as_drawn(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -438,10 +400,9 @@ def as_drawn(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in (("numbers", Number), ("choices", Choice)):
         if isinstance(found[name], list):
             found[name] = [fold(row, kind.basic) if isinstance(row, Mapping) else row for row in found[name]]
-    for name, basic in (("method", BASIC_OF_METHOD), ("cluster", _BASIC_OF_CLUSTER)):
-        if isinstance(found.get(name), Mapping):
-            found[name] = fold(found[name], basic)
-    return fold(found, SHOWN)
+    if isinstance(found.get("method"), Mapping):
+        found["method"] = fold(found["method"], BASIC_OF_METHOD)
+    return fold(found, FilledIn.basic)
 
 
 def with_changes(
@@ -480,7 +441,7 @@ def _cluster(cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None, permi
 def filled_in(
     permissions: Permissions, *, cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None = None, **fields: Any
 ) -> StudySpec:
-    """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
+    """The study that the fields of a form describe (see :class:`Described`), by the name ``study``.
 
     Args:
         cluster: where it runs; settings that need a larger cluster, or one that others use, are judged by it.
@@ -489,58 +450,39 @@ def filled_in(
         NotAllowedError: the cluster is that of a file which is not allowed.
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
-    plain_fields = {name: _as_plain(value) for name, value in fields.items() if given(value) is not None}
-    check_plain(plain_fields, "form")
-    plain_fields = _of_both(plain_fields)
+    return study_of(read_form(FilledIn, fields), permissions, cluster)
+
+
+def read_form(form: type[Form], fields: Mapping[str, Any]) -> Form:
+    """The form with these values.
+
+    Raises:
+        SpecError: a line for each value that it does not take.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    check_plain(given, "form")
     try:
-        plain = FilledIn.model_validate(plain_fields).plain()
+        return form.model_validate(given)
     except ValidationError as error:
-        raise SpecError(explain(error, "form", plain_fields, {}, whole=FilledIn)) from None
+        raise SpecError(explain(error, "form", given, {}, whole=form)) from None
+
+
+def study_of(
+    form: Described, permissions: Permissions, cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None
+) -> StudySpec:
+    """The study that a form describes, by the name ``study``; see :func:`filled_in`."""
     folders = [str(folder) for folder in permissions.import_folders]
     named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
-    spec = StudySpec.from_plain(plain | named, "form")
+    spec = StudySpec.from_plain(form.plain() | named, "form")
     if spec.data is None or permissions.data_folder is None:
         return spec
     return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
-
-
-def _of_both(fields: dict[str, Any]) -> dict[str, Any]:
-    """What stands in the fold, and what stands outside of it: a fold that was opened holds all defaults.
-
-    Raises:
-        SpecError: both say something of one setting, and not the same.
-    """
-    found = {name: value for name, value in fields.items() if name != FOLD}
-    for name, value in (fields.get(FOLD) or {}).items():
-        usual = FilledIn.model_fields[name].default
-        if found.get(name, usual) == usual:
-            found[name] = value
-        elif value not in (usual, found[name]):
-            raise SpecError(
-                f"form: {name} = {some([found[name]])} and {FOLD}.{name} = {some([value])} differ; give it once."
-            )
-    return found
 
 
 def _storages() -> list[str]:
     """Databases for Optuna that whoever runs the worker allows."""
     listed = Permissions.of_environment().tracking
     return [url for url in listed if url.startswith(("sqlite", "postgresql", "mysql", "mariadb"))]
-
-
-def _section(section: BaseModel | None, settings: type[BaseModel]) -> dict[str, Any]:
-    return {} if section is None else read_texts(section.model_dump(mode="json", exclude_unset=True), settings)
-
-
-def _as_plain(value: Any) -> Any:
-    """Prefect hands in models for what it validated against the flow's signature."""
-    if isinstance(value, Drawn):
-        return value.model_dump(mode="json", exclude_unset=True)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, list):
-        return [_as_plain(one) if isinstance(one, BaseModel) else one for one in value]
-    return value
 
 
 def _whole(name: str, field: str, value: float) -> int:

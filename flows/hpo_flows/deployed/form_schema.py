@@ -7,16 +7,17 @@ Enums become selects, unions of models tabs. Four things are given another shape
   whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
 - **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
   drawn as what it holds; empty, it is not sent.
-- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened (``form_folds.py``).
+- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
 - **Words.** The newer UI shows the marks of Markdown as they are; descriptions have none.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from inspect import Parameter, Signature
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args
 
@@ -26,12 +27,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    create_model,
     model_validator,
 )
 from pydantic.json_schema import PydanticJsonSchemaWarning
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from hpo_core.search.registry import BY_NAME
 from hpo_core.search.search_settings import SearchSettings
@@ -60,11 +61,18 @@ def fold(values: Mapping[str, Any], basic: Collection[str]) -> dict[str, Any]:
 
 
 def unfold(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without a fold."""
+    """The same without a fold.
+
+    Raises:
+        ValueError: a setting stands inside and outside of the fold.
+    """
     folded = values.get(FOLD)
     if FOLD not in values or not isinstance(folded, Mapping | None):
         return dict(values)
-    return {name: value for name, value in values.items() if name != FOLD} | dict(folded or {})
+    found = {name: value for name, value in values.items() if name != FOLD}
+    if twice := [name for name in folded or () if name in found]:
+        raise ValueError(f"{', '.join(twice)} stands in {FOLD} and beside it; give it once")
+    return found | dict(folded or {})
 
 
 def fold_fields(definition: dict[str, Any], basic: Collection[str]) -> None:
@@ -84,74 +92,77 @@ def fold_fields(definition: dict[str, Any], basic: Collection[str]) -> None:
     definition["patternProperties"] = definition.get("patternProperties", {}) | unfolded  # taken, and not drawn
 
 
-class Folding(BaseModel):
-    """A part of a form that shows few of its fields, and the others once its fold is opened."""
+class FormPart(BaseModel):
+    """Fields of a form; those that may be None are drawn as what else they may be."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     basic: ClassVar[Sequence[str]] = ()
-    """Fields that are shown at once; empty: all."""
+    """Fields that are shown at once, in this order; empty: all."""
+    needed: ClassVar[Sequence[str]] = ()
+    """Fields with a default that the form does not call optional. The form begins with the default."""
 
     @model_validator(mode="before")
     @classmethod
-    def _unfold(cls, data: Any) -> Any:
-        return unfold(data) if isinstance(data, dict) else data
+    def _as_typed(cls, data: Any) -> Any:
+        """Unfolds; and where None is not the default, the form says it by 0."""
+        if not isinstance(data, dict):
+            return data
+        zero = zero_means_none(cls)
+        return {name: None if name in zero and value == 0 else value for name, value in unfold(data).items()}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
         model = handler.resolve_ref_schema(schema)
+        for name, field in model.get("properties", {}).items():
+            title = {"title": name.replace("_", " ").title()}  # which Pydantic leaves out where it refers to a model
+            model["properties"][name] = drawn = title | without_none(without_marks(field))
+            if name in zero_means_none(cls):
+                words = drawn.get("description", "")
+                drawn["description"] = f"{words} 0: {'null' if 'null' in words else 'none'}.".strip()
+                drawn.pop("exclusiveMinimum", None)
+                drawn.pop("minimum", None)
         if cls.basic:
             fold_fields(model, cls.basic)
         return schema
 
 
-@dataclass(frozen=True)
-class _Begins:
-    """What a field begins with that is not called optional."""
+def run_signature(form: type[FormPart]) -> Signature:
+    """What a run of a flow may name: the fields of its form and the fold; the form itself checks their values."""
+    names = [*form.model_fields, *([FOLD] if form.basic else [])]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
 
-    value: Any
 
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+def drawn_signature(form: type[FormPart]) -> Signature:
+    """What Prefect makes the form of a flow of: the fields shown at once, and the others in a fold at its end."""
+    names = form.basic or list(form.model_fields)
+    parameters = [_parameter(name, form.model_fields[name], name in form.needed) for name in names]
+    rest = {name: (one.annotation, copy(one)) for name, one in form.model_fields.items() if name not in names}
+    if rest:
+        folded: Any = create_model(_TITLE, __base__=FormPart, **rest)  # type: ignore[call-overload]
+        words = f"{', '.join(name.replace('_', ' ') for name in rest)}."
+        section = Field(default=None, description=f"{words[0].upper()}{words[1:]}")
+        parameters.append(_parameter(FOLD, section, False, Annotated[folded | None, AsTabs(closed=AS_USUAL)]))
+    return Signature(parameters)
+
+
+def _parameter(name: str, field: Any, needed: bool, annotation: Any = None) -> Parameter:
+    annotation = annotation or Annotated[field.annotation, *(field.metadata or [None]), _WithoutNone()]
+    drawn: dict[str, Any] = {"default": NOTHING if field.default is None else field.default}
+    if needed:
+        plain = field.default.model_dump(mode="json") if isinstance(field.default, BaseModel) else field.default
         # without a least number of its own, the newer UI takes an empty list for one that is missing
-        least = {"minItems": 0} if isinstance(self.value, list) else {}
-        return handler(core) | {"default": self.value} | least
+        least = {"minItems": 0} if isinstance(plain, list) else {}
+        drawn = {"json_schema_extra": {"default": plain} | least}
+    default = Field(description=field.description, **drawn)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def drawn_signature(function: Any, shown: Sequence[str], needed: Collection[str]) -> inspect.Signature:
-    """What Prefect makes a form of, where a function takes more than the form shows at once.
-
-    Args:
-        shown: parameters on the form, in their order.
-        needed: those of them that are not called optional, though the function has a default. The form begins with it.
-    """
-    parameters = inspect.signature(function).parameters
-    return inspect.Signature([
-        (_needed(parameters[name]) if name in needed else parameters[name]).replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name in shown
-    ])  # fmt: skip
-
-
-def _needed(parameter: inspect.Parameter) -> inspect.Parameter:
-    default = parameter.default
-    plain = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-    return parameter.replace(
-        default=inspect.Parameter.empty, annotation=Annotated[parameter.annotation, _Begins(plain)]
-    )
-
-
-class _Nothing:
-    """Pydantic's ``MISSING``, for versions before 2.14: a schema leaves out a default that no JSON can say."""
-
-    def __repr__(self) -> str:
-        return "<nothing>"
-
-    def __reduce__(self) -> str:
-        return "NOTHING"  # copies are the same one
-
-
-NOTHING: Any = getattr(pydantic, "MISSING", None) or _Nothing()
-"""A default that no schema shows: nothing was filled in."""
-if isinstance(NOTHING, _Nothing):
-    warnings.filterwarnings("ignore", "Default value <nothing> is not JSON serializable", PydanticJsonSchemaWarning)
+NOTHING: Any = getattr(pydantic, "MISSING", None) or object()
+"""A default that no schema shows; before Pydantic 2.14 it is one that no JSON can say."""
+if not hasattr(pydantic, "MISSING"):
+    warnings.filterwarnings("ignore", "Default value <object object", PydanticJsonSchemaWarning)
 
 _METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
 
@@ -183,36 +194,6 @@ class Offered:
         return schema
 
 
-class Drawn(BaseModel):
-    """A section of a form: fields that may be None are drawn as what else they may be."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _zero_is_none(cls, data: Any) -> Any:
-        """Where None is not the default, a form needs a value that says it."""
-        if not isinstance(data, dict):
-            return data
-        return {name: None if name in zero_means_none(cls) and value == 0 else value for name, value in data.items()}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        model = handler.resolve_ref_schema(schema)
-        for name, field in model.get("properties", {}).items():
-            title = {"title": name.replace("_", " ").title()}  # which Pydantic leaves out where it refers to a model
-            model["properties"][name] = title | without_none(without_marks(field))
-            if name in zero_means_none(cls):
-                words = model["properties"][name].get("description", "")
-                model["properties"][name]["description"] = (
-                    f"{words} 0: {'null' if 'null' in words else 'none'}.".strip()
-                )
-                model["properties"][name].pop("exclusiveMinimum", None)
-                model["properties"][name].pop("minimum", None)
-        return schema
-
-
 def zero_means_none(section: type[BaseModel]) -> list[str]:
     """Fields of a section that may be None, and are something else by default."""
     fields = section.model_fields.items()
@@ -241,28 +222,14 @@ def without_marks(field: dict[str, Any]) -> dict[str, Any]:
     return field | {"description": field["description"].replace("`", "")} if "description" in field else field
 
 
-class _MayBeLeftOut:
-    """Prefect validates a flow's defaults as if somebody had sent them."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(given, handler(source))
-
-
-def given(value: Any) -> Any:
-    """What was filled in; None where nothing was."""
-    return None if value is NOTHING else value
-
-
 @dataclass(frozen=True)
-class WithoutNone(_MayBeLeftOut):
-    """A parameter of a flow that may be None, drawn as what else it may be."""
-
+class _WithoutNone:
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return without_none(handler(core))
 
 
 @dataclass(frozen=True)
-class AsTabs(_MayBeLeftOut):
+class AsTabs:
     """A union as both of Prefect's UIs draw it: a tab for each of its models, by name, the first one opened.
 
     Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
@@ -329,8 +296,6 @@ def _without_bounds(schema: Any) -> Any:
 
 def _as_written(data: Any) -> Any:
     """A form sends every field, with its default where nothing was typed; a study file only what matters."""
-    if data is None:
-        return DEFAULT_METHOD
     if not isinstance(data, dict):
         return data
     data = unfold(data)
@@ -338,10 +303,7 @@ def _as_written(data: Any) -> Any:
     if "method" not in data and len(tabs) == 1:
         data = {"method": tabs[0]} | {name: value for name, value in data.items() if name != tabs[0]}
     if "method" not in data:
-        fitting = [tag for tag, model in _METHODS.items() if data.keys() <= model.model_fields.keys()]
-        if len(fitting) != 1:
-            raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
-        data = data | {"method": fitting[0]}
+        raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
     if not isinstance(data["method"], str) or data["method"] not in _METHODS:
         return data
     fields = _METHODS[data["method"]].model_fields

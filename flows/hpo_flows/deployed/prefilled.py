@@ -9,20 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel
-
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
-from hpo_core.spec.sizes import check_plain
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec.validation_errors import check_plain
 from hpo_flows.deployed.form import (
+    SECTIONS,
     FilledIn,
-    Further,
+    FormSection,
     as_drawn,
-    form_of_data,
-    form_of_packing,
     is_one_value,
-    read_scalar,
+    section_that_says,
+    text_of,
 )
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
@@ -44,7 +41,8 @@ def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[
         name, spec = _study_of(source)
         if spec.objective is None:
             raise NotAllowedError(f"--prefill {source}: has no objective, and can only be driven by hand.")
-        permissions.check_function(f"--prefill {source}: objective", spec.objective, spec.pythonpath)
+        folders = [*map(str, permissions.import_folders), *spec.pythonpath]  # as a run of it has them
+        permissions.check_function(f"--prefill {source}: objective", spec.objective, folders)
         if name in found:
             raise SpecError(f"--prefill: two sources are called {name!r}; give each its own name.")
         found[name] = {
@@ -79,31 +77,36 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
     Raises:
         SpecError: there is something that the form cannot say; names it.
     """
-    plain = spec.plain()
-    points = plain["search"].pop("points", None) or {}
-    rows = {name: _row(name, parameter, points.get(name)) for name, parameter in plain["space"].items()}
-    method = spec.search.method
-    given = spec.search.model_dump(mode="json", exclude_defaults=True, exclude={"method", "points"})
+    changed = spec.model_dump(mode="json", exclude_defaults=True)
+    points = changed["search"].pop("points", None) or {}
+    rows = {name: _row(name, parameter, points.get(name)) for name, parameter in spec.plain()["space"].items()}
     form: dict[str, Any] = {
         "objective": spec.objective,
-        "method": {method: method} | given,
-        "metric": plain["metric"],
+        "method": changed["search"] | {spec.search.method: spec.search.method},
+        "metric": spec.metric.model_dump(),
         "numbers": [row for row in rows.values() if "values" not in row],
         "choices": [row for row in rows.values() if "values" in row],
         "sampler": spec.sampler.name,
         "seed": spec.seed,
         "experiment": spec.tracking.experiment,
         "optuna": spec.tracking.optuna or "off",
-        "journal_retry_seconds": spec.journal.retry_seconds,
-        "limits": _section(spec.stop, StopSpec),
-        "training": _section(spec.training, TrainingSpec),
-        "packing": None if spec.packing is None else _packing(spec.packing),
-        "data": None if spec.data is None else form_of_data(spec.data, _yaml),
-        "further": _section(spec, StudySpec, only=Further.model_fields),
     }
-    form = {name: value for name, value in form.items() if value is not None}
+    form["method"].pop("method", None)
+    for name, section in SECTIONS.items():
+        said = changed.get(section.key) if section.key else changed
+        if said is not None:
+            form[name] = section_that_says(said, section) or _as_opened(section)
+    form = {name: value for name, value in form.items() if value}
     _check_same(spec, form, source)
     return form
+
+
+def _as_opened(section: FormSection) -> dict[str, Any]:
+    """A section that is opened and left as it stands; none where a study has its settings anyway."""
+    if not section.key or StudySpec.model_fields[section.key].default is not None:
+        return {}
+    settings = section.settings.model_fields.items()
+    return next({name: one.default} for name, one in settings if is_one_value(one.annotation))
 
 
 def _study_of(source: str) -> tuple[str, StudySpec]:
@@ -132,11 +135,11 @@ def _row(name: str, parameter: dict[str, Any], points: int | None) -> dict[str, 
     row: dict[str, Any] = {"name": name}
     for other, values in (parameter.get("when") or {}).items() if isinstance(parameter.get("when"), dict) else ():
         listed = values if isinstance(values, list) else [values]
-        row["only_if"] = f"{other} = {', '.join(map(_text, listed))}"
+        row["only_if"] = f"{other} = {', '.join(map(text_of, listed))}"
     if parameter.get("static"):
         row["fixed"] = True
     if "choices" in parameter:
-        row["values"] = [_text(value) for value in parameter["choices"]]
+        row["values"] = [text_of(value) for value in parameter["choices"]]
         return row | ({"ordered": True} if parameter["type"] == "ordinal" else {})
     row |= {key: parameter.get(key) for key in ("low", "high")}
     row |= {"whole": True} if parameter["type"] == "int" else {}
@@ -144,35 +147,6 @@ def _row(name: str, parameter: dict[str, Any], points: int | None) -> dict[str, 
     if (step := parameter.get("step")) and not (parameter["type"] == "int" and step == 1):
         row["step"] = step
     return row | ({"grid_points": points} if points else {})
-
-
-def _text(value: Any) -> str:
-    """As a person writes it in a row: quoted where it would be read as another type."""
-    text = value if isinstance(value, str) else _yaml(value)
-    read = read_scalar(text)
-    return text if type(read) is type(value) and read == value else yaml.safe_dump(value, default_style="'").strip()
-
-
-def _yaml(value: Any) -> str:
-    """On one line, and without the mark that ends a document of one word."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
-
-
-def _section(settings: BaseModel, kind: type[BaseModel], *, only: Any = None) -> dict[str, Any] | None:
-    """What a folded section says; None where all is as usual."""
-    changed = settings.model_dump(mode="json", exclude_defaults=True)
-    found = {}
-    for name, value in changed.items():
-        if only is None or name in only:
-            one = is_one_value(kind.model_fields[name].annotation)
-            found[name] = value if one else _yaml(value)
-    return found or None
-
-
-def _packing(packing: PackingSpec) -> dict[str, Any]:
-    texts = {name: _text(value) for name, value in packing.demand.stated().items()}
-    changed = _section(packing, PackingSpec, only=PackingSpec.model_fields.keys() - {"demand"})
-    return form_of_packing(changed or {}, texts)
 
 
 def _check_same(spec: StudySpec, form: dict[str, Any], source: str) -> None:

@@ -20,7 +20,6 @@ import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import without_credentials
-from hpo_flows.deployed.flow_run_heartbeats import remove_old_automation
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -78,7 +77,6 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
         made = Path(folder) / "prefect.yaml"
         made.write_text(yaml.safe_dump(described))
         _prefect_deploy(file, made, environment)
-    remove_old_automation()
     return _registered([one["name"] for one in described["deployments"]])
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -16,21 +13,18 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import Pause
 from prefect.runtime import flow_run
-from prefect.states import Completed, Running
+from prefect.states import Completed
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
-from hpo_core.model.trial import Job, Report
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.flow_run import drive, failed
-from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.prefect_pages.study_pages import end_state
 from hpo_flows.study_run.session import Session
@@ -73,54 +67,6 @@ def run_of(folder: Path, owner: Owner) -> UUID | None:
         if (marker := read_marker(folder, run)) is not None and marker.owner == owner:
             return run
     return None
-
-
-ASK_SECONDS = 3.0
-
-
-class Suspension:
-    """An observer that ends the drive once somebody suspended the flow run.
-
-    Raises:
-        Pause: from :meth:`tick`, which the driver takes as an interrupt and Prefect as the state it has already.
-    """
-
-    def __init__(self, study: Study, flow_run: UUID) -> None:
-        del study
-        self._flow_run = flow_run
-        self._asked = time.monotonic()
-        self._thread: threading.Thread | None = None
-        self._state: State | None = None
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Results change nothing here."""
-
-    def on_tick(self) -> None:
-        if self._state is not None:
-            raise Pause("suspended", state=self._state)
-        now = time.monotonic()
-        if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
-            self._asked = now
-            self._thread = threading.Thread(target=self._ask, name="suspension", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _ask(self) -> None:
-        try:
-            with get_client(sync_client=True) as client:
-                state = client.read_flow_run(self._flow_run).state
-                if state is not None and state.is_crashed() and state.message == NO_HEARTBEAT:
-                    # the server was away for long, and took heartbeats it missed for heartbeats we did not send
-                    client.set_flow_run_state(self._flow_run, Running(), force=True)
-                    attempt = client.read_flow_run(self._flow_run).run_count  # which this has raised
-                    begin_heartbeats(Home().folder, self._flow_run, attempt)
-        except Exception as error:
-            logging.getLogger(__name__).debug("asking for the flow run's state: %s", error)
-            return
-        if state is not None and state.is_paused():
-            self._state = state
 
 
 _LOOKED_AT = 200
@@ -240,9 +186,8 @@ def recorded_study(study: str) -> Study:
 
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
-    run = UUID(str(flow_run.id))
     try:
-        study, _ = drive(session, action, lambda study: Suspension(study, run))
+        study, _ = drive(session, action)
         if warning := session.trackers.finish():
             get_run_logger().warning(warning)
     finally:

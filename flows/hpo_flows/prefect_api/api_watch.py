@@ -18,7 +18,6 @@ from contextvars import copy_context
 
 from prefect.settings import get_current_settings
 
-from hpo_core.model.trial import Job, Report
 from hpo_flows.prefect_api.connection import PrefectServerError, check_api
 
 ASK_SECONDS = 2.0
@@ -88,26 +87,3 @@ def _end_process() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_code)
-
-
-class ApiWatch:
-    """An observer that asks the API every two seconds, in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._asked = time.monotonic()
-        self._thread: threading.Thread | None = None
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Results change nothing here."""
-
-    def on_tick(self) -> None:
-        now = time.monotonic()
-        if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
-            self._asked = now
-            self._thread = threading.Thread(
-                target=copy_context().run, args=(api_answers,), name="api-watch", daemon=True
-            )
-            self._thread.start()
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -39,6 +39,7 @@ from hpo_core.security.private_files import LockFile, check_tree, private_folder
 from hpo_flows.prefect_api.connection import PrefectServerError
 
 START_TIMEOUT = 300.0
+"""Seconds that a server may take to start without progress, which is CPU time or lines of its log."""
 MOST_TIMEOUTS = 10
 """A server that makes progress all the time is waited for so many times as long, and no longer."""
 _PROGRESS_CPU_SECONDS = 0.5
@@ -63,15 +64,13 @@ class SharedServer:
 
     Args:
         folder: holds its database, log, password and locks.
-        start_timeout: seconds that it may take to start without progress, which is CPU time or lines of its log.
     """
 
-    def __init__(self, folder: Path, start_timeout: float = START_TIMEOUT) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = ""
         self.auth = ""
         """What a client, or a person in the UI, gives as password; ``USER:WORD``."""
-        self._timeout = start_timeout
         self._users: LockFile | None = None
         self._uses = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,7 +125,7 @@ class SharedServer:
         """Return when the server answers. ``say`` is told now and then that it does not yet.
 
         Raises:
-            PrefectServerError: it ended, or made no progress for ``start_timeout`` seconds.
+            PrefectServerError: it ended, or made no progress for ``START_TIMEOUT`` seconds.
         """
         began = moved = told = time.monotonic()
         seen = self._progress()
@@ -136,9 +135,9 @@ class SharedServer:
             now, found = time.monotonic(), self._progress()
             if found.log != seen.log or abs(found.cpu - seen.cpu) >= _PROGRESS_CPU_SECONDS:
                 moved, seen = now, found
-            if now - moved > self._timeout:
-                raise self._failed(f"does not answer, and made no progress for {self._timeout:g} s")
-            if now - began > MOST_TIMEOUTS * self._timeout:
+            if now - moved > START_TIMEOUT:
+                raise self._failed(f"does not answer, and made no progress for {START_TIMEOUT:g} s")
+            if now - began > MOST_TIMEOUTS * START_TIMEOUT:
                 raise self._failed(f"does not answer after {now - began:.0f} s")
             if now - told > _SAY_SECONDS:
                 told = now
@@ -351,7 +350,7 @@ class SharedServer:
         self.close()
         return PrefectServerError(
             f"The Prefect server of this study {how} ({doing}).{ends}Mend that, name a running server in "
-            "PREFECT_API_URL, allow it more time (--prefect-timeout SECONDS), or run without Prefect: --no-prefect."
+            "PREFECT_API_URL, or run without Prefect: --no-prefect."
         )
 
     def _lock(self, name: str) -> LockFile:

@@ -132,23 +132,20 @@ class StudyArtifacts:
 
     Args:
         flow_run: the flow run they belong to.
-        placed: tells how many jobs run, where jobs share devices.
         began: when its controller began, in seconds since the epoch.
-        pool: tells how the study stands in its pool, where it shares slots with others.
+        pool: tells how the study stands in its pool; empty: it is in none.
     """
 
     def __init__(
         self,
         study: Study,
         flow_run: UUID,
-        placed: Callable[[], int] | None = None,
         *,
         began: float,
-        pool: Callable[[], str] | None = None,
+        pool: Callable[[], str],
     ) -> None:
         self._pool = pool
         self._study = study
-        self._placed = placed
         self._flow_run = flow_run
         self._pace = Pace(study, before=max(0.0, time.time() - began))
         self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
@@ -188,7 +185,7 @@ class StudyArtifacts:
         study = self._study
         words, why = self._words(), _halted(study)
         described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
-        if self._pool is not None and not study.finished and (pool := self._pool()):
+        if not study.finished and (pool := self._pool()):
             words += f"\n\n{markdown_text(pool)}"
         page = study_markdown(study, words, links or {})
         shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
@@ -204,7 +201,7 @@ class StudyArtifacts:
         study = self._study
         if study.finished:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
-        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, self._placed and self._placed())}"
+        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study)}"
         if study.state.halted is not None:
             return words
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"

@@ -33,12 +33,12 @@ from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.prefect_process import Ending, Shown
+from hpo_flows.prefect_pages.prefect_process import Ending, ShowRequest
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 
 _READ_SECONDS = 0.3
@@ -56,6 +56,7 @@ class Controller:
         self.ending: Ending | None = None
         """None after its end: it died."""
         self._on_late = on_late
+        self._interrupted = False
         self._parent = os.getppid()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
@@ -79,10 +80,12 @@ class Controller:
         with contextlib.suppress(OSError):  # it has ended
             os.write(1, json.dumps(text and masked(text)).encode() + b"\n")
 
-    def interrupt(self) -> None:
-        """Interrupt the controller as Ctrl-C does, where it lives."""
-        if os.getppid() == self._parent and not self.ended.is_set():
-            os.kill(self._parent, signal.SIGINT)
+    def on_state(self, _: SyncPrefectClient, state: State[Any]) -> None:
+        """Interrupt the controller as Ctrl-C does, once, where somebody cancelled the flow run."""
+        if not self._interrupted and (state.is_cancelling() or state.is_cancelled()):
+            self._interrupted = True
+            if os.getppid() == self._parent and not self.ended.is_set():
+                os.kill(self._parent, signal.SIGINT)
 
 
 def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | None, began: datetime) -> Any:
@@ -105,15 +108,15 @@ def main(given: int) -> int:
     """Show a study until its controller ends; the exit code is 0 where Prefect holds it all.
 
     Args:
-        given: the open file that says what to show, a ``Shown``.
+        given: the open file that says what to show, a ``ShowRequest``.
     """
-    shown = msgspec.json.decode(os.pread(given, os.fstat(given).st_size, 0), type=Shown)
+    shown = msgspec.json.decode(os.pread(given, os.fstat(given).st_size, 0), type=ShowRequest)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     handler.addFilter(lambda record: record.name.startswith("hpo"))  # Prefect's own is in Prefect
     logging.getLogger().addHandler(handler)
     mask_logs()
-    server = SharedServer(Path(shown.server_folder), shown.start_timeout) if shown.server_folder else None
+    server = SharedServer(Path(shown.server_folder)) if shown.server_folder else None
 
     def late() -> None:
         log.error("given up %g s after the study's end", END_SECONDS)
@@ -136,12 +139,12 @@ def main(given: int) -> int:
     return 1
 
 
-def which_server(shown: Shown) -> str:
+def which_server(shown: ShowRequest) -> str:
     """Tells Prefect servers apart."""
     return OWN_SERVER if shown.server_folder else without_credentials(configured_api() or "")
 
 
-def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> int:
+def _main(shown: ShowRequest, controller: Controller, server: SharedServer | None) -> int:
     # Prefect's own lines go to its API (the UI shows them); an unreachable server is said in a sentence.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
@@ -169,7 +172,7 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
         began=shown.began,
         ended=controller.ended,
         say=controller.tell,
-        cancelled=controller.interrupt,
+        on_state=controller.on_state,
     )
     pages.follow()
     if not wait_for_return():
@@ -187,7 +190,7 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
     return 0
 
 
-def _begin_flow_run(client: SyncPrefectClient, shown: Shown, began: datetime) -> FlowRun:
+def _begin_flow_run(client: SyncPrefectClient, shown: ShowRequest, began: datetime) -> FlowRun:
     """Make the flow run of a study, which runs from now on.
 
     A home's own server notes ``began`` as its start. Others note when they are told, which is before the first job,

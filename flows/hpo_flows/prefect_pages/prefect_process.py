@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.short_text import cut
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.views.settings_words import data_words
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
@@ -28,12 +28,14 @@ ERROR_LENGTH = 4_000
 """Characters of an error that are told: a pipe takes so much without somebody who reads."""
 RESTARTS = 2
 """Most processes that follow one that was killed: where memory is short, the next one may be killed as well."""
+_MOST_SHOWN = 20_000
+"""Most characters of a setting among the parameters of a flow run."""
 WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown, and in which Prefect."""
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is to show of a study, and in which Prefect."""
 
     study: str
     action: str
@@ -49,8 +51,6 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the home's own server; empty: the API that the settings name."""
     runs_folder: str
     """Where flow runs that are shown are noted, see ``hpo_flows.prefect_pages.shown_runs``."""
-    start_timeout: float = 300.0
-    """See ``SharedServer``."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class PrefectProcess:
 
     def __init__(
         self,
-        shown: Shown,
+        shown: ShowRequest,
         folder: Path,
         *,
         journal: str,
@@ -175,30 +175,18 @@ class PrefectProcess:
 
 def tags_of(spec: StudySpec) -> list[str]:
     """Tags of a study's flow run: a list of runs is filtered by them."""
-    pool = [f"pool {spec.pool_name}"] if spec.shares else []
-    return ["hpo", spec.study, spec.search.method, *pool]
+    return ["hpo", spec.study, spec.search.method, *([f"pool {spec.pool_name}"] if spec.pool_name else [])]
 
 
 def shown_parameters(spec: StudySpec) -> dict[str, Any]:
-    """Parameters of the flow run of a study that no form describes, in the words of the form."""
-    plain = spec.plain()
-    record = spec.search.record()  # thousands of parameters and grants: more than a Prefect server takes
-    rows = [{"name": name, **parameter} for name, parameter in plain["space"].items()]
-    return {
-        "objective": spec.objective,
-        "metric": plain["metric"],
-        "numbers": [row for row in rows if "choices" not in row],
-        "choices": [row for row in rows if "choices" in row],
-        "method": plain["search"] if record is None else {"method": spec.search.method, "source": record.source},
-        "sampler": spec.sampler.name,
-        "limits": plain["stop"],
-        "training": plain["training"],
-        **({} if plain["packing"] is None else {"packing": plain["packing"]}),
-        **({} if not spec.hops else {"data": data_words(spec)}),
-        "seed": spec.seed,
-        "cluster": plain["cluster"],
-        "experiment": spec.tracking.experiment,
-        **({} if spec.tracking.optuna is None else {"optuna": spec.tracking.optuna}),
-        "name": spec.study,
-        "journal_retry_seconds": spec.journal.retry_seconds,
-    }
+    """Parameters of the flow run of a study that no form describes: its name, and what of its file is not as usual.
+
+    Values of thousands of entries (a record, partitions) are cut: a Prefect server takes half a megabyte.
+    """
+    usual = {name: field.get_default(call_default_factory=True) for name, field in StudySpec.model_fields.items()}
+    said = {name: value for name, value in spec.plain().items() if getattr(spec, name) != usual[name]}
+    found: dict[str, Any] = {"name": said.pop("study")}
+    for name, value in said.items():
+        text = json.dumps(value)
+        found[name] = value if len(text) <= _MOST_SHOWN else cut(text)
+    return found

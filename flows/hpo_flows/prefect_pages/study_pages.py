@@ -67,7 +67,7 @@ class StudyPages:
         began: when its controller began, in seconds since the epoch.
         ended: set once the controller records no more.
         say: told what a person at the controller's terminal should know.
-        cancelled: called once somebody cancelled the flow run, where nobody else ends its controller.
+        on_state: told the flow run's state every two seconds, while the API answers.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StudyPages:
         began: float,
         ended: threading.Event,
         say: Callable[[str], None],
-        cancelled: Callable[[], None] | None = None,
+        on_state: Callable[[SyncPrefectClient, State[Any]], None],
     ) -> None:
         self.study: Study | None = None
         """The study as it is shown; None until it is in the journal."""
@@ -91,7 +91,7 @@ class StudyPages:
         self._began = began
         self._ended = ended
         self._say = say
-        self._cancelled = cancelled
+        self._on_state = on_state
         self._told = False
         self._journal: Journal | None = None
         self._lines: list[LogCreate] = []
@@ -163,12 +163,12 @@ class StudyPages:
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._answers = api_answers()
             self._asked = time.monotonic()
-            if self._answers and self._cancelled is not None:
-                with contextlib.suppress(httpx.HTTPError):
-                    state = client.read_flow_run(self._flow_run).state
-                    if state is not None and (state.is_cancelling() or state.is_cancelled()):
-                        self._cancelled()
-                        self._cancelled = None
+            if self._answers:
+                try:
+                    if (state := client.read_flow_run(self._flow_run).state) is not None:
+                        self._on_state(client, state)
+                except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
+                    log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
             if not self._answers and not self._told:
                 self._told = True
                 self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
@@ -204,10 +204,8 @@ class StudyPages:
         except StudyNotFoundError:
             return False
         self.study = study
-        self._task_runs = runs = TaskRuns(study, self._flow_run, self._write)
-        pool = self._pool_words if study.spec.shares else None
-        placed = None if not study.spec.packs else lambda: runs.running
-        self._artifacts = StudyArtifacts(study, self._flow_run, placed, began=self._began, pool=pool)
+        self._task_runs = TaskRuns(study, self._flow_run, self._write)
+        self._artifacts = StudyArtifacts(study, self._flow_run, began=self._began, pool=self._pool_words)
         self._result_lines = ResultLines(study)
         for notice in notices_of(study):
             self._write(logging.WARNING, notice, time.time())
@@ -225,7 +223,7 @@ class StudyPages:
         self.study.replay(entry)
         report, granted = self._task_runs.show(entry)
         if report is not None:
-            self._write(logging.INFO, self._result_lines.line(report, granted), entry.time)
+            self._write(logging.INFO, self._result_lines.lines(report, granted)[0], entry.time)
         if news := self._result_lines.news():
             self._write(logging.WARNING, news, entry.time)
 
@@ -241,7 +239,7 @@ class StudyPages:
             del self._lines[:_LINES]
 
     def _pool_words(self) -> str:
-        """How the study stands in its pool; empty where that cannot be read."""
+        """How the study stands in its pool; empty: it is in none, or that cannot be read."""
         assert self._journal is not None
         with contextlib.suppress(JournalError):
             if (found := standings(live_rows(self._journal, is_alive)).get(self._name)) is not None:

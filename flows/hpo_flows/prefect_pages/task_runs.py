@@ -13,18 +13,17 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid5
 
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.states import Completed, Crashed, Failed, Running
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptReported, Entry, JobGranted, JobPlaced, StudyExtended
 from hpo_core.model.hops import units_of
-from hpo_core.model.stage import Further, Generation, Rung
-from hpo_core.model.trial import RESULTS, Job, Outcome, Report
+from hpo_core.model.trial import RESULTS, Further, Generation, Job, Outcome, Report, Rung
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
@@ -44,12 +43,10 @@ Log = Callable[[int, str, float, "UUID | None"], None]
 """Writes a line of the flow run's log: level, words, seconds since the epoch, and the task run that it is about."""
 
 
-def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
-    """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
-    if spec.prefect.grain != "auto":
-        return spec.prefect.grain
+def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
+    """Whether a study has a task run per rung, and not per job (``prefect`` of the spec)."""
     jobs = expected_jobs(spec, extra)
-    return "job" if jobs is not None and jobs <= JOB_GRAIN_LIMIT else "rung"
+    return spec.prefect == "rungs" or (spec.prefect != "jobs" and (jobs is None or jobs > JOB_GRAIN_LIMIT))
 
 
 def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
@@ -110,7 +107,7 @@ class TaskRuns:
         self._study = study
         self._flow_run = flow_run
         self._log = log
-        self._per_rung = grain(study.spec, study.state.extra_configs) == "rung"
+        self._per_rung = is_per_rung(study.spec, study.state.extra_configs)
         self._partitions = PartitionNames.of(study.spec)
         self._shows_units = not self._per_rung and _expected_units(study, self._partitions) <= JOB_GRAIN_LIMIT
         self._waiting: dict[tuple[int, int], Job] = {}
@@ -119,11 +116,6 @@ class TaskRuns:
         self._told: set[str] = set()
         """Messages of failures whose traceback is in a log already."""
         self.shown: dict[str, ShownTaskRun] = {}
-
-    @property
-    def running(self) -> int:
-        """How many jobs run."""
-        return len(self._running)
 
     def show(self, entry: Entry) -> tuple[Report | None, list[Job]]:
         """Show an entry that the study has replayed; returns the report that it took, and the jobs it granted."""
@@ -171,17 +163,19 @@ class TaskRuns:
         job = self._waiting.pop(key, None)
         if job is None:
             return
-        place = rung_name(job) if self._per_rung else f"{job.trial}/{job.attempt}"
+        names = _Names(job)
+        place = names.rung if self._per_rung else f"{job.trial}/{job.attempt}"
         when = _moment(time)
         shown = self.shown.get(place)
         if shown is None or shown.ended is not None:
             if self._per_rung:
                 self._end_idle_rungs()
             if shown is None:
-                tags = rung_tags(job) if self._per_rung else [*job_tags(job), *device_tags(device)]
-                names = ("rung", "generation") if self._per_rung else ("rung-job", "generation-member")
-                name = place if self._per_rung else job_name(job)
-                shown = self._new(place, name, _kind(job, *names), tags=tags, began=when)
+                if self._per_rung:
+                    shown = self._new(place, place, names.rung_kind, tags=names.tags, began=when)
+                else:
+                    tags = [*names.tags, *names.member_tags, *device_tags(device)]
+                    shown = self._new(place, names.job, names.job_kind, tags=tags, began=when)
             shown.ended = None
             shown.enter(Running(timestamp=when))
             self._send(shown)
@@ -201,7 +195,7 @@ class TaskRuns:
             line = state.message
             if self._partitions is not None and report.visits:
                 line = f"{line} ({hops_in_short(report.visits, report.together)})"
-            self._log(logging.INFO if good else logging.ERROR, f"{job_name(job)}: {line}", time, shown.id)
+            self._log(logging.INFO if good else logging.ERROR, f"{_Names(job).job}: {line}", time, shown.id)
             return
         for line in visit_lines(report, self._partitions):
             self._log(logging.INFO, line, time, shown.id)
@@ -225,11 +219,12 @@ class TaskRuns:
     def _show_units(self, job: Job, report: Report) -> None:
         """Show each unit of a model that hops: its sub-epoch on one partition, or on those of a gang."""
         assert self._partitions is not None
+        of_job = _Names(job)
         for unit in units_of(report.visits or (), report.together):
             names = [terminal_text(self._partitions.all[visit.partition]) for visit in unit]
             first, last = min(visit.started for visit in unit), max(visit.ended for visit in unit)
-            name = f"{job_name(job)}/epoch-{unit[0].epoch}/{'+'.join(names)}"
-            shown = self._new(f"{job.attempt}/{name}", name, "unit", tags=rung_tags(job), began=_moment(first))
+            name = f"{of_job.job}/epoch-{unit[0].epoch}/{'+'.join(names)}"
+            shown = self._new(f"{job.attempt}/{name}", name, "unit", tags=of_job.tags, began=_moment(first))
             shown.ended = _moment(last)
             where = ", ".join(terminal_text(visit.worker) for visit in unit)
             shown.enter(Completed(message=f"on {where}", timestamp=shown.ended))
@@ -329,22 +324,32 @@ def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[s
         yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED, report.together))
 
 
-def job_name(job: Job) -> str:
-    """The name of a job's task run: sorts by trial, then rung; in a population by generation, then member."""
-    again = f" attempt-{job.attempt}" if job.retry else ""
-    match job.stage:
-        case Further():
-            return f"trial-{job.trial:05d}/further/to-{job.target}{again}"
-        case Generation(member, generation):
-            return f"generation-{generation:03d}/member-{member:03d}/trial-{job.trial:05d}{again}"
-        case Rung(rung=rung):
-            return f"trial-{job.trial:05d}/rung-{rung}/to-{job.target}{again}"
+class _Names:
+    """What Prefect calls a job's own task run, and that of all jobs of its rung or generation.
 
+    Names of jobs sort by trial, then rung; in a population by generation, then member.
+    """
 
-def job_tags(job: Job) -> list[str]:
-    """Bracket, rung and target; generation and member in a population."""
-    member = [f"member-{job.stage.member}"] if isinstance(job.stage, Generation) else []
-    return [*rung_tags(job), *member]
+    def __init__(self, job: Job) -> None:
+        again = f" attempt-{job.attempt}" if job.retry else ""
+        target = f"target-{job.target}"
+        self.member_tags: list[str] = []
+        match job.stage:
+            case Further():
+                self.rung = "further"
+                self.job = f"trial-{job.trial:05d}/further/to-{job.target}{again}"
+                self.tags = ["further", target]
+                self.rung_kind = self.job_kind = "further-training"
+            case Generation(member, generation):
+                self.rung = f"generation-{generation:03d}"
+                self.job = f"{self.rung}/member-{member:03d}/trial-{job.trial:05d}{again}"
+                self.tags, self.member_tags = [f"generation-{generation}"], [f"member-{member}"]
+                self.rung_kind, self.job_kind = "generation", "generation-member"
+            case Rung(bracket, rung):
+                self.rung = f"bracket-{bracket}/rung-{rung}/to-{job.target}"
+                self.job = f"trial-{job.trial:05d}/rung-{rung}/to-{job.target}{again}"
+                self.tags = [f"bracket-{bracket}", f"rung-{rung}", target]
+                self.rung_kind, self.job_kind = "rung", "rung-job"
 
 
 def device_tags(device: str) -> list[str]:
@@ -360,39 +365,6 @@ def device_tags(device: str) -> list[str]:
         digest = hashlib.sha256(device.encode("utf-8", "replace")).hexdigest()[:6]
         name = f"{name[: _DEVICE_NAME - 7]}-{digest}"
     return [f"device-{name}"]
-
-
-def rung_tags(job: Job) -> list[str]:
-    """What all jobs of one rung, or of one generation, have in common."""
-    match job.stage:
-        case Further():
-            return ["further", f"target-{job.target}"]
-        case Generation(generation=generation):
-            return [f"generation-{generation}"]
-        case Rung(bracket, rung):
-            return [f"bracket-{bracket}", f"rung-{rung}", f"target-{job.target}"]
-
-
-def rung_name(job: Job) -> str:
-    """The name of the one task run for all jobs of a rung or generation, or of trials that are trained further."""
-    match job.stage:
-        case Further():
-            return "further"
-        case Generation(generation=generation):
-            return f"generation-{generation:03d}"
-        case Rung(bracket, rung):
-            return f"bracket-{bracket}/rung-{rung}/to-{job.target}"
-
-
-def _kind(job: Job, of_rung: str, of_population: str) -> str:
-    """The name of a task."""
-    match job.stage:
-        case Further():
-            return "further-training"
-        case Generation():
-            return of_population
-        case Rung():
-            return of_rung
 
 
 def _moment(seconds: float) -> datetime:

@@ -20,11 +20,11 @@ from rich.text import Text
 from hpo_core.cli.output import RunResult, err, out, print_run_result
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
-from hpo_core.placement.cores import available_cores
+from hpo_core.placement.gpus import available_cores
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec, notices
-from hpo_core.spec.assembly import oversubscription
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
@@ -37,8 +37,8 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     prepare_environment,
 )
-from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
-from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, Shown, shown_parameters, tags_of
+from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.prefect_process import ERROR_LENGTH, PrefectProcess, ShowRequest, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
@@ -59,7 +59,6 @@ def launch(
     force: bool = False,
     extend: int = 0,
     prefect: bool | None = None,
-    prefect_timeout: float | None = None,
     train: tuple[int | None, int] | None = None,
 ) -> None:
     """Start what is missing, drive the study in this process, say how it ended.
@@ -67,36 +66,28 @@ def launch(
     Args:
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
-        prefect_timeout: seconds that a Prefect server may take to start without progress.
     """
     began = time.time()
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
-    shown = session.spec.prefect.enabled if prefect is None else prefect
-    timeout = prefect_timeout or START_TIMEOUT
+    shown = session.spec.prefect != "off" if prefect is None else prefect
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
-    waits = False
-    crowded = oversubscription(session.spec, available_cores(), os.environ)
-    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
+    waits_for_pages = False
+    crowding = oversubscription(session.spec, available_cores(), os.environ)
+    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
-    board = out.is_terminal and not as_json
-    session.trackers.is_awaited = not board
-    say = session.say = partial(_say, out if board else err, as_json)
+    has_board = out.is_terminal and not as_json
+    session.trackers.is_awaited = not has_board
+    say = session.say = partial(_say, out if has_board else err, as_json)
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
         raise_at_interrupt()
-        if shown and find_spec("prefect") is None:
-            raise HpoError(
-                "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
-                "'hpo-core[all]'`, or run the study without it: --no-prefect."
-            )
         if shown:
-            server = _find_api(home, timeout)
-        where = Address(server, say)
-        where.tell()
+            server = _find_api(home)
+        tell_address = _address_teller(server, say)
         session.start_cluster()
         if shown:
-            what = Shown(
+            request = ShowRequest(
                 study=name,
                 action=action,
                 start=1 if spec is not None else session.journal.info(name).entries,
@@ -105,46 +96,40 @@ def launch(
                 tags=tags_of(session.spec),
                 server_folder="" if server is None else str(server.folder),
                 runs_folder=str(home.make_folder(SHOWN_RUNS)),
-                start_timeout=timeout,
             )
             try:
                 pages = PrefectProcess(
-                    what,
+                    request,
                     session.folder,
                     journal=session.journal_url,
-                    say=partial(_say, out if board else err, False),  # with --json as well
-                    on_shown=where.look_and_tell,
+                    say=partial(_say, out if has_board else err, False),  # with --json as well
+                    on_shown=tell_address,
                 )
             except (OSError, HpoError) as error:
                 err.print(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
-        services = ", Prefect API" if shown else ""
-        services += ", MLflow projection" if session.home.tracking_uri(session.spec) is not None else ""
-        services += ", Optuna projection" if optuna_links(session.home, session.spec) else ""
-        say(f"starting: {session.spec.cluster.title}{services} ...")
+        services = {
+            "Prefect API": shown,
+            "MLflow projection": session.home.tracking_uri(session.spec) is not None,
+            "Optuna projection": bool(optuna_links(session.home, session.spec)),
+        }
+        started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
+        say(f"starting: {', '.join(started)} ...")
         session.wait_for_cluster()
         if dashboard := session.executor.dashboard:
             say(f"Dask dashboard: {dashboard}")
-        _show_in_terminal(session, board, as_json)
+        _show_in_terminal(session, has_board, as_json)
 
         _, summary = session.run()
         if pages is not None:
             pages.end(links=summary.links)
-        warning = session.trackers.finish()
-        if warning:
+        if warning := session.trackers.finish():
             err.print(warning, style="yellow")
-        waits = pages is not None and session.trackers.is_awaited
+        waits_for_pages = pages is not None and session.trackers.is_awaited
         _finish(session, summary, as_json, file)
     except KeyboardInterrupt:
         if pages is not None:
             pages.end(interrupted=True)
-        try:
-            known = session.name in [info.name for info in home.open_journal().studies()]
-            cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
-        except HpoError:
-            cure = f"`hpo resume {name}` goes on once the journal can be reached."
-        if session.train is not None:
-            cure = f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
-        err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
+        err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if pages is not None:
@@ -152,63 +137,75 @@ def launch(
         raise
     finally:
         session.close()
-        if waits and pages is not None and not pages.wait():
+        if waits_for_pages and pages is not None and not pages.wait():
             err.print("Prefect does not show all of this study; the journal has it.", style="yellow")
         if server is not None:
             server.let_go()
 
 
-def _find_api(home: Home, start_timeout: float) -> SharedServer | None:
+def _how_to_go_on(session: Session) -> str:
+    """The command that goes on with an interrupted study."""
+    name = session.name
+    if session.train is not None:
+        return f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
+    try:
+        known = name in [info.name for info in session.home.open_journal().studies()]
+    except HpoError:
+        return f"`hpo resume {name}` goes on once the journal can be reached."
+    return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
+
+
+def _find_api(home: Home) -> SharedServer | None:
     """Check the API that the user's settings name; without one, begin to start the home's own server."""
+    if find_spec("prefect") is None:
+        raise HpoError(
+            "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
+            "'hpo-core[all]'`, or run the study without it: --no-prefect."
+        )
     if (api := configured_api()) is not None:
         check_api(api)
         check_access(api)
         forbid_ephemeral_servers()
         return None
-    server = SharedServer(home.folder / "prefect", start_timeout)
+    server = SharedServer(home.folder / "prefect")
     prepare_environment(server.folder)
     server.start()
     return server
 
 
-class Address:
-    """Tells where the home's own Prefect server is, once: before the first job, or as soon as it is known."""
+def _address_teller(server: SharedServer | None, say: Callable[[str], None]) -> Callable[[], None]:
+    """Tell the address of the home's own Prefect server, if known; returns a function that tells a new address."""
+    told = ""
 
-    def __init__(self, server: SharedServer | None, say: Callable[[str], None]) -> None:
-        self._server = server
-        self._say = say
-        self._told = ""
+    def tell() -> None:
+        nonlocal told
+        if server is not None and server.url not in ("", told):
+            told = server.url
+            # the password itself to a person only: what is no terminal may be a log that others read
+            word = f"password {server.auth}" if err.is_terminal else f"password: see auth in {server.secrets_file}"
+            say(f"Prefect UI while it runs: {told} ({word}), once its server has started")
 
-    def tell(self) -> None:
-        """Tell it where it is known, and was not told."""
-        if self._server is not None and self._server.url not in ("", self._told):
-            self._told = self._server.url
-            self._say(f"Prefect UI while it runs: {self._told} ({self._password()}), once its server has started")
+    def look_and_tell() -> None:
+        """Read the address again, and tell it: the process that shows the study may have started another server."""
+        if server is not None:
+            server.read_address()
+        tell()
 
-    def look_and_tell(self) -> None:
-        """The same of the server that runs now: the process that shows the study may have started another one."""
-        if self._server is not None:
-            self._server.read_address()
-        self.tell()
-
-    def _password(self) -> str:
-        """The password itself to a person only: what is no terminal may be a log that others read."""
-        assert self._server is not None
-        named = f"password: see auth in {self._server.secrets_file}"
-        return f"password {self._server.auth}" if err.is_terminal else named
+    tell()
+    return look_and_tell
 
 
-def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if board:
-        session.add_observer(lambda study: LiveBoard(study, out, session.placed))
+    if has_board:
+        session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
 
         def write(line: str) -> None:
             print(terminal_text(line), flush=True)
 
-        session.add_observer(lambda study: PlainLines(study, write, session.placed))
+        session.add_observer(lambda study: PlainLines(study, write))
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> None:
@@ -216,12 +213,13 @@ def _as_interrupt(_signal: int, _frame: Any) -> None:
 
 
 def _say(console: Console, as_json: bool, line: str) -> None:
-    """Above the board, where there is one."""
+    """Print a line, above the live board where there is one; nothing with ``--json``."""
     if not as_json:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
+    """Print how the study ended, and exit with its code."""
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
     known = summarize(study)

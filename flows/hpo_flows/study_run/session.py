@@ -1,4 +1,4 @@
-"""One controller driving one study: cluster, Prefect API, driver, projections, report, in the right order."""
+"""Session: one controller of one study. It starts cluster and trackers, runs the loop, and writes the report."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
-from hpo_core.execution.loop import Loop, Observer, Takeover
+from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -28,7 +27,6 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.partitioning import with_partitions
-from hpo_core.pool.seat import PoolSeat
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
@@ -40,7 +38,7 @@ from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.trackers import Trackers
-from hpo_flows.study_run.wiring import Wiring, wire
+from hpo_flows.study_run.wiring import wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -51,8 +49,6 @@ WARM_UP_SECONDS = 1.0
 
 NEWS_SECONDS = 0.5
 """How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
-
-ObserverFactory = Callable[[Study], Observer]
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -76,7 +72,6 @@ class Session:
         extend: ask for so many further configurations before driving on.
         train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
             search is over or halted.
-        observers: made once the study is open.
         scheduler: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
     """
@@ -90,7 +85,6 @@ class Session:
         force: bool = False,
         extend: int = 0,
         train: tuple[int | None, int] | None = None,
-        observers: list[ObserverFactory] | None = None,
         scheduler: Any = None,
     ) -> None:
         self.home = home
@@ -100,7 +94,8 @@ class Session:
         self._extend = extend
         self.train: tuple[int, int] | None = None
         """The trial to train further, and to what."""
-        self._observers = list(observers or [])
+        self._observers: list[Callable[[Study], Observer]] = []
+        """Made once the study is open."""
         checked_name(name)
         if spec is None:
             looked_at = home.read_journal()
@@ -112,6 +107,7 @@ class Session:
         self.journal = RetryingJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
+        """Number of this controller, from the journal; None until the study is claimed."""
         try:
             self.spec = self._find_spec(train)
             self.folder = home.study_folder(name, create=True)
@@ -126,19 +122,6 @@ class Session:
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._closing: threading.Thread | None = None
-        self._wired: Wiring | None = None
-        self.summary: Summary | None = None
-        """Set when the study has ended."""
-
-    @property
-    def placed(self) -> Callable[[], int] | None:
-        """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
-        return None if self._wired is None else self._wired.running_jobs
-
-    @property
-    def seat(self) -> PoolSeat | None:
-        """The study's seat in its pool, while it runs on slots that it shares with other studies."""
-        return None if self._wired is None else self._wired.seat
 
     def _importable(self) -> StudySpec:
         """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""
@@ -152,7 +135,7 @@ class Session:
         return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
-        """Refuse early what cannot go well; nothing has been started or written yet."""
+        """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
         if self._given is not None:
             try:
                 self.journal.info(self.name)
@@ -200,7 +183,7 @@ class Session:
 
     # Start.
 
-    def add_observer(self, make: ObserverFactory) -> None:
+    def add_observer(self, make: Callable[[Study], Observer]) -> None:
         """Have another observer made once the study is open."""
         self._observers.append(make)
 
@@ -227,12 +210,9 @@ class Session:
         while self._starting.is_alive():
             self._starting.join(NEWS_SECONDS)
             if self._start_error is None:
-                self._tell_news()
+                self._tell(self.executor.news())
         if self._start_error is not None:
             raise self._start_error
-
-    def _tell_news(self) -> None:
-        self._tell(self.executor.news())
 
     def _tell(self, news: str) -> None:
         if news:
@@ -245,18 +225,18 @@ class Session:
         began = time.monotonic()
         try:
             self.wait_for_cluster()
-        except Exception:
-            raise
-        except BaseException:  # cancelled or suspended: what was described is kept, and a resume goes on with it
-            if self._given is not None:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled or suspended: a resume goes on with what was described
                 with contextlib.suppress(HpoError):
-                    Study.create(self._given, self.journal)
+                    self._create()
             raise
-        study = self._open()
+        self._create()
+        if self._epoch is None:
+            self._claim()
+        study = Study.open(self.name, self.journal, epoch=self._epoch)
+        self.executor.take_over()
         self.trackers.start()
-        wired = self._wired = wire(
-            study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell
-        )
+        wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
         observers = [*(make(study) for make in self._observers), *wired.observers]
         loop = Loop(
             study,
@@ -281,12 +261,8 @@ class Session:
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted
-        try:
-            links = self.write_report(study)
-            report = str(self.home.report_path(self.name))
-        except StorageError as error:  # the study's end matters more than its picture
-            links, report = {"Report": f"not written: {error}"}, ""
-        self.summary = Summary(
+        report, links = self.write_report(study)
+        return study, Summary(
             self.name,
             status,
             halted.reason if halted and status != "finished" else exhausted_words(study),
@@ -295,16 +271,10 @@ class Session:
             report=report,
             links=links,
         )
-        return study, self.summary
 
-    def _open(self) -> Study:
+    def _create(self) -> None:
         if self._given is not None:
             Study.create(self._given, self.journal)
-        if self._epoch is None:
-            self._claim()
-        study = Study.open(self.name, self.journal, epoch=self._epoch)
-        self.executor.take_over()
-        return study
 
     # Projections.
 
@@ -318,24 +288,24 @@ class Session:
 
             prepare()
 
-    def write_report(self, study: Study) -> dict[str, str]:
-        """Write the HTML report; returns links to what belongs to the study."""
+    def write_report(self, study: Study) -> tuple[str, dict[str, str]]:
+        """Write the HTML report; returns its path, and links to what belongs to the study."""
         from hpo_core.report import write_report
 
         links = self.trackers.links()
-        best = study.state.best_checkpoint()
-        if best is not None:
+        if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
                 links["Checkpoint"] = best.uri if local is None else str(local)
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(
-            self.journal.entries(self.name), self.home.report_path(self.name), links=links, folder=self.folder
-        )
-        links["Report"] = path.as_uri()
-        return links
+        entries, place = self.journal.entries(self.name), self.home.report_path(self.name)
+        try:
+            path = write_report(entries, place, links=links, folder=self.folder)
+        except StorageError as error:  # the study's end matters more than its picture
+            return "", links | {"Report": f"not written: {error}"}
+        return str(path), links | {"Report": path.as_uri()}
 
     def close(self) -> None:
         """End what was started; safe to call twice."""

@@ -15,7 +15,6 @@ from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.tracker_links import ProjectionPlace, experiments_url, in_trouble, optuna_links, read_place
 
@@ -102,7 +101,7 @@ class Trackers:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=without_foreign_credentials(os.environ, uri)
+                env=os.environ
                 | {
                     "HPO_JOURNAL": self._journal_url,
                     "HPO_FOLLOW_TRACKING_URI": uri,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,20 +14,66 @@ from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Observer
-from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
+from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, placer_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
-from hpo_core.placement import Placer
+from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.pool.executor import PooledUnits, join_pool, join_workers
+from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import live_rows, pools_of
-from hpo_core.pool.words import unknown_beside
+from hpo_core.pool.words import standing_of, unknown_beside
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
+
+POOL_NEWS_SECONDS = 10.0
+"""Least seconds between two lines about the pool."""
+
+
+class NewsTeller(Observer):
+    """Observer that tells a person the news of the cluster, or of the placer, as time passes.
+
+    Args:
+        tell: tells what is new, if anything.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def on_tick(self) -> None:
+        """Tell what is new."""
+        self._tell()
+
+
+class PoolNews(NewsTeller):
+    """Observer that tells a person when the study's share of its pool changes much, or studies come and go there.
+
+    Args:
+        seat: of the study in its pool.
+        tell: tells a line.
+    """
+
+    def __init__(self, seat: PoolSeat, tell: Callable[[str], None]) -> None:
+        super().__init__(self._look)
+        self._seat = seat
+        self._say = tell
+        self._said: tuple[int, tuple[str, ...]] = (-1, ())
+        self._next = 0.0
+
+    def _look(self) -> None:
+        seat, now = self._seat, time.monotonic()
+        if seat.position is None or now < self._next:
+            return
+        found = seat.position.share, tuple(sorted(row.study for row in seat.others))
+        came_or_went = found[1] != self._said[1]
+        if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
+            return
+        if found[1] or self._said[1]:
+            self._next = now + POOL_NEWS_SECONDS
+            self._say(standing_of(seat.row, seat.others).words)
+        self._said = found
 
 
 @dataclass
@@ -35,12 +83,10 @@ class Wiring:
     executor: Executor
     placer: Placer
     observers: list[Observer]
-    running_jobs: Callable[[], int] | None = None
-    """Counts the jobs that run, where granted ones wait for their place on shared devices; else None."""
     seat: PoolSeat | None = None
     """The study's seat in its pool, where it shares slots with other studies."""
     after: list[Callable[[], None]] = field(default_factory=list)
-    """What is to be done once the loop has ended well."""
+    """Functions to call once the loop has ended without an error."""
 
     def close(self) -> None:
         """Give back what the study holds in its pool."""
@@ -66,38 +112,38 @@ def wire(
     """
     spec = study.spec
     placer = placer_of(study, cluster)
-    found = Wiring(cluster, placer, [ClusterNews(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
-    units: PooledUnits | None = None
+    found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
+    shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
         if spec.hops:
-            units = join_workers(cluster, study, pools=pools, terms=terms, threads=cluster.threads)
-            found.seat = units.seat
+            shared = pooled, _ = join_workers(cluster, study, pools=pools, terms=terms)
         else:
-            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.threads)
-            found.executor, found.seat = pooled, pooled.seat
+            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
+        found.executor, found.seat = pooled, pooled.seat
         with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
             tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
         times = epoch_times_of(study)
         hopping = HoppingExecutor(
-            units or cluster,
+            found.executor,
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting, *study.state.extended],
             times=times,
-            pool=units,
+            workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
             entries=study.journal.entries(spec.study),
         )
+        if shared is not None:
+            shared[1].useful = hopping.useful_workers
         found.executor = hopping
         found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
     if isinstance(placer, SharedDevices):
-        found.running_jobs = placer.__len__
         found.observers += [
             PlacementWriter(study, placer),
             MeasurementWriter(study, placer.estimates),
-            ClusterNews(lambda: tell(placer.news())),
+            NewsTeller(lambda: tell(placer.news())),
         ]
     return found

@@ -13,17 +13,17 @@ import msgspec
 from hpo_core.checkpoints import storage as paths
 from hpo_core.checkpoints.storage import HOPS, local_path, remove
 from hpo_core.execution.executor import OnReport
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
-from hpo_core.security.private_files import check_folder, open_private, private_folder
+from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.training.reported_metrics import ReportedCurve, check_required
 from hpo_core.training.request import JobRequest
 
 
 class JobProgress(msgspec.Struct, kw_only=True):
-    """How far a job had come at the end of an epoch: what a crash of the controller does not undo."""
+    """Progress of a job at the end of an epoch, which survives a crash of the controller."""
 
     origin: str | None
     """URI of the checkpoint that the job started from."""
@@ -57,21 +57,18 @@ class ProgressFiles:
         self._root = Path(folder)
 
     def save(self, trial: int, progress: JobProgress) -> None:
-        """Write it; it survives the end of this process, and need not survive a crash of the computer.
+        """Write the progress, so that it survives the end of this process; a crash of the computer may lose it.
 
-        After that an older one, or none, is found, and more is repeated: no wait for the disk here, for the caller may
-        be the thread that hears of all other units.
+        After such a crash an older progress, or none, is found, and more is repeated. Nothing waits for the disk here:
+        the caller may be the thread that takes the reports of all other units.
 
         Raises:
             StorageError: the folder cannot be written.
         """
         path = self._path(trial)
-        partial = path.with_suffix(".part")
         try:
             private_folder(path.parent, below=self._root)
-            with open_private(partial, "wb") as file:
-                file.write(msgspec.msgpack.encode(progress))
-            partial.replace(path)
+            write_private(path, msgspec.msgpack.encode(progress))
         except OSError as error:
             raise StorageError(
                 f"Progress of trial {trial} ({path}) cannot be written: {error.strerror or error}. Free space on that "
@@ -79,7 +76,7 @@ class ProgressFiles:
             ) from error
 
     def find(self, job: Job) -> JobProgress | None:
-        """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
+        """Progress of an earlier attempt that the job can go on from; None: there is none."""
         found = self.read(job.trial)
         if found is None:
             return None
@@ -93,7 +90,7 @@ class ProgressFiles:
         return found if fits and state is not None and state.is_file() else None
 
     def read(self, trial: int) -> JobProgress | None:
-        """What was saved last; None where nothing is there, or nothing that can be read."""
+        """Progress that was saved last; None: none is there, or it cannot be read."""
         path = self._path(trial)
         try:
             check_folder(path.parent, below=self._root)
@@ -103,16 +100,16 @@ class ProgressFiles:
             return None
 
     def remove_state(self, state: Checkpoint) -> None:
-        """Remove the state that a unit left, once nothing can need it."""
+        """Remove the state of a unit, once nothing can need it."""
         if state.uri.startswith(f"{HOPS}/"):
             remove(self._root, state.uri, HOPS)
 
     def remove(self, trial: int) -> None:
-        """Remove all that a job left that has ended."""
+        """Remove all files of a job that has ended."""
         self._remove_folder(self._path(trial).parent)
 
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove what jobs left that are not under way any more."""
+        """Remove the files of all other jobs."""
         kept = {self._path(trial).parent.name for trial in trials}
         top = self._root / HOPS
         for folder in [] if top.is_symlink() or not top.is_dir() else list(top.iterdir()):
@@ -148,6 +145,8 @@ class HoppedJob:
         self.losses = 0
         """Units in a row that were lost."""
         self.restarts = 0
+        self._started = 0
+        """Number of units started: no two have one number."""
         self.gang_error = ""
         """Why a unit of several ranks failed, until it was trained by one."""
         self.forget()
@@ -159,7 +158,7 @@ class HoppedJob:
         self.go_on_from(JobProgress(origin=origin, params=self.job.params, epoch=epoch))
 
     def go_on_from(self, progress: JobProgress) -> None:
-        """Begin where an earlier attempt came to, whose controller ended."""
+        """Begin at the progress of an earlier attempt, whose controller ended."""
         self.behind = progress
         self.state = progress.state
         """State that the next unit starts from; None: the job's own checkpoint."""
@@ -174,7 +173,7 @@ class HoppedJob:
         """Epochs before those that ``_usages`` are of."""
 
     def progress(self) -> JobProgress:
-        """What a later controller needs to go on from the end of this epoch."""
+        """Progress for a later controller, which goes on from the end of this epoch."""
         self.behind.points = self.curve.downsampled()
         return self.behind
 
@@ -184,17 +183,17 @@ class HoppedJob:
         ranks = self.behind.together
         return tuple(ranks) if any(each > 1 for each in ranks) else msgspec.UNSET
 
-    def unit_job(self, partitions: Sequence[int], place: int, number: int, *, base: str, cached: int) -> Job:
-        """The job of one unit.
+    def unit_job(self, partitions: Sequence[int], place: int, *, base: str, cached: int) -> Job:
+        """The job of the next unit.
 
         Args:
             partitions: indices of the partitions that it sees: one for each rank.
             place: partitions of this epoch that were trained on before.
-            number: no other unit of the attempt has it.
             base: of the study's checkpoints.
             cached: partitions that its worker may keep in memory.
         """
-        job, state, epoch = self.job, self.state, self.behind.epoch + 1
+        job, state, epoch, number = self.job, self.state, self.behind.epoch + 1, self._started
+        self._started += 1
         partition, *others = partitions
         trains = partition < self._trained_on
         ends_epoch = trains and place + len(partitions) == self._trained_on
@@ -259,7 +258,7 @@ class HoppedJob:
         return before if before is not None and before != self.behind.state else None
 
     def warn(self, line: str) -> None:
-        """Say this in the job's report."""
+        """Add a warning to the job's report."""
         self.behind.warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
@@ -325,7 +324,7 @@ class HoppedJob:
         )
 
     def _usage(self) -> Usage | None:
-        """What all units used: the largest memory, and an epoch as the unit of training."""
+        """Use of all units together: the largest memory, and seconds for each epoch."""
         usages = self._usages
         if not usages:
             return None

@@ -10,28 +10,30 @@ import logging
 import shutil
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
-from hpo_core.execution.hopping.unit_executor import MissingPartitions, UnitExecutor, WorkerPool
-from hpo_core.execution.hopping.unit_history import EpochTimes, gang_limit_of, observe_recorded
-from hpo_core.execution.requests import JobRequests
+from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.errors import StorageError
+from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.partitioning.holdings import longest_look
-from hpo_core.spec import StudySpec, all_at_once, create_method
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import all_at_once, create_method
+
+log = logging.getLogger(__name__)
 
 FOR_EACH_WORKER = 2
 """Configurations for each worker where the search asks for them by results, or a sampler learns from these."""
@@ -102,7 +104,78 @@ class ModelsAtOnce:
         return room
 
 
-log = logging.getLogger(__name__)
+MISSING_SECONDS = 60.0
+"""How long a partition that some model needs may lie on no worker before the study stops.
+
+Not counted while some worker has not said what it holds, or reads one again, for as long as reading all may take.
+"""
+REASONS = 3
+"""Maximum number of missing partitions explained in the error."""
+
+
+class PartitionsMissingError(HpoError):
+    """A partition lies on no worker."""
+
+
+class MissingPartitions:
+    """Since when which partitions have been missing.
+
+    Args:
+        study: its name.
+        longest_look: seconds that a worker may take to say which partitions it holds.
+    """
+
+    def __init__(self, study: str, longest_look: float) -> None:
+        self._study = study
+        self._longest_look = longest_look
+        self._since: dict[str, tuple[float, float]] = {}
+        """Since when a partition lies on no worker, and since when no worker might still announce it, by its name."""
+        self._useless = ""
+
+    def give_up(self, name: str, why: str) -> None:
+        """Have the study stop for a partition that is found to be right again and again, and that no unit can use.
+
+        Args:
+            why: the last unit was lost.
+        """
+        self._useless = (
+            f"Partition {name} of study {self._study!r} failed again and again while models trained on it, and was in "
+            f"its place each time that it was looked at: {why} Nothing recorded is lost: look at the disk or the mount "
+            f"that it lies on, and that the training function does not write to it, then `hpo resume {self._study}`."
+        )
+
+    def check(self, halted: Sequence[str], inventory: Inventory, now: float) -> None:
+        """Note which are missing now.
+
+        Args:
+            halted: partitions that models wait for and that lie on no worker.
+            inventory: the workers.
+
+        Raises:
+            PartitionsMissingError: one has been missing for a minute, or was given up.
+        """
+        if self._useless:
+            raise PartitionsMissingError(self._useless)
+        held = [device.partitions for device in inventory.devices]
+        self._since = {name: self._since.get(name, (now, now)) for name in halted}
+        if any(each.announcing for each in held):
+            for partition, (began, _) in self._since.items():
+                if now < began + self._longest_look:
+                    self._since[partition] = began, now
+        late = [name for name in halted if now - self._since[name][1] >= MISSING_SECONDS]
+        if late:
+            problems = {name: problem for each in held for name, problem in each.problems.items()}
+            why = "".join(f" {problems[name]}" for name in late[:REASONS] if name in problems)
+            raise PartitionsMissingError(
+                f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._study!r} ha"
+                f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
+                f"that.{why} Nothing recorded is lost: start a worker that holds "
+                f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), or put "
+                f"{'them' if len(late) > 1 else 'it'} back, then "
+                f"`hpo resume {self._study}`."
+            )
+
+
 LOSSES = 5
 """Losses of one unit in a row after which its job is lost."""
 
@@ -111,26 +184,27 @@ class HoppingExecutor:
     """Runs jobs as units on another executor.
 
     Args:
-        inner: runs one unit on each of its devices at once.
+        inner: runs one unit at once on each of its devices that has slots, where the device's partitions lie. A unit
+            that another study's turn ended there is reported PREEMPTED.
         spec: the study, with ``data``.
         folder: of the study; states travel through it. None: there are no files (a simulation).
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
         times: what is known of the seconds of an epoch; None: nothing yet.
-        pool: where the study shares its workers: ``inner`` itself.
+        workers_due: counts the workers that the study's share gives it, whichever it holds now; None: it has all.
         entries: of the journal so far, from which sizes of gangs are known that were measured; not read where these
             are given, or not wanted.
     """
 
     def __init__(
         self,
-        inner: UnitExecutor,
+        inner: Executor,
         spec: StudySpec,
         folder: str | Path | None,
         *,
         running: Iterable[int] = (),
         times: EpochTimes | None = None,
-        pool: WorkerPool | None = None,
+        workers_due: Callable[[], int] | None = None,
         entries: Iterable[Entry] = (),
     ) -> None:
         data = spec.data
@@ -150,8 +224,9 @@ class HoppingExecutor:
         self._weights = weights_of(files)
         self._times = times or EpochTimes(spec)
         unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        gangs = gang_limit_of(spec, unit_times)
-        if gangs is not None and gangs.measures:
+        scaling = spec.scaling
+        gangs = GangLimit(unit_times, efficiency=scaling.efficiency, most=spec.most_ranks, gains=scaling.speedups)
+        if gangs.measures:
             observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
@@ -163,18 +238,12 @@ class HoppingExecutor:
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
         """Jobs under way, by trial."""
-        self._numbers: dict[tuple[int, int], int] = {}
-        """Units started for each (trial, attempt)."""
-        self._devices: dict[str, int] = {}
-        """Place in the inventory of each worker that is there."""
         self._held: dict[str, frozenset[int]] = {}
         """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
         self._missing = MissingPartitions(spec.study, longest_look(files))
-        self._pool = pool
-        if pool is not None:
-            pool.prefer(self.useful_workers)
+        self._workers_due = workers_due
 
     # What the loop asks.
 
@@ -184,14 +253,14 @@ class HoppingExecutor:
         Raises:
             PartitionsMissingError: a partition has been on no worker for a minute.
         """
-        inventory, holdings = self._inner.inventory(), self._inner.holdings()
+        inventory = self._inner.inventory()
         with self._lock:
-            self._notice(inventory, holdings)
+            self._notice(inventory)
             self._advance()
-            elsewhere = () if self._pool is None else self._pool.elsewhere()
-            halted = [name for name in self._schedule.halted() if name not in elsewhere]
-            self._missing.check(halted, self._inner)
-            workers = len(self._held) if self._pool is None else self._pool.workers_due()
+            there = set[str]().union(*(device.partitions.names for device in inventory.devices if not device.slots))
+            halted = [name for name in self._schedule.halted() if name not in there]
+            self._missing.check(halted, inventory, self.now())
+            workers = inventory.workers if self._workers_due is None else self._workers_due()
             begun = sum(each.state is not None for each in self._trainings.values())
             return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
 
@@ -202,10 +271,7 @@ class HoppingExecutor:
             if self._files is not None and (progress := self._files.find(job)) is not None:
                 training.go_on_from(progress)
             self._trainings[job.trial] = training
-            self._add(training)
-            if self._schedule.gangs is None:
-                self._advance()
-            # else once all jobs of this moment are known: a gang takes what others would not use
+            self._add(training)  # its units begin once all jobs of this moment are known: see `wait`
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts, between two units or in the middle of one."""
@@ -227,9 +293,8 @@ class HoppingExecutor:
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        if self._schedule.gangs is not None:
-            with self._lock:
-                self._advance()
+        with self._lock:
+            self._advance()
         return self._inner.wait(inbox, until)
 
     # Workers.
@@ -248,13 +313,12 @@ class HoppingExecutor:
     def _places_of(self, names: Iterable[str]) -> frozenset[int]:
         return frozenset(self._places[each] for each in names if each in self._places)
 
-    def _notice(self, inventory: Inventory, holdings: Mapping[str, Iterable[str]]) -> None:
-        there = {device.name: place for place, device in enumerate(inventory.devices) if device.slots}
-        for name in self._held.keys() - there.keys():
+    def _notice(self, inventory: Inventory) -> None:
+        for name in self._held.keys() - {device.name for device in inventory.devices}:
             self._lose(name)
-        self._devices = there
-        for name in there:
-            held = self._places_of(holdings.get(name, ()))
+        for device in inventory.devices:
+            name = device.name
+            held = self._places_of(device.partitions.names if device.slots else ())
             if name not in self._held:
                 self._schedule.worker_joined(name, held)
             elif held != self._held[name]:
@@ -298,12 +362,10 @@ class HoppingExecutor:
 
     def _start(self, unit: PlannedUnit) -> None:
         training = self._trainings[unit.configuration]
-        key = training.job.key
-        number = self._numbers[key] = self._numbers.get(key, -1) + 1
         place = len(self._schedule.visits(unit.configuration))
         workers = max(1, len(self._held))
         job = training.unit_job(
-            unit.partitions, place, number, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+            unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
         def on_report(_: Job, report: Report) -> None:
@@ -311,7 +373,7 @@ class HoppingExecutor:
                 self._ended.append((unit, job, report))
                 self._advance()
 
-        first, *others = (Slot(self._devices[worker], 0, worker) for _, worker in unit.seats)
+        first, *others = (Slot(0, 0, worker) for _, worker in unit.seats)
         self._inner.submit(job, first._replace(others=tuple(others)), on_report)
 
     def _take(self, unit: PlannedUnit, job: Job, report: Report) -> None:
@@ -322,7 +384,7 @@ class HoppingExecutor:
             return
         if report.outcome is Outcome.COMPLETED:
             self._completed(training, unit, job, report)
-        elif self._pool is not None and report.outcome is Outcome.PREEMPTED and not training.cancelled:
+        elif report.outcome is Outcome.PREEMPTED and not training.cancelled:
             self._lose(unit.worker)  # until it is looked at again; no fault of the trial
         elif report.outcome is Outcome.LOST and not training.cancelled:
             self._lost(training, unit, report)
@@ -390,8 +452,8 @@ class HoppingExecutor:
 
     def _train_no_gangs(self, training: HoppedJob) -> None:
         """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
-        if self._schedule.gangs is not None:
-            self._schedule.gangs = None
+        if self._schedule.gangs.most != 1:
+            self._schedule.gangs.most = 1
             training.warn(
                 "no model of this study is trained by several workers any more: a unit failed on them, and not on one "
                 f"({training.gang_error})"
@@ -430,7 +492,6 @@ class HoppingExecutor:
     def _end(self, training: HoppedJob, report: Report) -> None:
         trial = training.job.trial
         del self._trainings[trial]
-        self._numbers.pop(training.job.key, None)
         if trial in self._schedule.configurations():
             self._schedule.remove(trial)
         if self._files is not None and report.outcome not in _KEEPS_PROGRESS:

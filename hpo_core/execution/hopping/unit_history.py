@@ -1,4 +1,4 @@
-"""How long a trial's units will take: by the parameters that decide it, from epochs that were measured."""
+"""Expected seconds of a trial's units, by its deciding parameters, from epochs that were measured."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from hpo_core.execution.hopping.hopped_job import JobProgress
-from hpo_core.execution.packed_placing import objective_digest
-from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+from hpo_core.execution.placing import objective_digest
+from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
-from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, TrialCreated
 from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
@@ -43,7 +41,7 @@ class EpochTimes:
             objective=spec.objective or "",
             code=code,
             study=spec.study,
-            by=deciding_parameters(spec.search_space(), spec.constants),
+            by=spec.deciding,
             past=(one for one in past if one.architecture == self._data),
         )
 
@@ -53,9 +51,9 @@ class EpochTimes:
         return seconds / self._trained_on if seconds else None
 
     def learn(self, params: Params, visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> None:
-        """Take up how long the units of a job took. One that is learned again adds nothing.
+        """Learn from the seconds of a job's units. A job that is learned again adds nothing.
 
-        Epochs with units of several ranks say nothing of one worker.
+        Epochs with units of several ranks are left out: they tell nothing about one worker.
         """
         gangs = {unit[0].epoch for unit in units_of(visits, together) if len(unit) > 1}
         visits = [visit for visit in visits if visit.epoch not in gangs]
@@ -68,7 +66,7 @@ class EpochTimes:
 
 
 def data_name(files: Sequence[PartitionFile]) -> str:
-    """What stands in the history for the device: seconds of an epoch depend on the data, whoever trains on them.
+    """Name of the data in the history, in place of a device's: seconds of an epoch depend on the data.
 
     >>> data_name([PartitionFile(name="a", count=3)])
     'partitions d5d753059589'
@@ -97,7 +95,7 @@ def observe_recorded(
     *,
     expected: Callable[[Params], float | None],
 ) -> None:
-    """Take up all units that ended, in the order of their ends, as the controllers before this one did.
+    """Observe all recorded units in the order of their ends, as the controllers before this one did.
 
     Each counts once, also where the attempt failed and the next one went on after it. Units since the end of an epoch
     that was not the last one of its job are not known: they were lost with their controller, and are repeated.
@@ -134,14 +132,3 @@ def observe_recorded(
             times.observe_gang(trial, [(visit.partition, visit.worker) for visit in unit], seconds)
         else:
             times.observe(trial, first.worker, first.partition, seconds)
-
-
-def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit | None:
-    """How many ranks a unit may have, by the speed-ups that ``scaling`` gives, else by measured ones.
-
-    None: one rank, unless ``training.gang`` is ``auto``.
-    """
-    if not spec.grows:
-        return None
-    scaling = spec.scaling
-    return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=dict(scaling.speedups))

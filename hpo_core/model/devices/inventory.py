@@ -41,7 +41,7 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     @property
     def amounts(self) -> tuple[int, int, int]:
-        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""
+        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.measurement.Usage` keeps them."""
         return self.compute, self.allowed, self.cores
 
 
@@ -102,6 +102,19 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu: bool = False
 
 
+class HeldPartitions(msgspec.Struct, frozen=True):
+    """Partitions of a study's data that lie on a worker."""
+
+    names: frozenset[str] = frozenset()
+    problems: dict[str, str] = {}
+    """Why a partition that is there cannot be used, by its name."""
+    announcing: bool = False
+    """Whether the worker has not told yet which partitions it holds, or reads one now."""
+
+
+NO_PARTITIONS = HeldPartitions()
+
+
 class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A place where jobs run: a worker, a GPU, or a whole cluster that places jobs by itself.
 
@@ -114,6 +127,8 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Jobs that can run here at once."""
     capacity: Capacity | msgspec.UnsetType = msgspec.UNSET
     """For a device that jobs share by what they need; not set where each job takes a slot."""
+    partitions: HeldPartitions = NO_PARTITIONS
+    """Partitions that lie on a worker, where models hop over them."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
@@ -150,6 +165,11 @@ class Inventory(msgspec.Struct, frozen=True):
         return int(first) if first.isdecimal() else 0
 
     @property
+    def workers(self) -> int:
+        """Number of devices with slots."""
+        return sum(device.slots > 0 for device in self.devices)
+
+    @property
     def slots(self) -> int:
         """Jobs that can run at once."""
         return sum(device.slots for device in self.devices)
@@ -176,3 +196,29 @@ class Slot(NamedTuple):
     def ranks(self) -> tuple[Slot, ...]:
         """The slots of all ranks, from rank 0 on; this one alone where there is no gang."""
         return (self._replace(others=()), *self.others) if self.others else (self,)
+
+
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
+
+
+def memory_words(amount: int, *, beside: tuple[int, ...] = ()) -> str:
+    """An amount with three digits, or as many as tell it apart from others.
+
+    Args:
+        beside: amounts that a reader compares it with.
+
+    >>> memory_words(212_400_000), memory_words(6_442_450_944), memory_words(81_920), memory_words(999_999_999)
+    ('212 MB', '6.44 GB', '81.9 kB', '1000 MB')
+    >>> memory_words(400_000_000, beside=(399_990_000,)), memory_words(399_990_000, beside=(400_000_000,))
+    ('400 MB', '399.99 MB')
+    """
+    others = [other for other in beside if other != amount]
+    digits = 3
+    while any(_rounded(amount, digits) == _rounded(other, digits) for other in others):
+        digits += 1
+    return _rounded(amount, digits)
+
+
+def _rounded(amount: int, digits: int) -> str:
+    size, name = next(((size, name) for size, name in _UNITS if abs(amount) >= size), _UNITS[-1])
+    return f"{float(f'{amount / size:.{digits}g}'):.15g} {name}"

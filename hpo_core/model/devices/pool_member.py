@@ -19,6 +19,8 @@ MOST_CLUSTER = 400
 """Longest address of a cluster, in characters."""
 WHOLE_DEVICES = ", whole devices"
 """End of the name of a pool whose studies hold whole devices."""
+POOL_ENDS = {"slot": "", "device": WHOLE_DEVICES}
+"""End of a pool's name by the word for what its studies hold."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
 _Names = Annotated[

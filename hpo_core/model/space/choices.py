@@ -7,15 +7,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import at_most, some
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
 
@@ -154,11 +153,3 @@ class CategoricalParameter(ListedParameter):
     def changed(self, value: Any, stream: Stream, change: Change) -> Value:
         """A neighbour of an ordinal value; of others one that is drawn anew."""
         return self.neighbour(value, stream) if self.type == "ordinal" else self.draw(stream)
-
-    @classmethod
-    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
-        from optuna.distributions import CategoricalDistribution
-
-        if not isinstance(distribution, CategoricalDistribution):
-            return None
-        return cls(type="categorical", choices=list(distribution.choices))

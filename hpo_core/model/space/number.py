@@ -116,6 +116,21 @@ class NumberParameter(ParameterType):
         step = f" in steps of {self.step}" if self.step is not None and self.step != 1 else ""
         return f"{kind}{self.low} to {self.high}{step}"
 
+    def distribution(self) -> BaseDistribution:
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        low, high, step = self.low, self.high, None if self.log else self.step
+        if self.whole:
+            return IntDistribution(int(low), int(high), log=self.log, step=int(step or 1))
+        return FloatDistribution(low, high, log=self.log, step=step)
+
+    def suggest(self, trial: Trial, name: str) -> float | int:
+        ask: Any = trial.suggest_int if self.whole else trial.suggest_float
+        if self.is_stepped_log():  # Optuna has no such distribution
+            return self._clip(ask(name, self.low, self.high, log=True), Change(()))
+        # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
+        return (int if self.whole else float)(ask(name, self.low, self.high, log=self.log, step=self.step))
+
     def draw_changed(self, stream: Stream, change: Change) -> float | int:
         return self._clip(self.draw(stream), change)
 
@@ -281,26 +296,6 @@ class FloatParameter(NumberParameter):
     def contains(self, value: Any) -> bool:
         return isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
 
-    def distribution(self) -> BaseDistribution:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.low, self.high, log=self.log, step=None if self.log else self.step)
-
-    def suggest(self, trial: Trial, name: str) -> float:
-        if self.log and self.step is not None:  # Optuna has no such distribution
-            return float(self._clip(trial.suggest_float(name, self.low, self.high, log=True), Change(())))
-        # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
-        return float(trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step))
-
-    @classmethod
-    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
-        from optuna.distributions import FloatDistribution
-
-        if not isinstance(distribution, FloatDistribution):
-            return None
-        low, high, log, step = distribution.low, distribution.high, distribution.log, distribution.step
-        return cls(type="float", low=low, high=high, log=log, step=step)
-
     def check_size(self, where: str) -> None:
         super().check_size(where)
         if self.step is not None and not self.references() and (self.high - self.low) / self.step > limits.STEPS:
@@ -352,22 +347,3 @@ class IntParameter(NumberParameter):
             and self.low <= value <= self.high
             and (value - self.low) % self.step == 0
         )
-
-    def distribution(self) -> BaseDistribution:
-        from optuna.distributions import IntDistribution
-
-        return IntDistribution(self.low, self.high, log=self.log, step=1 if self.log else self.step)
-
-    def suggest(self, trial: Trial, name: str) -> int:
-        if self.log and self.step != 1:  # Optuna has no such distribution
-            return int(self._clip(trial.suggest_int(name, self.low, self.high, log=True), Change(())))
-        return int(trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step))
-
-    @classmethod
-    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
-        from optuna.distributions import IntDistribution
-
-        if not isinstance(distribution, IntDistribution):
-            return None
-        low, high, log, step = distribution.low, distribution.high, distribution.log, distribution.step
-        return cls(type="int", low=low, high=high, log=log, step=step)

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.settings import Written, check_numbers
-from hpo_core.model.short_text import shortened, shown
+from hpo_core.model.settings import Part
+from hpo_core.model.short_text import at_most, shortened, shown
 from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
     """A range for changed numbers that is narrower than the parameter's."""
 
 
-class ParameterType(Written, ABC):
+class ParameterType(Part, ABC):
     """One parameter of a search space; each type is a subclass, told apart by ``type``."""
 
     when: When = Field(
@@ -52,11 +51,6 @@ class ParameterType(Written, ABC):
 
     if TYPE_CHECKING:
         type: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
-        return check_numbers(cls, data, info)
 
     def conditions(self) -> tuple[dict[str, Test], ...]:
         """The conditions of which one must hold; empty: it always takes part."""
@@ -122,11 +116,6 @@ class ParameterType(Written, ABC):
     @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Any:
         """Ask an Optuna trial for a value."""
-
-    @classmethod
-    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
-        """The parameter that equals an Optuna distribution; None where this type has no such one."""
-        return None
 
     @abstractmethod
     def draw_changed(self, stream: Stream, change: Change) -> Any:

@@ -1,18 +1,29 @@
-"""The parameters of a study, their order, and the conditions between them."""
+"""The parameters of a study, their order, and the conditions between them; the space as Optuna's samplers see it.
+
+What Optuna has no distribution for is shown on another scale: a normal parameter by its distribution function, a range
+that depends on another parameter as the share of it, a list as its JSON text. What is recorded is the parameter's own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import meant_or_known
+from hpo_core.model.short_text import meant_or_known, some
+from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Condition, alternatives, holds, in_words, said
 from hpo_core.model.trial import Params
+
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.distributions import BaseDistribution
 
 
 def widest(name: str, parameter: ParameterType, known: Mapping[str, ParameterType]) -> ParameterType:
@@ -90,8 +101,7 @@ class SearchSpace:
                 for other, test in condition.items():
                     test.check(f"space.{name}.when", other, self.parameters[other])
             self.parameters[name].check_default(f"space.{name}")
-        self._combinations = list(forbidden)
-        self._forbidden = alternatives(self._combinations)
+        self._forbidden = alternatives(list(forbidden))
         for i, condition in enumerate(self._forbidden):
             if not condition:
                 raise ValueError(f"forbidden[{i}] is empty, which forbids everything; name parameters, or drop it")
@@ -108,30 +118,20 @@ class SearchSpace:
 
         Within each wave they stay in the given order.
         """
-        parents = {name: parameter.parents() for name, parameter in self._given.items()}
-        above = {name: len(named) for name, named in parents.items()}
-        below: dict[str, list[str]] = {name: [] for name in self._given}
-        for name, named in parents.items():
-            for other in named:
-                below[other].append(name)
+        sorter = TopologicalSorter({name: parameter.parents() for name, parameter in self._given.items()})
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise ValueError(
+                f"space: the conditions of {some(dict.fromkeys(error.args[1]))} form a circle; a parameter may depend "
+                "only on ones that do not depend on it"
+            ) from None
         place = {name: i for i, name in enumerate(self._given)}
         done: list[str] = []
-        wave = [name for name, count in above.items() if not count]
-        while wave:
+        while sorter.is_active():
+            wave = sorted(sorter.get_ready(), key=place.__getitem__)
+            sorter.done(*wave)
             done += wave
-            ready = []
-            for name in wave:
-                for other in below[name]:
-                    above[other] -= 1
-                    if not above[other]:
-                        ready.append(other)
-            wave = sorted(ready, key=place.__getitem__)
-        if len(done) < len(self._given):
-            waiting = [name for name, count in above.items() if count]
-            raise ValueError(
-                f"space: the conditions of {_some(waiting)} form a circle; a parameter may depend only "
-                "on ones that do not depend on it"
-            )
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
@@ -143,13 +143,38 @@ class SearchSpace:
         """A parameter with the range that the values of others give it."""
         return self._given[name].resolved(values) if name in self._dependent else self._given[name]
 
-    def in_linear_steps(self) -> SearchSpace:
-        """The same configurations, with no step on a log scale: to list them, not to draw them."""
-        changed = {
-            name: one.model_copy(update={"log": False}) if one.is_stepped_log() else one
-            for name, one in self._given.items()
-        }
-        return SearchSpace(changed, self._combinations)
+    def combinations(self, values: Mapping[str, Sequence[Any]], where: str) -> list[Params]:
+        """All configurations of these values that conditions and forbidden combinations leave; the last varies fastest.
+
+        Args:
+            where: what asks, for messages.
+
+        Raises:
+            SpecError: there are too many to list, or none.
+        """
+        found: list[Params] = []
+        waiting: list[tuple[int, Params]] = [(0, {})]
+        names = [name for name in self.order if name in values]
+        for _ in range(limits.GRID_STEPS):
+            if not waiting:
+                break
+            place, point = waiting.pop()
+            if place == len(names):
+                if not self.forbidden_by(point):
+                    found.append(point)
+            elif not self.is_active(names[place], point):
+                waiting.append((place + 1, point))
+            else:
+                name = names[place]
+                waiting += [(place + 1, point | {name: value}) for value in reversed(values[name])]
+        if waiting:
+            raise SpecError(
+                f"{where}: at most about {limits.GRID_STEPS:,} points, whole and partial ones, are listed one by one; "
+                "give fewer values, or have parameters drawn."
+            )
+        if not found:
+            raise SpecError(f"{where}: every point of the grid is forbidden; give other points, or forbid less.")
+        return found
 
     def is_dependent(self, name: str) -> bool:
         """Whether the range of a parameter depends on the value of another one."""
@@ -222,13 +247,6 @@ class SearchSpace:
         return known and self.resolved(name, values).contains(values[name])
 
 
-def _some(names: Iterable[str]) -> str:
-    """The first ten of many names."""
-    listed = list(names)
-    more = f" and {len(listed) - 10:,} more" if len(listed) > 10 else ""
-    return ", ".join(listed[:10]) + more
-
-
 def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> Params:
     """The values as the space has them, in its order: 1 is 1.0 where the parameter is a float.
 
@@ -279,3 +297,65 @@ def default_values(space: SearchSpace) -> Params:
         if default is not None and known and space.is_active(name, found):
             found[name] = default
     return found
+
+
+def suggest(space: SearchSpace, trial: Trial, given: Params | None = None) -> Params:
+    """A configuration that an Optuna trial suggests.
+
+    Args:
+        given: values that are taken as they are.
+    """
+    values: Params = {}
+    for name in space.order:
+        if not space.is_active(name, values):
+            continue
+        parameter = space.resolved(name, values)
+        if given is not None and name in given:
+            values[name] = given[name]
+        elif space.is_dependent(name) and isinstance(parameter, NumberParameter):
+            values[name] = parameter.at_share(trial.suggest_float(name, 0.0, 1.0))
+        else:
+            values[name] = parameter.suggest(trial, name)
+    return values
+
+
+def distributions(space: SearchSpace, names: Iterable[str]) -> dict[str, BaseDistribution]:
+    """The Optuna distributions of these parameters."""
+    from optuna.distributions import FloatDistribution
+
+    return {
+        name: FloatDistribution(0.0, 1.0) if space.is_dependent(name) else space.parameters[name].distribution()
+        for name in names
+    }
+
+
+def seen(space: SearchSpace, params: Params) -> dict[str, Any]:
+    """A configuration on the scales of :func:`distributions`."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        parameter = space.resolved(name, params)
+        found[name] = parameter.share(value) if space.is_dependent(name) else parameter.seen(value)
+    return found
+
+
+def shown(space: SearchSpace, params: Params) -> tuple[dict[str, Any], dict[str, BaseDistribution], dict[str, Any]]:
+    """A configuration as a copy in Optuna shows it to people: values and ranges as they are.
+
+    Returns:
+        Parameters, their distributions, and what fits none: parameters of no space, values outside their range.
+    """
+    from optuna.distributions import FloatDistribution
+
+    values: dict[str, Any] = {}
+    ranges: dict[str, BaseDistribution] = {}
+    others: dict[str, Any] = {}
+    for name, value in params.items():
+        if name not in space.parameters or not (parameter := space.resolved(name, params)).contains(value):
+            others[name] = value
+        elif isinstance(parameter, NormalParameter):  # no range: the one that people are shown
+            low, high = parameter.ends
+            values[name] = float(value)
+            ranges[name] = FloatDistribution(min(low, value), max(high, value), log=parameter.log)
+        else:
+            values[name], ranges[name] = parameter.seen(value), parameter.distribution()
+    return values, ranges, others

@@ -20,15 +20,14 @@ import os
 import signal
 import time
 from collections.abc import Container
-from enum import Enum
 from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.errors import StorageError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
-from hpo_core.training.child.attempt_log import AttemptLog
 from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox
 from hpo_core.training.child.meter import AttemptMeter
 from hpo_core.training.child.processes import process_state
@@ -44,6 +43,79 @@ from hpo_core.training.out_of_memory import (
 )
 from hpo_core.training.request import JobRequest
 
+LOG_TAIL_BYTES = 4096
+"""Bytes from the end of an attempt's output that its report repeats."""
+
+
+class AttemptLog:
+    """A log of at most ``limit`` bytes, plus one line that counts the dropped bytes.
+
+    Once the file is full, its first fifth and its last two fifths stay and the middle is dropped. So the beginning
+    and at least the last two fifths of the limit are always there. Each byte is written twice at most.
+
+    An existing file is continued: attempts of one number have one log.
+
+    Raises:
+        StorageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path = path
+        self._limit = limit
+        self._head = limit // 5
+        self._tail = 2 * self._head
+        self._dropped = 0
+        self._notice = 0  # bytes of the line that counts them
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._size = os.lseek(self._file, 0, os.SEEK_END)
+        except OSError as error:
+            raise StorageError(
+                f"Log {path} cannot be written: {error.strerror or error}. Free space on that disk or make the folder "
+                "writable, then resume the study."
+            ) from error
+
+    def write(self, data: bytes) -> None:
+        """Append. Output that a full disk refuses is lost without an error: saving the checkpoint will raise it."""
+        while data:
+            room = self._limit + self._notice - self._size
+            if room <= 0:
+                if not self._drop_middle():
+                    return
+                continue
+            try:
+                written = os.pwrite(self._file, data[:room], self._size)
+            except OSError:
+                return
+            self._size += written
+            data = data[written:]
+
+    def _drop_middle(self) -> bool:
+        """Keep head, notice and tail; False where the file cannot be rewritten."""
+        try:
+            tail = os.pread(self._file, self._tail, self._size - self._tail)
+            dropped = self._dropped + self._size - self._head - self._notice - len(tail)
+            line = f"\n[... {dropped:,} bytes of output were dropped here ...]\n".encode()
+            os.ftruncate(self._file, self._head)
+            self._size = self._head
+            self._size += os.pwrite(self._file, line + tail, self._size)
+        except OSError:
+            return False
+        self._dropped, self._notice = dropped, len(line)
+        return True
+
+    def tail(self, length: int = LOG_TAIL_BYTES) -> str:
+        """The last ``length`` bytes as text."""
+        with contextlib.suppress(OSError):
+            return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
+        return ""
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        os.close(self._file)
+
+
 _READS_PER_TURN = 16
 """Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
 _READS_TO_DRAIN = 256
@@ -52,15 +124,6 @@ _LIMIT_GRACE = 0.1
 """Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
 LOOK_SECONDS = 1.0
 """Longest time between two looks at the limits; an eighth of the shortest limit where that is less."""
-
-
-class ChildState(Enum):
-    """States of a child."""
-
-    TRAINING = "training"
-    STOPPING = "stopping"
-    REPORTED = "reported"
-    ENDED = "ended"
 
 
 def _look_seconds(*limits: float | None) -> float:
@@ -78,7 +141,7 @@ class RunningChild:
     Args:
         request: what it is to do.
         progress: page shared with it.
-        without: children of this process that are none of the attempt.
+        without: process ids of children of the zygote that do not belong to the attempt.
 
     Raises:
         StorageError: the attempt's log cannot be written.
@@ -86,7 +149,8 @@ class RunningChild:
 
     def __init__(self, request: JobRequest, progress: SharedProgress, without: Container[int] = ()) -> None:
         self.request = request
-        self.state = ChildState.TRAINING
+        self.ending = self._ended = False
+        """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
         self.pid = 0
         self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,19 +173,14 @@ class RunningChild:
         progress.begin(self._start)
         self._meter = AttemptMeter(request.portion, progress, without)
 
-    @property
-    def ending(self) -> bool:
-        """Whether the child was told to end, or has reported and only has to exit."""
-        return self.state is not ChildState.TRAINING
-
     def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
         """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
         if self._stop_reason is not None or self._done is not None:
             return
         self._stop_reason = outcome, message
-        if self.state is ChildState.ENDED:  # the number may be somebody else's by now
+        if self._ended:  # the number may be somebody else's by now
             return
-        self.state = ChildState.STOPPING
+        self.ending = True
         self._end_within(self.request.grace if grace is None else grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.pid, signal.SIGTERM)
@@ -138,7 +197,7 @@ class RunningChild:
 
     def end(self) -> None:
         """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
-        self.state = ChildState.ENDED
+        self.ending = self._ended = True
         self.read_output(_READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
 
@@ -149,7 +208,7 @@ class RunningChild:
         self.log.close()
 
     def lower(self, memory: int) -> None:
-        """Limit it to so many bytes of its device, if that is less than its share."""
+        """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
         self._meter.lower(memory)
 
     def _end_within(self, grace: float) -> None:
@@ -183,8 +242,8 @@ class RunningChild:
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
         self._done = message
-        if self.state is not ChildState.ENDED:
-            self.state = ChildState.REPORTED
+        if not self._ended:
+            self.ending = True
             self._end_within(self.request.grace)  # its exit functions may take so long
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:

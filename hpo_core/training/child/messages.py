@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Report
 from hpo_core.training.request import JobRequest
 

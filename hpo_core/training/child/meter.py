@@ -1,7 +1,7 @@
 """Meters of one attempt: ``AttemptMeter`` (zygote) for memory and processors, ``GpuMeter`` (worker) for its GPU.
 
-What an attempt took is a :class:`~hpo_core.model.devices.usage.Usage`. Memory: what the computer would have free again
-if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
+What an attempt took is a :class:`~hpo_core.model.devices.measurement.Usage`. Memory: what the computer would have free
+again if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
 processes share counts once. What the zygote holds as well does not count, until the attempt writes to it. Files that it
 maps do not count; only for an attempt that was over after half a second, those that it had mapped and closed again may,
 for the kernel's own peak includes them. Where the kernel does not tell what is shared, the child's growth since its
@@ -16,15 +16,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.gpus import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress
+from hpo_core.training.out_of_memory import exceeded
 
 _Size = TypeVar("_Size")
 MOST_SECONDS = 1.0
@@ -79,7 +80,7 @@ class AttemptMeter:
         return None if self.share is None or self.share.gpu else int(TOLERANCE * self.share.allowed)
 
     def lower(self, memory: int) -> None:
-        """Limit the attempt to so many bytes from now on, if that is less than its share; what it took, it keeps."""
+        """Lower the attempt's limit to ``memory`` bytes, if that is less than its share; it keeps what it took."""
         if self.share is not None:
             self.share = self.share.lowered(max(memory, 0 if self.share.gpu else self.memory))
 
@@ -168,13 +169,6 @@ def _sizes(processes: Iterable[int], of: Callable[[int], _Size]) -> list[_Size]:
     return found
 
 
-class _Busy(NamedTuple):
-    since: float
-    """Seconds after the attempt's start at which the time looked at began."""
-    until: float
-    share: float
-
-
 class GpuMeter:
     """Looks at one GPU while an attempt runs on it; close it in the end.
 
@@ -184,27 +178,28 @@ class GpuMeter:
     Args:
         share: what the attempt was given of the GPU.
         root: the process below which its processes are.
-        on_exceeded: called once, with its share and the bytes that it holds, if they are more than that and 10 %.
+        on_exceeded: called once, with the reason, if it holds more than its share and 10 %.
     """
 
-    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[Portion, int], None]) -> None:
+    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[str], None]) -> None:
         self._share = share
         self._root = root
         self._on_exceeded = on_exceeded
         self._started = time.monotonic()
-        self._busy: deque[_Busy] = deque(maxlen=_GPU_LOOKS)
+        self._busy: deque[tuple[float, float, float]] = deque(maxlen=_GPU_LOOKS)
+        """Begin and end of the time looked at, in seconds after the attempt's start, and the share that was used."""
         self._memory: int | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hpo-gpu-meter", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._ended.set()
         self._thread.join(_JOIN_SECONDS)
 
     def lower(self, memory: int) -> int:
-        """Limit the attempt to so many bytes, if that is less than its share; what it held, it keeps.
+        """Lower the attempt's limit to ``memory`` bytes, if that is less than its share; it keeps what it held.
 
         Returns:
             How many it may hold.
@@ -220,9 +215,9 @@ class GpuMeter:
         """
         known = [amount for amount in (self._memory, usage.device_memory) if amount is not None]
         looks = list(self._busy)
-        looks = [one for one in looks if one.since >= usage.startup_seconds] or looks  # the time in which it trained
-        seconds = sum(one.until - one.since for one in looks)
-        busy = sum(one.share * (one.until - one.since) for one in looks)
+        looks = [one for one in looks if one[0] >= usage.startup_seconds] or looks  # the time in which it trained
+        seconds = sum(until - since for since, until, _ in looks)
+        busy = sum(share * (until - since) for since, until, share in looks)
         compute = round(busy / seconds, 4) if seconds else None
         return msgspec.structs.replace(usage, device_memory=max(known, default=None), compute=compute)
 
@@ -235,12 +230,12 @@ class GpuMeter:
                 found = gpu.look(descendants(self._root), alone=self._share.alone)
                 now = time.monotonic() - self._started
                 if found.compute is not None:
-                    self._busy.append(_Busy(before, now, found.compute))
+                    self._busy.append((before, now, found.compute))
                     before = now
                 if found.memory is not None:
                     self._memory = max(self._memory or 0, found.memory)
                     share = self._share
                     if found.memory > TOLERANCE * share.allowed and not told:
                         told = True
-                        self._on_exceeded(share, found.memory)
+                        self._on_exceeded(exceeded(share, found.memory))
                 interval = min(1.5 * interval, MOST_SECONDS)

@@ -124,7 +124,7 @@ class SharedProgress:
         at.resource, at.when, at.storing = resource, time.monotonic(), _STORING if storing else 0
 
     def start(self) -> None:
-        """First thing in the child: what it inherited is not its own."""
+        """Begin to measure; the first call in the child, so that inherited memory does not count."""
         self._resident = resident("self")
         self._started = time.monotonic()
 
@@ -153,7 +153,7 @@ class SharedProgress:
         self._at.iterations = count
 
     def finish(self) -> None:
-        """Last thing before the child reports."""
+        """Note the final figures; the last call before the child reports."""
         with contextlib.suppress(Exception):  # whatever user code did to torch, or to /proc
             short = time.monotonic() - self._started < FIRST_SECONDS
             self._at.memory, self._at.peak = own_growth(self._resident, faults=short)

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.usage import Usage
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
@@ -43,8 +42,6 @@ from hpo_core.training.child.messages import (
 )
 from hpo_core.training.child.meter import GpuMeter
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
-from hpo_core.training.out_of_memory import exceeded
-from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {
@@ -58,6 +55,8 @@ PING_SECONDS = 5.0
 """Seconds between two pings to a zygote that sends nothing."""
 SEND_SECONDS = 60.0
 """How long a zygote may take to read a message; it reads between any two things it does."""
+IMPORT_SECONDS = 600.0
+"""Seconds that the import of the objective may take."""
 _EXIT_SECONDS = 5.0
 """Seconds a zygote may take to exit before it is killed."""
 
@@ -90,7 +89,6 @@ class ZygoteProcess:
             )
         self.pid = self._process.pid
 
-    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
@@ -142,19 +140,14 @@ class ZygoteProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to the zygote, stopped or not, and to what its import of the objective started."""
-        if self.is_running:
+        if self.is_running():
             self._process.kill()
-            self._kill_group(self.pid)
+            _kill_group(self.pid)
 
     def kill_child_group(self) -> None:
         """Kill what the child started. The child itself dies with the zygote (Linux)."""
         if self.child:
-            self._kill_group(self.child)
-
-    @staticmethod
-    def _kill_group(group: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+            _kill_group(self.child)
 
     def end(self) -> None:
         """Close the socket, at which the zygote ends itself and whatever it runs; kill it where it does not."""
@@ -170,6 +163,11 @@ class ZygoteProcess:
         kill_tagged(self._tag)
 
 
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
 class Trainer:
     """Runs jobs of one objective, each in a fresh process forked from a zygote.
 
@@ -181,21 +179,10 @@ class Trainer:
         objective: training function as ``package.module:function``.
         pythonpath: folders put in front of ``sys.path`` before the import.
         threads: threads that its jobs compute with; None: as this process's environment says, or 1.
-        import_timeout: seconds that the import of the objective may take.
     """
 
-    def __init__(
-        self,
-        objective: str,
-        pythonpath: Sequence[str] = (),
-        *,
-        threads: int | None = None,
-        import_timeout: float = 600.0,
-    ) -> None:
-        self.objective = objective
-        self.threads = threads
-        self.pythonpath = tuple(pythonpath)
-        self._import_timeout = import_timeout
+    def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None) -> None:
+        self.key = objective, tuple(pythonpath), threads
         self._zygote: ZygoteProcess | None = None
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
@@ -225,27 +212,32 @@ class Trainer:
 
         Raises:
             SpecError: there is no such module or function.
-            ObjectiveError: the import raised, crashed, or took longer than ``import_timeout``.
+            ObjectiveError: the import raised, crashed, or took longer than ``IMPORT_SECONDS``.
         """
-        if self._zygote is not None and self._zygote.is_running:
+        if self._zygote is not None and self._zygote.is_running():
             return
         self._end_zygote()
         environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
-        if self.threads is not None:
-            environment |= dict.fromkeys(VARIABLES, str(self.threads))
+        objective, pythonpath, threads = self.key
+        if threads is not None:
+            environment |= dict.fromkeys(VARIABLES, str(threads))
         zygote = ZygoteProcess(environment)
         with self._lock:
             self._zygote = zygote
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
-        zygote.send(Prepare(self.objective, self.pythonpath, load))
-        try:
-            answer = self._wait_until_imported(zygote)
-        except TimeoutError:
+        zygote.send(Prepare(objective, pythonpath, load))
+        timer, answer = Stopwatch(2 * PING_SECONDS, time.monotonic), None
+        while (left := IMPORT_SECONDS - timer.elapsed()) > 0:
+            self.heartbeats += 1
+            with contextlib.suppress(TimeoutError):
+                answer = zygote.read(min(1.0, left))  # it cannot answer before the import has ended
+                break
+        else:
             zygote.kill()
             answer = Ready(
-                f"objective = {self.objective!r}: its import took longer than {self._import_timeout:g} s. Move what "
-                "takes so long into the training function, or raise the limit."
+                f"objective = {objective!r}: its import took longer than {IMPORT_SECONDS:g} s. Move what takes "
+                "so long into the training function."
             )
         if isinstance(answer, Ready) and not answer.error:
             return
@@ -253,41 +245,23 @@ class Trainer:
         if isinstance(answer, Ready):
             raise (SpecError if answer.spec else ObjectiveError)(answer.error)
         raise ObjectiveError(
-            f"objective = {self.objective!r}: the process that imports it ended with {zygote.exit_text()}. Its output "
-            "is in the worker's; try `python -c 'import ...'` in the worker's environment."
+            f"objective = {objective!r}: the process that imports it ended with {zygote.exit_text()}. Its output is in "
+            "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
-
-    def _wait_until_imported(self, zygote: ZygoteProcess) -> Message | None:
-        """Return the zygote's first message; it cannot answer before the import has ended.
-
-        Raises:
-            TimeoutError: the import takes longer than ``import_timeout``.
-        """
-        timer = Stopwatch(2 * PING_SECONDS, time.monotonic)
-        while (left := self._import_timeout - timer.elapsed()) > 0:
-            self.heartbeats += 1
-            with contextlib.suppress(TimeoutError):
-                return zygote.read(min(1.0, left))
-        raise TimeoutError
 
     def run(self, request: JobRequest) -> Report:
         """Train, and report whatever happens.
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
-
-        Raises:
-            ValueError: the request is for another objective or ``pythonpath`` than this trainer's.
         """
-        asked = (request.objective, request.pythonpath, request.threads)
-        if asked != (self.objective, self.pythonpath, self.threads):
-            raise ValueError(
-                f"Trainer of {self.objective!r} (pythonpath {self.pythonpath}, threads {self.threads}) got a request "
-                f"for {request.objective!r} (pythonpath {request.pythonpath}, threads {request.threads}); make one "
-                "trainer for each."
-            )
         self._lowered = None
         try:
-            report = run_repeats(self._run, request)
+            if request.repeats == 1:
+                report = self._run(request)
+            else:
+                from hpo_core.training.attempt import run_repeats  # with all that a training function sees
+
+                report = run_repeats(self._run, request)
         finally:
             self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
@@ -343,12 +317,16 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading = False
+
+        def on_exceeded(reason: str) -> None:
+            zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
+
         while True:
             self.heartbeats += 1
             try:
                 message = zygote.read(ping_seconds)
             except TimeoutError:
-                limit = max(request.zygote_timeout, self._import_timeout) if loading else request.zygote_timeout
+                limit = max(request.zygote_timeout, IMPORT_SECONDS) if loading else request.zygote_timeout
                 if since_answer.elapsed() >= limit:
                     zygote.kill()
                     return None, f"The zygote process did not answer for {limit:g} s and was killed"
@@ -365,7 +343,7 @@ class Trainer:
                 case Started(pid):
                     zygote.child = pid
                     if request.portion is not None and request.portion.gpu:
-                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.portion)
+                        self._gpu_meter = GpuMeter(request.portion, zygote.pid, on_exceeded)
                 case Measured(usage):
                     self._measured = usage
                 case Pong(ending=False):
@@ -374,22 +352,18 @@ class Trainer:
                     zygote.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
-    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Portion) -> GpuMeter:
-        def on_exceeded(share: Portion, memory: int) -> None:
-            zygote.send(Cancel(request.job.trial, request.job.attempt, exceeded(share, memory)))
-
-        return GpuMeter(share, zygote.pid, on_exceeded)
-
     def cancel(self, trial: int, attempt: int) -> None:
         """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
         self._send(Cancel(trial, attempt))
 
     def limit(self, trial: int, attempt: int, memory: int) -> None:
-        """Let an attempt that runs here take no more than so many bytes of its device, or what it has taken already.
+        """Lower the memory limit of an attempt that runs here; it keeps what it has taken already.
 
-        It never gets more than its share by that. What was set in the child at its start stays: the part of torch's
-        allocator, and MPS.
+        What was set in the child at its start stays: the part of torch's allocator, and MPS.
+
+        Args:
+            memory: bytes of its device, which count where they are less than its share.
         """
         meter = self._gpu_meter
         if meter is not None:

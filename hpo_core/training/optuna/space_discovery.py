@@ -1,116 +1,68 @@
 """Finds the search space of an Optuna objective by calling it; every call ends at its first report.
 
 1. Each value of each choice, and of each integer with few values, once with the first values of the others.
-2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; all
-   values of longer integers where a suggestion may depend on them; pairs of values.
+2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; pairs
+   of values.
 
-A parameter that is suggested only under some values of one or two others gets a condition. Where
-they do not explain it, it gets none and is listed as unclear. What was not tried is listed as a gap.
+A parameter that is suggested only under some values of one or two others gets a condition. Where they do not explain
+it, it gets none and is listed as unclear. What was not tried is listed as a gap.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
 from typing import Any, NoReturn
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna.suggestions import (
-    Description,
+from hpo_core.model.rng import Stream
+from hpo_core.model.space import FloatParameter, IntParameter, ListedParameter, ParameterType, scalar_key
+from hpo_core.training.optuna.trial_adapter import (
     ObjectiveStudy,
     ObjectiveTrial,
-    equal_values,
+    objective_callable,
     same_range,
     to_yaml,
 )
-from hpo_core.training.optuna.trial_adapter import objective_callable
 
-Calls = Sequence[Mapping[str, Any]]
-"""The parameters of each call, in the order of their suggestions."""
-
-
-def values_of(asked: Description) -> Sequence[Any] | None:
-    """All values of a parameter; None for a range of floats."""
-    if "choices" in asked:
-        return list(asked["choices"])
-    return range(asked["low"], asked["high"] + 1, asked["step"]) if asked["type"] == "int" else None
-
-
-def value_index(value: Any, asked: Description) -> int | None:
-    """Index of ``value`` among the parameter's values; None where it is none of them, or for floats."""
-    values = values_of(asked)
-    if isinstance(values, range):
-        return values.index(value) if value in values else None
-    return next((index for index, known in enumerate(values or ()) if equal_values(value, known)), None)
-
-
-class Conditions:
-    """The conditions that agree with all calls so far."""
-
-    def __init__(self, space: Mapping[str, Description], calls: Calls) -> None:
-        self._space = space
-        self._calls = calls
-        self._order = [{name: index for index, name in enumerate(call)} for call in calls]
-        self._indices = {  # of the values of each call, where a parameter has a list of values
-            name: [value_index(call[name], asked) if name in call else None for call in calls]
-            for name, asked in space.items()
-            if values_of(asked) is not None
-        }
-        self._tried = {
-            name: set(places) - {None} for name, places in self._indices.items() if self._all_values_tried(name, places)
-        }
-
-    def rule_for(self, name: str) -> dict[str, Any] | None:
-        """The condition of a parameter: ``{other: value or values}`` with one or two others; None if there is none.
-
-        Every value of the others must have been tried, and for two others every pair that the rule allows.
-        """
-        present = [k for k, call in enumerate(self._calls) if name in call]
-        rules: dict[str, set[int | None]] = {}
-        for other in self._tried:
-            if other == name or not all(other in self._order[k] for k in present):
-                continue
-            if any(self._order[k][other] > self._order[k][name] for k in present):
-                continue  # a condition can only name parameters suggested before
-            wanted = {self._indices[other][k] for k in present}
-            if self._explains(name, {other: wanted}):
-                return {other: self._values(other, wanted)}
-            if wanted != self._tried[other]:
-                rules[other] = wanted
-        for one, two in combinations(rules, 2):
-            rule = {one: rules[one], two: rules[two]}
-            if self._explains(name, rule) and self._all_pairs_tried(rule):
-                return {other: self._values(other, wanted) for other, wanted in rule.items()}
-        return None
-
-    def _all_values_tried(self, name: str, places: Sequence[int | None]) -> bool:
-        return len(set(places) - {None}) == len(values_of(self._space[name]) or ())
-
-    def _explains(self, name: str, rule: Mapping[str, set[int | None]]) -> bool:
-        """Whether, among calls with all parameters of the rule, exactly those that it allows suggested ``name``."""
-        return all(
-            (name in call) == all(self._indices[other][k] in wanted for other, wanted in rule.items())
-            for k, call in enumerate(self._calls)
-            if all(other in call for other in rule)
-        )
-
-    def _all_pairs_tried(self, rule: Mapping[str, set[int | None]]) -> bool:
-        one, two = rule
-        seen = set(zip(self._indices[one], self._indices[two], strict=True))
-        return all(pair in seen for pair in product(rule[one], rule[two]))
-
-    def _values(self, name: str, places: set[int | None]) -> Any:
-        values = [value for place, value in enumerate(values_of(self._space[name]) or ()) if place in places]
-        return values[0] if len(values) == 1 and not isinstance(values[0], list) else values
-
-
-MAX_VALUES = 10
+MAX_VALUES = 20
 """Integers with more values are ranges: not all of their values are tried one by one."""
+MAX_CALLS = 200
+RANDOM_DRAWS = 30
+CONDITION_CHECKS = 40
+"""Calls reserved for checking conditions on two parameters: a few draws agree with such a rule by chance."""
+MAX_SECONDS = 60.0
+"""Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
+
+
+def values_of(asked: ParameterType) -> Sequence[Any]:
+    """All values of a parameter; empty for a range of floats."""
+    if isinstance(asked, ListedParameter):
+        return asked.listed()
+    return range(asked.low, asked.high + 1, asked.step) if isinstance(asked, IntParameter) else ()
+
+
+def few_values(asked: ParameterType) -> list[Any]:
+    """All values of a choice, or of an integer with at most ``MAX_VALUES``; empty for any other parameter."""
+    values = values_of(asked)
+    return list(values) if isinstance(asked, ListedParameter) or len(values) <= MAX_VALUES else []
+
+
+def last_value(asked: ParameterType) -> Any:
+    """The upper end of a range."""
+    return values_of(asked)[-1] if not isinstance(asked, FloatParameter) else asked.high
+
+
+def first_value(asked: ParameterType) -> Any:
+    """The value that a dry call tries first: the first one; of a continuous range its middle.
+
+    Libraries often refuse the very end of such a range (a share of 0.0), which a sampler hardly ever proposes.
+    """
+    if isinstance(asked, FloatParameter):
+        return asked.low if asked.step else asked.at_share(0.5)
+    return values_of(asked)[0]
 
 
 class FirstReportReached(BaseException):
@@ -122,25 +74,25 @@ class DryTrial(ObjectiveTrial):
 
     Args:
         chosen: values by parameter name.
-        rng: draws the values that are not chosen; None: the first value of each.
+        stream: draws the values that are not chosen; None: the first value of each.
     """
 
     study: DryStudy
 
-    def __init__(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, mode: str = "min") -> None:
+    def __init__(self, chosen: Mapping[str, Any], stream: Stream | None = None, *, mode: str = "min") -> None:
         super().__init__(0, DryStudy(mode))
         self.user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
         self.ended = False
         """Whether a report was reached; libraries may have made another exception of it since."""
         self.chosen = dict(chosen)
-        self.rng = rng
+        self.stream = stream
 
     @property
     def constraints(self) -> dict[str, float]:
         return self._constraints
 
-    def _suggest(self, call: str, name: str, asked: Description) -> Any:
+    def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
         known = self.suggested.setdefault(name, asked)
         if not same_range(asked, known):
             raise ObjectiveError(
@@ -148,17 +100,10 @@ class DryTrial(ObjectiveTrial):
                 "parameter has one range. Use two names."
             )
         if name not in self.values:
-            self.values[name] = self._value(name, asked)
+            fits = name in self.chosen and asked.contains(self.chosen[name])
+            drawn = first_value(asked) if self.stream is None else asked.draw(self.stream)
+            self.values[name] = self.chosen[name] if fits else drawn
         return self.values[name]
-
-    def _value(self, name: str, asked: Description) -> Any:
-        if name in self.chosen:
-            value = self.chosen[name]
-            if isinstance(value, int | float) if "low" in asked else value_index(value, asked) is not None:
-                return value
-        if self.rng is not None:
-            return random_value(asked, self.rng)
-        return asked["choices"][0] if "choices" in asked else first_value(asked)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         self.user_attrs[key] = value
@@ -194,56 +139,12 @@ class DryStudy(ObjectiveStudy):
         return super().directions
 
 
-def first_value(asked: Description) -> Any:
-    """The value of a range that a dry call tries first: the lowest one; of a continuous range its middle.
-
-    Libraries often refuse the very end of such a range (a share of 0.0), which a sampler hardly ever proposes.
-    """
-    low, high = asked["low"], asked["high"]
-    if asked["type"] == "int" or asked.get("step"):
-        return low
-    return math.sqrt(low) * math.sqrt(high) if asked["log"] and low > 0 else low / 2 + high / 2
-
-
-def few_values(asked: Description) -> list[Any]:
-    """All values of a choice, or of an integer with at most ``MAX_VALUES``; empty for any other parameter."""
-    values = values_of(asked)
-    return list(values) if values is not None and ("choices" in asked or len(values) <= MAX_VALUES) else []
-
-
-def probe_values(asked: Description) -> list[Any]:
-    """All values where there are few; else the two ends of the range."""
-    values = values_of(asked)
-    return few_values(asked) or [asked["low"], asked["high"] if values is None else values[-1]]
-
-
-def random_value(asked: Description, rng: random.Random) -> Any:
-    """One value, uniform over the choices or the (logarithmic) range."""
-    if "choices" in asked:
-        return rng.choice(asked["choices"])
-    low, high, step = asked["low"], asked["high"], asked.get("step")
-    log = asked["log"] and low > 0
-    if asked["type"] == "int" and not log:
-        return rng.choice(range(low, high + 1, step or 1))
-    value = math.exp(rng.uniform(math.log(low), math.log(high))) if log else rng.uniform(low, high)
-    if step:
-        value = low + math.floor((value - low) / step) * step
-    return min(max(value, low), high)
-
-
-MAX_CALLS = 200
-RANDOM_DRAWS = 30
-CONDITION_CHECKS = 40
-"""Calls reserved for checking conditions on two parameters: a few draws agree with such a rule by chance."""
-MAX_SECONDS = 60.0
-"""Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundSpace:
     """Result of :func:`find_space`."""
 
-    space: dict[str, Description]
+    space: dict[str, dict[str, Any]]
+    """The parameters as a study file has them, without default values."""
     unclear: list[str]
     """Parameters suggested under some choices only, which no condition on one or two others explains."""
     calls: int
@@ -268,19 +169,21 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
         raise ObjectiveError("The objective suggested nothing before its first report.")
     search.try_range_ends()
     search.try_random_draws()
-    search.try_long_integers()
     search.try_pairs()
-    confirmed = search.confirmed_conditions()
-    unclear = []
-    conditions = search.conditions()
-    for name in search.conditional():
-        when = conditions.rule_for(name)
-        if when is None or (len(when) > 1 and confirmed.get(name) != when):
-            unclear.append(name)
-        else:
-            search.space[name]["when"] = when
-    mode = search.mode if any(trial.study.direction_read for trial in search.calls) else None
-    return FoundSpace(search.space, unclear, search.called, search.gaps(), search.constraints(), mode)
+    conditions = search.confirmed_conditions()
+    return FoundSpace(
+        space={
+            name: {"type": asked.type}
+            | asked.model_dump(exclude_defaults=True)
+            | ({"when": when} if (when := conditions.get(name)) else {})
+            for name, asked in search.space.items()
+        },
+        unclear=[name for name, when in conditions.items() if when is None],
+        calls=search.called,
+        gaps=search.gaps(),
+        constraints=list(dict.fromkeys(name for call in search.calls for name in call.constraints)),
+        mode=search.mode if any(trial.study.direction_read for trial in search.calls) else None,
+    )
 
 
 class _SpaceSearch:
@@ -288,7 +191,7 @@ class _SpaceSearch:
 
     def __init__(self, objective: Callable[[Any], Any]) -> None:
         self.objective = objective
-        self.space: dict[str, Description] = {}
+        self.space: dict[str, ParameterType] = {}
         self.calls: list[DryTrial] = []
         """Calls that did not raise."""
         self.called = 0
@@ -308,12 +211,12 @@ class _SpaceSearch:
         """Whether no further call may be made; the time limit counts for optional calls alone."""
         return self.called >= MAX_CALLS - self.reserve or (optional and time.monotonic() > self.deadline)
 
-    def call(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, optional: bool = True) -> None:
-        trial = self._dry_call(chosen, rng, optional)
+    def call(self, chosen: Mapping[str, Any], stream: Stream | None = None, *, optional: bool = True) -> None:
+        trial = self._dry_call(chosen, stream, optional)
         for name, asked in trial.suggested.items():
             if name not in self.space:
                 self.space[name] = asked
-                context = trial.chosen if rng is None else _suggested_before(name, trial.values)
+                context = trial.chosen if stream is None else _suggested_before(name, trial.values)
                 self.contexts[name] = context
                 self.pending += [context | {name: value} for value in few_values(asked)[1:]]
             elif not same_range(asked, self.space[name]):
@@ -322,8 +225,8 @@ class _SpaceSearch:
                     f"{to_yaml(asked)}; in a study a parameter has one range. Use two names."
                 )
 
-    def _dry_call(self, chosen: Mapping[str, Any], rng: random.Random | None, optional: bool) -> DryTrial:
-        trial = DryTrial(chosen, rng, mode=self.mode)
+    def _dry_call(self, chosen: Mapping[str, Any], stream: Stream | None, optional: bool) -> DryTrial:
+        trial = DryTrial(chosen, stream, mode=self.mode)
         self.called += 1
         try:
             self.objective(trial)
@@ -336,7 +239,7 @@ class _SpaceSearch:
                 self.calls.append(trial)
             elif self.mode == "min" and not self.calls and trial.study.direction_read:
                 self.mode = "max"  # pruning callbacks refuse a direction that does not fit their metric
-                return self._dry_call(chosen, rng, optional)
+                return self._dry_call(chosen, stream, optional)
             elif optional:
                 self.errors.append(f"{type(error).__name__}: {error}")
             else:
@@ -344,10 +247,6 @@ class _SpaceSearch:
         else:
             self.calls.append(trial)
         return trial
-
-    def constraints(self) -> list[str]:
-        """Names of all constraints that a call set."""
-        return list(dict.fromkeys(name for call in self.calls for name in call.constraints))
 
     def try_single_values(self, *, optional: bool = True) -> None:
         while self.pending and not self.limit_reached(optional=optional):
@@ -358,44 +257,17 @@ class _SpaceSearch:
         while (name := next((name for name in self.space if name not in done), None)) and not self.limit_reached():
             done.add(name)
             if not few_values(self.space[name]):
-                self.call(self.contexts[name] | {name: probe_values(self.space[name])[-1]})
+                self.call(self.contexts[name] | {name: last_value(self.space[name])})
                 self.try_single_values()
 
     def try_random_draws(self) -> None:
         pairs_suffice = len(self.space) < 3 and all(map(few_values, self.space.values()))
         while self.reserve and not pairs_suffice and time.monotonic() <= self.deadline:
             self.reserve -= 1
-            self.call({}, random.Random(self.drawn))
+            self.call({}, Stream(self.drawn, "space", 0))
             self.drawn += 1
             self.try_single_values()
         self.reserve = 0
-
-    def try_long_integers(self) -> None:
-        """All values of an integer that stands before a parameter whose condition is not known yet."""
-        done: set[str] = set()
-        while (suspect := self._unexplained_integer(done)) is not None:
-            name, open_end = suspect
-            done.add(name)
-            for value in values_of(self.space[name]) or ():
-                if self.limit_reached():
-                    return
-                self.call(self.contexts[open_end] | {name: value})
-                self.try_single_values()
-
-    def _unexplained_integer(self, done: set[str]) -> tuple[str, str] | None:
-        """An integer with many values, and the first parameter without a condition that it stands before."""
-        left = MAX_CALLS - self.called
-        params = [call.values for call in self.calls]
-        conditions = self.conditions()
-        open_ends = [name for name in self.conditional() if conditions.rule_for(name) is None]
-        for name, asked in self.space.items():
-            values = None if name in done or few_values(asked) else values_of(asked)
-            if values is None or len(values) > left:
-                continue
-            for end in open_ends:
-                if all(name in call for call in params if end in call):
-                    return name, end
-        return None
 
     def try_pairs(self) -> None:
         """Each pair of values of any two parameters; of ranges, their ends."""
@@ -406,7 +278,8 @@ class _SpaceSearch:
                 continue  # never suggested together
             both = [call.values for call in self.calls if one in call.values and two in call.values]
             tried = {repr((params[one], params[two])) for params in both}
-            for values in itertools.product(probe_values(self.space[one]), probe_values(self.space[two])):
+            probes = [few_values(found := self.space[name]) or [found.low, last_value(found)] for name in (one, two)]  # type: ignore[attr-defined]
+            for values in itertools.product(*probes):
                 if repr(values) in tried:
                     continue
                 if self.limit_reached():
@@ -415,41 +288,86 @@ class _SpaceSearch:
                     self.call(base | dict(zip((one, two), values, strict=True)))
                     self.try_single_values()
 
-    def confirmed_conditions(self) -> dict[str, dict[str, Any]]:
-        """Conditions on two parameters that held when calls were made to refute them."""
+    def confirmed_conditions(self) -> dict[str, dict[str, Any] | None]:
+        """Conditions by parameter; one on two others stands where calls that could refute it did not."""
         self.reserve = 0
         confirmed: dict[str, dict[str, Any]] = {}
         for name in self.conditional():
             for turn in range(3):  # where one is refuted, there may be another one
-                rule = self.conditions().rule_for(name)
-                if rule is None or len(rule) == 1 or not self._test(name, rule, turn):
+                when = self.condition(name)
+                if when is None or len(when) == 1 or not self._test(name, when, turn):
                     break
-                if self.conditions().rule_for(name) == rule:
-                    confirmed[name] = rule
+                if self.condition(name) == when:
+                    confirmed[name] = when
                     break
-        return confirmed
+        found = {name: self.condition(name) for name in self.conditional()}
+        return {
+            name: when if when is None or len(when) == 1 or confirmed.get(name) == when else None
+            for name, when in found.items()
+        }
 
     def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
-        """Try to refute a rule: with values that it forbids, and by draws within it. False: no calls are left."""
+        """Try to refute a rule: with values that it forbids, and by draws within it. False: too few calls are left."""
         wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
-        flipped = [
+        forbidden = [
             self.contexts[name] | {other: value}
             for other, values in wanted.items()
-            for value in values_of(self.space[other]) or ()
-            if value not in values
+            for value in values_of(self.space[other])
+            if scalar_key(value) not in map(scalar_key, values)
         ]
-        draws = [random.Random(1000 * turn + k) for k in range(6)]
-        if self.called + len(flipped) + len(draws) > MAX_CALLS:
+        draws = [Stream(turn, "condition", number) for number in range(6)]
+        if self.called + len(forbidden) + len(draws) > MAX_CALLS:
             return False
-        for chosen in flipped:
+        for chosen in forbidden:
             self.call(chosen)
-        for draw in draws:
-            self.call({other: draw.choice(values) for other, values in wanted.items()}, draw)
+        for stream in draws:
+            self.call({other: stream.choice(values) for other, values in wanted.items()}, stream)
         self.try_single_values()
         return not self.limit_reached()
 
-    def conditions(self) -> Conditions:
-        return Conditions(self.space, [call.values for call in self.calls])
+    def condition(self, name: str) -> dict[str, Any] | None:
+        """The condition of a parameter, ``{other: value or values}`` with one or two others; None if there is none.
+
+        All values of the others were tried, and for two others all pairs that the rule allows.
+        """
+        calls = [call.values for call in self.calls]
+        present = [call for call in calls if name in call]
+        if not present:
+            return None  # suggested by calls that raised alone
+
+        def explained(rule: Mapping[str, set[Any]]) -> bool:
+            return all(
+                (name in call) == all(scalar_key(call[other]) in wanted for other, wanted in rule.items())
+                for call in calls
+                if all(other in call for other in rule)
+            )
+
+        def listed(rule: Mapping[str, set[Any]]) -> dict[str, Any]:
+            when: dict[str, Any] = {}
+            for other, wanted in rule.items():
+                found = [value for value in values_of(self.space[other]) if scalar_key(value) in wanted]
+                when[other] = found[0] if len(found) == 1 and not isinstance(found[0], list) else found
+            return when
+
+        rules: dict[str, set[Any]] = {}
+        for other, asked in self.space.items():
+            values = values_of(asked)
+            tried = {scalar_key(call[other]) for call in calls if other in call}
+            if other == name or not values or len(tried) < len(values):
+                continue
+            if not all(other in _suggested_before(name, call) for call in present):
+                continue  # a condition can only name parameters suggested before
+            rules[other] = {scalar_key(call[other]) for call in present}
+            if explained({other: rules[other]}):
+                return listed({other: rules[other]})
+            if rules[other] == tried:
+                del rules[other]
+        for one, two in itertools.combinations(rules, 2):
+            pairs = {(scalar_key(call[one]), scalar_key(call[two])) for call in calls if one in call and two in call}
+            rule = {one: rules[one], two: rules[two]}
+            if explained(rule) and pairs.issuperset(itertools.product(rules[one], rules[two])):
+                return listed(rule)
+        return None
 
     def conditional(self) -> list[str]:
         """Parameters that not every call suggested."""
@@ -460,7 +378,7 @@ class _SpaceSearch:
         if self.pending:
             names = dict.fromkeys(next(reversed(chosen)) for chosen in self.pending)
             found.append(f"some values of {_name_list(list(names))}")
-        ranges = [name for name, asked in self.space.items() if not self._all_values_tried(name, asked)]
+        ranges = [name for name, asked in self.space.items() if not few_values(asked)]
         draws = f" but for {self.drawn} random draws" if self.drawn else ""
         if ranges:
             found.append(f"values between the ends of {_name_list(ranges)}{draws}")
@@ -473,12 +391,6 @@ class _SpaceSearch:
         if time.monotonic() > self.deadline:
             found.append(f"anything more after {MAX_SECONDS:g} s")
         return found
-
-    def _all_values_tried(self, name: str, asked: Description) -> bool:
-        values = values_of(asked)
-        if few_values(asked) or values is None:
-            return values is not None
-        return {call.values[name] for call in self.calls if name in call.values} >= set(values)
 
 
 def _name_list(names: list[str], most: int = 8) -> str:

@@ -12,16 +12,251 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, cast
 
-import numpy as np
+import yaml
+from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.short_text import did_you_mean
+from hpo_core.model.space import (
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    ParameterType,
+    same_scalar,
+)
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.suggestions import Description, ObjectiveStudy, ObjectiveTrial, suggested_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
+from hpo_core.training.user_code import causes
+
+_space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
+_OTHER_TRIALS = frozenset(
+    {"best_params", "best_trial", "best_trials", "best_value", "get_trials", "trials", "trials_dataframe"}
+)
+_OF_THE_STUDY = frozenset(
+    {
+        "add_trial", "add_trials", "ask", "enqueue_trial", "optimize", "pruner", "sampler", "set_metric_names",
+        "set_system_attr", "set_user_attr", "stop", "tell",
+    }
+)  # fmt: skip
+
+
+class ObjectiveStorage:
+    """The ``trial.storage`` of an objective: system attributes of its own trial, as long as it trains.
+
+    Functions of Optuna such as ``report_cross_validation_scores`` write there.
+    """
+
+    def __init__(self) -> None:
+        self._attrs: dict[str, Any] = {}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._attrs[key] = value
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        return dict(self._attrs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.storage.{name} is not there: an objective has no Optuna storage, and can set and read the "
+            "system attributes of its own trial alone."
+        )
+
+
+class ObjectiveStudy:
+    """What an objective may know of its study while it trains: name and directions.
+
+    Args:
+        name: of the study.
+        metrics: names of the objectives.
+        modes: ``min`` or ``max`` for each of them.
+    """
+
+    _storage = None  # no pruning callback finds a database to write to
+
+    def __init__(self, name: str, metrics: Sequence[str], modes: Sequence[str]) -> None:
+        self.study_name = name
+        self.metric_names = list(metrics)
+        self._modes = list(modes)
+
+    @property
+    def direction(self) -> Any:
+        """The ``optuna.study.StudyDirection`` of the one objective.
+
+        Raises:
+            RuntimeError: there are several objectives, as in Optuna.
+        """
+        if len(self._modes) > 1:
+            raise RuntimeError("A study with several objectives has no single direction; use trial.study.directions.")
+        return self.directions[0]
+
+    @property
+    def directions(self) -> list[Any]:
+        """The ``optuna.study.StudyDirection`` of each objective."""
+        from optuna.study import StudyDirection
+
+        return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
+
+    @property
+    def user_attrs(self) -> dict[str, Any]:
+        """Empty: a study here has none."""
+        return {}
+
+    system_attrs = user_attrs
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OTHER_TRIALS:
+            raise ObjectiveError(
+                f"trial.study.{name} is not known while a trial trains: a trial must come to the same result whatever "
+                "others run beside it. Look at them afterwards (`hpo show`), or compute it in the objective."
+            )
+        if name in _OF_THE_STUDY:
+            raise ObjectiveError(
+                f"trial.study.{name} is not there for an objective: trial.study can only be read. Say it in the study "
+                "file, or with `hpo` at the command line."
+            )
+        raise AttributeError(
+            f"trial.study.{name} is not there: an objective sees study_name, direction, directions, metric_names and "
+            "user_attrs of its study."
+        )
+
+
+class ObjectiveTrial(ABC):
+    """What the trials that an Optuna objective may get have in common: ``suggest_*`` and what is known of the trial.
+
+    Args:
+        number: of the trial.
+        study: the ``trial.study``.
+    """
+
+    def __init__(self, number: int, study: ObjectiveStudy) -> None:
+        optuna = sys.modules.get("optuna")
+        if optuna is not None:  # for objectives that look at the type
+            optuna.trial.BaseTrial.register(type(self))
+        self.number = self._trial_id = number  # callbacks ask for the id before they look for a storage
+        self.study = study
+        self.storage = ObjectiveStorage()
+        self.datetime_start = datetime.now()
+        """When this attempt started."""
+        self.suggested: dict[str, ParameterType] = {}
+        self.values: dict[str, Any] = {}
+        """Values of the parameters suggested so far."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters suggested so far."""
+        return dict(self.values)
+
+    @property
+    def distributions(self) -> dict[str, Any]:
+        """Optuna distributions of the parameters suggested so far."""
+        return {name: asked.distribution() for name, asked in self.suggested.items()}
+
+    @property
+    @abstractmethod
+    def constraints(self) -> dict[str, float]:
+        """Constraints set so far; feasible where all are at most 0."""
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        constraints = {f"constraints:{name}": value for name, value in self.constraints.items()}
+        return self.storage.get_trial_system_attrs(self.number) | constraints
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, "
+            "set_constraint, constraints, user_attrs, system_attrs, params, distributions, number, datetime_start and "
+            "a read-only study, but no Optuna study or database behind it."
+        )
+
+    @abstractmethod
+    def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
+        """Return a value for the parameter that is asked for; ``call`` is the method's name, for messages."""
+
+    def _suggest(self, call: str, kind: type[ParameterType], name: str, **fields: Any) -> Any:
+        try:
+            asked = kind(**fields)
+        except ValueError as error:
+            raise ObjectiveError(f"trial.{call}({name!r}, ...): {error.errors()[0]['msg']}.") from None  # type: ignore[attr-defined]
+        return self._answer(call, name, asked)
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        fields = {"low": float(low), "high": float(high), "log": bool(log), "step": step}
+        return float(self._suggest("suggest_float", FloatParameter, name, type="float", **fields))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        fields = {"low": int(low), "high": int(high), "log": bool(log), "step": int(step)}
+        return int(self._suggest("suggest_int", IntParameter, name, type="int", **fields))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        plain = [plain_choice(name, choice) for choice in choices]
+        value = self._suggest("suggest_categorical", CategoricalParameter, name, type="categorical", choices=plain)
+        # as the objective wrote it: 1.0 where the study file says 1, a tuple where it says a list
+        return next(choice for choice, known in zip(choices, plain, strict=True) if same_scalar(known, value))
+
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
+        return self.suggest_float(name, low, high, step=q)
+
+
+def plain_choice(name: str, choice: Any) -> Any:
+    """A choice as a study file can hold it: tuples as lists, numbers of NumPy as Python's.
+
+    Raises:
+        ObjectiveError: it holds anything else.
+    """
+    if choice is None or isinstance(choice, str | bool | int | float):
+        return choice
+    if isinstance(choice, list | tuple):
+        return [plain_choice(name, item) for item in choice]
+    if hasattr(choice, "item") and getattr(choice, "ndim", None) == 0:
+        return choice.item()
+    raise ObjectiveError(
+        f"trial.suggest_categorical({name!r}, ...) has the choice {choice!r}, a {type(choice).__qualname__}; a study "
+        "file holds numbers, strings, true, false, null and lists of them. Suggest a name, and look it up in a dict."
+    )
+
+
+def same_range(asked: ParameterType, known: ParameterType) -> bool:
+    """Whether both have the same values; conditions and PBT's ``static`` are not compared."""
+    if isinstance(asked, CategoricalParameter) or isinstance(known, CategoricalParameter):
+        lists = [getattr(one, "choices", None) for one in (asked, known)]
+        return same_scalar(*lists)
+    ranges = [(type(one), one.low, one.high, one.log, one.step) for one in (asked, known)]  # type: ignore[attr-defined]
+    return ranges[0] == ranges[1]
+
+
+def to_yaml(parameter: ParameterType) -> str:
+    """A parameter as one line of YAML, without default values and condition.
+
+    >>> to_yaml(IntParameter(type="int", low=1, high=8))
+    '{type: int, low: 1, high: 8}'
+    """
+    return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when", "default", "static"}))
+
+
+def in_one_line(value: Any) -> str:
+    """A value as YAML in one line.
+
+    >>> in_one_line(["size", "1", {"lr": 1e-05}])
+    "[size, '1', {lr: 1.0e-05}]"
+    """
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
+    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -96,24 +331,11 @@ class ObjectiveState:
         return 1 if self.first_step == 0 else 0
 
     def state_dict(self) -> dict[str, Any]:
-        reports = self.reports if self.ended else {}
-        return {
-            "user_attrs": json.dumps(self.user_attrs),
-            "first_step": self.first_step,
-            "ended": self.ended,
-            "result": self.result,
-            "constraints": self.constraints if self.ended else {},
-            "resources": np.array(list(reports), np.int64),
-            "values": np.array(list(reports.values()), np.float64),
-        }
+        """All of it; reports and constraints only where they are complete."""
+        return vars(self) if self.ended else vars(self) | {"reports": {}, "constraints": {}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.user_attrs = json.loads(state["user_attrs"])
-        self.first_step = state["first_step"]
-        self.ended = state["ended"]
-        self.result = state["result"]
-        self.constraints = dict(state.get("constraints", {}))
-        self.reports = dict(zip(state["resources"].tolist(), state["values"].tolist(), strict=True))
+        vars(self).update(state)
 
     def values_at(self, target: int) -> list[float] | None:
         """Values at ``target``: the first report at or beyond it, or the final result if none lies beyond."""
@@ -132,7 +354,7 @@ class OptunaTrial(ObjectiveTrial):
         self._metrics = request.metrics
         self._constraints = request.constraints
         self._params = request.job.params
-        self._space: dict[str, Description] = request.space
+        self._space = _space_type.validate_python(request.space)
         self._state = state
         self._steps = steps
         self._begun = False
@@ -234,10 +456,42 @@ class OptunaTrial(ObjectiveTrial):
         for _ in self._steps:
             pass
 
-    def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = self.values[name] = suggested_value(call, name, asked, space=self._space, params=self._params)
-        self.suggested[name] = self._space.get(name, asked)  # of a constant as the objective asks for it
-        return value
+    def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
+        """The trial's value of a parameter, after checking the request against the study's space.
+
+        Raises:
+            ObjectiveError: the space has no such parameter, has another range, or it is inactive in this trial.
+        """
+        known, params = self._space.get(name), self._params
+        line = f"`{name}: {to_yaml(asked)}`"
+        if known is None and name not in params:
+            meant = did_you_mean(name, self._space)
+            raise ObjectiveError(
+                f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(self._space)}"
+                f"{f'; {meant}' if meant else '.'} Write {line} under space (values come from there), or correct the "
+                "name."
+            )
+        if known is None:  # one of the study's constants
+            try:
+                asked.taken(params[name])
+            except ValueError as error:
+                raise ObjectiveError(
+                    f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {params[name]!r}, "
+                    f"which {error}. Give it a value that the objective asks for, or take it out of constants."
+                ) from None
+        elif not same_range(asked, known):
+            raise ObjectiveError(
+                f"trial.{call}({name!r}) asks for {line}, the study's space has `{name}: {to_yaml(known)}`. The two "
+                "must agree: change the objective, or start a new study with the other range."
+            )
+        elif name not in params:
+            found = ", ".join(f"{one} = {params[one]!r}" if one in params else f"no {one}" for one in known.parents())
+            raise ObjectiveError(
+                f"trial.{call}({name!r}): the study's space has it only when {in_one_line(known.when)}, and this trial "
+                f"has {found}. Ask for it under that condition only, or change space.{name}.when."
+            )
+        self.suggested[name], self.values[name] = known or asked, params[name]
+        return params[name]
 
     def _note(self, resource: int, value: float) -> None:
         """Report a point of the learning curve, if it is new in this job."""
@@ -262,14 +516,10 @@ class OptunaTrial(ObjectiveTrial):
 
     def was_pruned(self, error: Exception) -> bool:
         """Whether the objective raised ``TrialPruned``, perhaps within an error of a library that called it back."""
-        if _is_pruned(error):
-            return True
-        found: BaseException | None = error
-        while self._stop_requested and found is not None:
-            if isinstance(found, Exception) and (_is_pruned(found) or "TrialPruned" in str(found)):
-                return True
-            found = found.__cause__ or found.__context__
-        return False
+        optuna = sys.modules.get("optuna")  # without it nobody can have raised it
+        pruned = () if optuna is None else optuna.TrialPruned
+        within = causes(error) if self._stop_requested else ()
+        return isinstance(error, pruned) or any(isinstance(one, pruned) or "TrialPruned" in str(one) for one in within)
 
     def _advance(self, resource: int) -> None:
         """Enter the step that ends with ``resource`` units done."""
@@ -296,8 +546,3 @@ class OptunaTrial(ObjectiveTrial):
                 f"The objective returned {value!r} where {what} belongs. Return the value it is tuned by."
             )
         return values
-
-
-def _is_pruned(error: BaseException) -> bool:
-    optuna = sys.modules.get("optuna")  # without it nobody can have raised it
-    return optuna is not None and isinstance(error, optuna.TrialPruned)

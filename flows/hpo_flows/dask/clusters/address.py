@@ -15,7 +15,7 @@ CONNECT_SECONDS = 30.0
 
 
 def security_of(cluster: AddressClusterSpec) -> Security | None:
-    """What a client needs to connect, from Dask's configuration; None without TLS.
+    """Certificates of a client, from Dask's configuration; None without TLS.
 
     Raises:
         SpecError: the configuration names no certificates, or their files cannot be used.

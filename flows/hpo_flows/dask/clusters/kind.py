@@ -18,7 +18,7 @@ from distributed.deploy import spec
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
-from hpo_core.spec import ClusterSettings
+from hpo_core.spec.sections import ClusterSettings
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
 
@@ -56,7 +56,7 @@ class ClusterKind(ABC, Generic[Settings]):
         self.security: Any = None
         """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
         self.cluster: Any = None
-        """What :meth:`create` returned; None before, after the end, and for a scheduler that others started."""
+        """Result of :meth:`create`; None before the start, after the end, and for a scheduler that others started."""
 
     @abstractmethod
     def create(self) -> Any:
@@ -137,7 +137,7 @@ class ClusterKind(ABC, Generic[Settings]):
         """
 
     def news(self) -> str:
-        """What a person should know of the workers and was not told before; empty: nothing."""
+        """News of the workers for a person; each is returned once. Empty: none."""
         return ""
 
     def abandon_start(self) -> None:

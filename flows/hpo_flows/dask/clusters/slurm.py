@@ -148,7 +148,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         )
 
     def news(self) -> str:
-        """What the jobs wait for, and how some ended."""
+        """News of the queue: reasons for which jobs wait, and how jobs ended."""
         return self._watch.news()
 
     @property

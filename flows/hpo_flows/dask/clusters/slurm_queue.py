@@ -47,7 +47,7 @@ _SETTINGS = {
     "gres": "cluster.directives (--gres)",
     "qos": "cluster.directives (--qos)",
 }
-"""A word of Slurm's message and the setting it is about; the first that is found counts."""
+"""Setting that a word of Slurm's message is about; the first word that is found counts."""
 
 
 class SlurmJob(NamedTuple):
@@ -111,7 +111,7 @@ def cancel_jobs(numbers: list[str]) -> None:
 
 
 def call(command: list[str]) -> str:
-    """What a command of Slurm's answers.
+    """Run a command of Slurm and return its output.
 
     Raises:
         ClusterError: it is missing here, failed, or took too long.
@@ -133,7 +133,7 @@ def call(command: list[str]) -> str:
 
 
 def said(stderr: str) -> str:
-    """What a command of Slurm's wrote to stderr, without its name before each line."""
+    """Error output of a Slurm command, without the command's name before each line."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(lines)) or "no reason given"
 
@@ -181,7 +181,7 @@ class SlurmWatch:
         self._last_unseen = -AGAIN_SECONDS
         self._news: list[str] = []
         self.waiting_words = ""
-        """What the jobs wait for now; empty: none waits."""
+        """Sentence on why jobs wait now; empty: none waits."""
         self._refusal = ""
         self.jobs: dict[str, Any] = {}
         """Jobs of dask-jobqueue, submitted or about to be, by their worker's name."""
@@ -280,7 +280,7 @@ class SlurmWatch:
 
 
 def _words(jobs: dict[str, SlurmJob]) -> str:
-    """What waits and why, in one sentence."""
+    """Sentence on how many jobs wait, and the most frequent reason."""
     waiting = [job for job in jobs.values() if job.state in WAITING and job.reason != "None"]  # None: not looked at yet
     alive = sum(not job.has_ended for job in jobs.values())
     if not waiting:

@@ -1,4 +1,4 @@
-"""The placement that a study describes, with what is known of its jobs' needs."""
+"""The placer of a study, and the observers that record where jobs run and what they need."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from hpo_core.execution.loop import Observer
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
-from hpo_core.model.devices.deciding_parameters import deciding_parameters
+from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
-from hpo_core.model.devices.usage import Usage
-from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import Placer, Slots
+from hpo_core.model.trial import Outcome
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.packing.registry import POLICIES
-from hpo_core.placement.placer import UsageMeter
+from hpo_core.placement.placer import Placer, UsageMeter
+from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import is_pure
+from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
 
@@ -37,7 +36,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
     spec = study.spec
     packing = spec.packing
     if packing is None:
-        return Slots()
+        return Placer()
     objective, code = spec.objective or "", ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
@@ -46,7 +45,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
         objective=objective,
         code=code,
         study=spec.study,
-        by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
+        by=spec.deciding,
         stated=StatedDemand.read(packing.demand.stated()),
         past=past,
     )
@@ -97,7 +96,7 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
                 )
 
 
-class PlacementWriter:
+class PlacementWriter(Observer):
     """Writes into the journal which jobs began on shared devices; many in one entry.
 
     An observer of the loop. A job that ended before a tick is left out: its report says where it ran.
@@ -107,27 +106,18 @@ class PlacementWriter:
         self._study = study
         self._placer = placer
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Nothing: placements are written together."""
-
     def on_tick(self) -> None:
         """Write what is new."""
         self._study.note_placements(self._placer.new_placements())
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class MeasurementWriter:
+class MeasurementWriter(Observer):
     """Writes what a study measured into the history, for this study's next controller and for other studies."""
 
     def __init__(self, study: Study, estimates: Estimates) -> None:
         self._estimates = estimates
         self._history = QuietMeasurements(measurements_of(study.journal))
         self._next = time.monotonic() + WRITE_SECONDS
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Nothing: measurements are written together."""
 
     def on_tick(self) -> None:
         """Write what is new, every few seconds."""
@@ -173,22 +163,12 @@ def objective_digest(objective: str, pythonpath: Sequence[str] = ()) -> str:
 
 def _installed(module: str) -> Path | None:
     """The source of an installed module, found by the names above it; parent packages are not imported."""
+    top, *below = module.split(".")
     try:
-        spec = _spec_of(module)
+        spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
+        for name in below:
+            folders = None if spec is None else spec.submodule_search_locations
+            spec = PathFinder.find_spec(f"{spec.name}.{name}", list(folders)) if spec and folders and name else None
     except (OSError, ImportError, ValueError, AttributeError, SyntaxError):
         return None
     return None if spec is None or spec.origin is None or not spec.origin.endswith(".py") else Path(spec.origin)
-
-
-def _spec_of(module: str) -> ModuleSpec | None:
-    top, *below = module.split(".")
-    if not top:
-        return None
-    spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)
-    name = top
-    for part in below:
-        if spec is None or spec.submodule_search_locations is None or not part:
-            return None
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-    return spec

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Demand
-from hpo_core.model.devices.memory_words import memory_words
+from hpo_core.model.devices.inventory import Demand, memory_words
 
 WHOLE = 1000
 """Compute of one device in permille, and one core in thousandths."""
 
-
+Assignment = tuple[int, int]
+"""(place among the waiting jobs, place among the room's devices)."""
 Demands = Mapping[str, Demand]
 """By architecture: what a job demands of one device there. It cannot run on an architecture that is not named.
 
@@ -42,11 +42,7 @@ class WaitingJob:
 
 
 class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A device that several jobs share: a GPU, a slice of one, or the processors of a computer.
-
-    Raises:
-        ValueError: ``memory`` is negative, or ``oversubscribe`` below 1 or not finite.
-    """
+    """A device that several jobs share: a GPU, a slice of one, or the processors of a computer."""
 
     name: str
     node: str
@@ -60,12 +56,6 @@ class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     It scales compute alone (Section III, equation 2).
     """
-
-    def __post_init__(self) -> None:
-        if self.memory < 0:
-            raise ValueError(f"Device {self.name!r}: memory = {self.memory} must be 0 or more.")
-        if self.oversubscribe < WHOLE:
-            raise ValueError(f"Device {self.name!r}: oversubscribe = {self.oversubscribe / WHOLE:g} must be 1 or more.")
 
 
 class Room:

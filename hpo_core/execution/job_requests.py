@@ -1,4 +1,4 @@
-"""From a job to the request that a training process understands: the one place where both meet."""
+"""JobRequests: makes of a job the request that is sent to the process that trains it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
-from hpo_core.placement.cores import available_cores
+from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
 from hpo_core.training.by_value import placed
 from hpo_core.training.request import JobRequest, RankPlace
-
-LOG_BYTES = 10_000_000
-"""Bytes kept of one attempt's output: its first fifth, and its end."""
 
 
 class JobRequests:
@@ -55,7 +52,7 @@ class JobRequests:
         }
 
     def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
-        """All that one attempt needs to know.
+        """The request of one attempt.
 
         Args:
             portion: the part of a device that it was placed on; None: its worker is all its own.
@@ -81,7 +78,6 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             threads=self.threads,
-            log_limit=LOG_BYTES,
             grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
