@@ -18,12 +18,14 @@ import json
 import os
 import pty
 import resource
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +125,10 @@ def _timed(command: list[str], folder: Path, environment: dict[str, str], limit:
 
 def _from_journal(home: Path) -> tuple[float, float]:
     """When the first job began and when the last result was taken in."""
-    from hpo_core.home import Home
-    from hpo_core.model.events import AttemptReported
-
-    journal = Home(home).read_journal()
-    entries = [entry for entry in journal.entries("timed") if isinstance(entry.stimulus, AttemptReported)]
-    journal.close()
-    return min(entry.stimulus.report.started for entry in entries), entries[-1].time
+    with closing(sqlite3.connect(home / "journal.db")) as database:  # read here: an earlier version has another format
+        bodies = database.execute("SELECT body FROM hpo_entries WHERE study = 'timed' ORDER BY seq").fetchall()
+    entries = [entry for (body,) in bodies if "report" in (entry := json.loads(body))["stimulus"]]
+    return min(entry["stimulus"]["report"]["started"] for entry in entries), entries[-1]["time"]
 
 
 def _left(folder: Path) -> float:

@@ -60,8 +60,9 @@ class InProcessExecutor:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
-        if spec.loader:
-            load_objective(spec.loader, spec.pythonpath, setting="data.load")
+        for setting, function in spec.functions.items():
+            if setting == "data.load":
+                load_objective(function, spec.pythonpath, setting=setting)
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

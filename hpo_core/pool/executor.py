@@ -506,8 +506,7 @@ def join_pool(
     places = Places()
     claimant: Claimant = study
     if isinstance(placer, SharedDevices):
-        packing = study.spec.packing
-        places = claimant = DevicePlaces(study, placer.devices_for, 1 if packing is None else packing.most)
+        places = claimant = DevicePlaces(study, placer.devices_for, study.spec.jobs_on_device)
     elif terms.shared_cluster:
         places = SlotPlaces(threads)
     return PooledExecutor(executor, PoolSeat(pools, terms, claimant, places.kind), places)
@@ -517,9 +516,7 @@ def join_workers(
     executor: Executor, study: Study, *, pools: Pools, terms: Terms
 ) -> tuple[PooledExecutor, WorkerPlaces]:
     """The executor of units, on the workers that the study holds in its pool from now on; and these workers."""
-    data = study.spec.data
-    assert data is not None
-    places = WorkerPlaces(study, data.concurrent)
+    places = WorkerPlaces(study, study.spec.partitioned.concurrent)
     return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places), places
 
 

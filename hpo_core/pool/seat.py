@@ -108,8 +108,7 @@ def pool_of(spec: StudySpec, host: str) -> str:
     Args:
         host: the machine of the study's controller.
     """
-    share, cluster = spec.share, spec.cluster
-    assert share is not None
+    share, cluster = spec.sharing, spec.cluster
     if share.pool is None:
         name = _address(cluster.place, host)
     elif isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
@@ -130,8 +129,7 @@ def _address(place: str, host: str) -> str:
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
     """A study's part in its pool, as its settings say."""
-    share = spec.share
-    assert share is not None
+    share = spec.sharing
     return Terms(
         pool=pool_of(spec, owner.host),
         study=spec.study,

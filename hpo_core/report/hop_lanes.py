@@ -160,10 +160,10 @@ def trial_color(trial: int) -> str:
 
 def hop_tables(series: Series) -> list[Section]:
     """Workers, with the bytes that models moved, and partitions; none before there is a result."""
-    data, name = series.study.spec.data, series.study.name
+    spec, name = series.study.spec, series.study.name
     units = units_of(series)
     moved = moved_bytes(units)
-    if data is None or moved is None:
+    if moved is None:
         return []
     workers = [
         (
@@ -178,7 +178,7 @@ def hop_tables(series: Series) -> list[Section]:
             *("" if use.bytes is None else byte_count(use.bytes), use.units, duration(use.seconds)),
             listed([worker_name(worker) for worker in use.workers], 8),
         )
-        for use in partition_uses([*data.files, *data.validation_files], len(data.files), units)
+        for use in partition_uses(spec.partitions, spec.trained_partitions, units)
     ]
     return [
         Section(

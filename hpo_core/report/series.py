@@ -258,7 +258,7 @@ class Series:
         resources = {result.resource for trial in self.trials for result in trial.all_results}
         resources |= {span.target for span in (*self.spans, *running)}
         self.spans += [span for span in running if state.trains(span.trial)]
-        self.uses = device_uses(self.spans, self.study.spec.packing)
+        self.uses = device_uses(self.spans, self.study.spec.packing_settings)
         self.levels = sorted(resources | {band.rung.level for band in self.bands.all})
         self.began = min(self.began, self.last)
 

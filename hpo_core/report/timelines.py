@@ -292,6 +292,18 @@ BINS = 1_500
 
 Steps = Sequence[tuple[float, float]]
 """A step function: (time, value from then on)."""
+PoolUse = tuple[Steps, Steps | None, str]
+"""What a study used of its pool and what it might have used (None: not known), over time, and the figure's caption."""
+WORKERS_USED = (
+    "Workers of pool {} on which a unit of this study ran. Which ones it held is not in its journal: above the area, "
+    "workers were other studies', or idle. Units of jobs that run or failed are not in it."
+)
+POOL_USED = (
+    "The line is what this study might use of pool {}: it falls where other studies take their part, and rises where "
+    "they leave theirs. The area is what its jobs used; above the line they had begun before, and ran on. Where the "
+    "area is below the line, {} were idle: they changed hands, or the search had no job for them. What is above both "
+    "was other studies', or nobody's."
+)
 
 
 class Busy(NamedTuple):
@@ -309,20 +321,7 @@ def pool_slots(series: Series) -> Figure | None:
     spec, unit = series.study.spec, series.study.spec.room_word
     if not spec.pool_name or not series.spans or series.wall <= 0:
         return None
-    busy = {
-        "worker": lambda: [
-            Busy(one.started, one.ended, one.worker) for one in hop_units(spec, series.study.state, clock=series.active)
-        ],
-        "device": lambda: [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared],
-        "slot": lambda: [Busy(one.start, one.end, "", one.slots) for one in series.spans],
-    }[unit]()
-    used = in_use(busy)
-    held: Steps | None = None
-    if unit == "slot":
-        held = [(time, float(inventory.slots)) for time, inventory in series.capacities]
-    elif unit == "device":  # those on which jobs might begin, or where they ran until the device changed hands
-        begin = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
-        held = [(time, max(both)) for time, *both in _beside(begin, used)]
+    used, held, caption = _POOL_USE[unit](series)
     divisor, across = time_axis(series.wall)
 
     def points(steps: Steps) -> list[Point]:
@@ -340,21 +339,31 @@ def pool_slots(series: Series) -> Figure | None:
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
     title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
-    return Figure("pool", title, _caption(unit, text(spec.pool_name, 60)), data, shape)
+    return Figure("pool", title, caption.format(text(spec.pool_name, 60)), data, shape)
 
 
-def _caption(unit: str, pool: str) -> str:
-    if unit == "worker":
-        return (
-            f"Workers of pool {pool} on which a unit of this study ran. Which ones it held is not in its journal: "
-            "above the area, workers were other studies', or idle. Units of jobs that run or failed are not in it."
-        )
+def _workers_used(series: Series) -> PoolUse:
+    units = hop_units(series.study.spec, series.study.state, clock=series.active)
+    return in_use(Busy(one.started, one.ended, one.worker) for one in units), None, WORKERS_USED
+
+
+def _devices_used(series: Series) -> PoolUse:
+    used = in_use(Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared)
+    begin = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
+    held = [(time, max(both)) for time, *both in _beside(begin, used)]  # where jobs might begin, or still ran
+    return used, held, POOL_USED.format("{}", "devices")
+
+
+def _slots_used(series: Series) -> PoolUse:
+    used = in_use(Busy(one.start, one.end, "", one.slots) for one in series.spans)
     return (
-        f"The line is what this study might use of pool {pool}: it falls where other studies take their part, and "
-        "rises where they leave theirs. The area is what its jobs used; above the line they had begun before, and ran "
-        f"on. Where the area is below the line, {unit}s were idle: they changed hands, or the search had no job for "
-        "them. What is above both was other studies', or nobody's."
+        used,
+        [(time, float(inventory.slots)) for time, inventory in series.capacities],
+        POOL_USED.format("{}", "slots"),
     )
+
+
+_POOL_USE = {"worker": _workers_used, "device": _devices_used, "slot": _slots_used}
 
 
 def in_use(busy: Iterable[Busy]) -> list[tuple[float, float]]:

@@ -180,8 +180,7 @@ class HoppingSimulation(Simulation):
         workers: Sequence[Worker],
         **more: Any,
     ) -> None:
-        data = study.spec.data
-        assert data is not None
+        data = study.spec.partitioned
         files = [*data.files, *data.validation_files]
         units = VirtualUnits(
             clock,

@@ -182,9 +182,30 @@ class StudySpec(Part):
         return self.data is not None
 
     @property
+    def partitioned(self) -> DataSpec:
+        """The data whose partitions models hop over; for what runs only where they do."""
+        assert self.data is not None
+        return self.data
+
+    @property
+    def partition_folder(self) -> str:
+        """Folder of the partitions on the workers; empty: each has its own, or there are none."""
+        return self.data.folder or "" if self.data is not None else ""
+
+    @property
     def packs(self) -> bool:
         """Whether several jobs share a device."""
         return self.packing is not None
+
+    @property
+    def shared_devices(self) -> str | None:
+        """Kind of the devices that jobs share, ``gpu`` or ``cpu``; None: each job has a slot of its own."""
+        return None if self.packing is None else self.packing.devices
+
+    @property
+    def jobs_on_device(self) -> int:
+        """Maximum number of jobs on a device."""
+        return 1 if self.packing is None else self.packing.most
 
     @property
     def uses_mps(self) -> bool:
@@ -195,6 +216,12 @@ class StudySpec(Part):
     def shares(self) -> bool:
         """Whether its slots belong to a pool that other studies use as well."""
         return self.share is not None
+
+    @property
+    def sharing(self) -> ShareSpec:
+        """Its part in the pool of slots; for what runs only where it is in one."""
+        assert self.share is not None
+        return self.share
 
     @property
     def pool_name(self) -> str:
@@ -212,6 +239,16 @@ class StudySpec(Part):
         if self.hops:
             return 1
         return None if self.training.gang == "auto" else self.training.gang
+
+    @property
+    def least_ranks(self) -> int:
+        """Ranks without which no job can begin."""
+        return 1 if self.training.gang == "auto" else self.training.gang
+
+    @property
+    def measures_speedups(self) -> bool:
+        """Whether the speed-ups by which trials grow are measured."""
+        return self.job_slots is None and not self.scaling.speedups
 
     @property
     def most_ranks(self) -> int | None:
@@ -239,9 +276,10 @@ class StudySpec(Part):
         return "epoch" if self.hops else "unit"
 
     @property
-    def loader(self) -> str:
-        """Function that loads a partition (``data.load``), as package.module:function; empty: none."""
-        return self.data.load or "" if self.data is not None else ""
+    def functions(self) -> dict[str, str]:
+        """Functions that are imported for it, as package.module:function, by the setting that names them."""
+        named = {"objective": self.objective, "build": self.build, "data.load": self.data.load if self.data else None}
+        return {setting: function for setting, function in named.items() if function}
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:

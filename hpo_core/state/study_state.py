@@ -216,7 +216,7 @@ class StudyState:
             case StudyCreated():
                 self.spec = spec = StudySpec.from_journal(event.spec)
                 self.has_members = spec.search.outline().members
-                if spec.job_slots is None and not spec.scaling.speedups:
+                if spec.measures_speedups:
                     self.speeds = MeasuredSpeeds()
                 self._best = self.best_of_highest_rung if spec.best_of == "highest_rung" else self.best_of_all
                 self.queue.extend(spec.first_configurations)

@@ -15,28 +15,93 @@ PILOT = 2
 """Ranks of the first gang, where speed-ups are measured."""
 
 
-def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: JobGranted | None = None) -> int:
-    """Ranks of the next job.
+class GangSizes:
+    """Ranks of a study's jobs: as many as its settings say (:class:`GrowingGangSizes` where trials grow).
 
-    A rerun follows its record; a job that is tried again has as many ranks as before. With ``gang: auto`` it has what
-    :func:`grown_size` says, and a rerun on fewer slots than a gang had takes what there is. Where models hop, a job is
-    one configuration, whatever the number of workers that its units take (:mod:`hpo_core.hopper.unit_times`).
-
-    Args:
-        failed: the grant of the job that is tried again; None: it is a new one.
+    Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
+    (:mod:`hpo_core.hopper.unit_times`).
     """
-    if spec.job_slots is not None:
-        return failed.demand.slots if failed is not None else method.recorded_slots() or spec.job_slots
-    recorded = 0 if failed is not None else method.recorded_slots()
-    if recorded:
-        return min(recorded, max(1, state.capacity))
-    if failed is None and _is_pilot(spec.scaling, state, method):
-        return PILOT
-    room = state.capacity - state.slots_in_use
-    if room < 2:
+
+    def __init__(self, spec: StudySpec, state: StudyState, method: SearchMethod) -> None:
+        self._scaling, self._fixed = spec.scaling, spec.job_slots or 1
+        self._state, self._method = state, method
+
+    def next(self, failed: JobGranted | None = None) -> int:
+        """Ranks of the next job. A rerun follows its record; a job that is tried again has as many ranks as before.
+
+        Args:
+            failed: the grant of the job that is tried again; None: it is a new one.
+        """
+        return failed.demand.slots if failed is not None else self._method.recorded_slots() or self._fixed
+
+    def least(self) -> int:
+        """Slots without which the next job cannot begin."""
+        return self.next()
+
+    def largest(self, slots: int) -> int:
+        """Ranks that one trial may have of ``slots``."""
+        return self._fixed
+
+    def demanded(self, slots: int) -> int:
+        """Ranks that a job not yet granted counts for in the study's demand of ``slots``."""
+        return self.next()
+
+    def grown(self, slots: int) -> int:
+        """Slots of ``slots`` that all running trials could use, if each ended its job now and went on; 0: no more."""
+        return 0
+
+
+class GrowingGangSizes(GangSizes):
+    """Ranks where ``gang: auto`` lets trials grow into free slots, by :func:`grown_size`."""
+
+    def next(self, failed: JobGranted | None = None) -> int:
+        """Ranks of the next job; a rerun on fewer slots than a gang had takes what there is."""
+        state, method = self._state, self._method
+        recorded = 0 if failed is not None else method.recorded_slots()
+        if recorded:
+            return min(recorded, max(1, state.capacity))
+        if failed is None and _is_pilot(self._scaling, state, method):
+            return PILOT
+        room = state.capacity - state.slots_in_use
+        if room < 2:
+            return 1
+        sizes = sizes_up_to(self.largest(state.capacity), self._scaling)
+        return grown_size(room, jobs_waiting(state, method, room), sizes)
+
+    def least(self) -> int:
+        """One slot: a trial takes more where they are free."""
         return 1
-    sizes = sizes_up_to(largest_size(spec, state, state.capacity), spec.scaling)
-    return grown_size(room, jobs_waiting(state, method, room), sizes)
+
+    def largest(self, slots: int) -> int:
+        """Kappa: how many of ``slots`` one trial may use.
+
+        Where speed-ups are measured alone, it is at most twice the largest size that was measured: two parameters
+        fitted to one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle
+        otherwise.
+        """
+        scaling, state = self._scaling, self._state
+        most = max(1, min(slots, scaling.most or slots))
+        if scaling.speedups:
+            given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
+            return kappa(given, scaling.efficiency)
+        measured = state.speeds.relative if state.speeds is not None else {}
+        most = min(most, 2 * max(measured, default=1))
+        if len(measured) < 2:
+            return most
+        return kappa(speedups(fitted(measured), doublings(most)), scaling.efficiency)
+
+    def demanded(self, slots: int) -> int:
+        """Kappa of ``slots``."""
+        return self.largest(slots)
+
+    def grown(self, slots: int) -> int:
+        """Kappa of ``slots`` for each running trial."""
+        return self.largest(slots) * len(self._state.running)
+
+
+def gang_sizes(spec: StudySpec, state: StudyState, method: SearchMethod) -> GangSizes:
+    """Ranks of a study's jobs, as ``training.gang`` says."""
+    return (GrowingGangSizes if spec.job_slots is None else GangSizes)(spec, state, method)
 
 
 def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
@@ -54,26 +119,6 @@ def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
     again = len(state.waiting)
     beyond = sum(not state.trials[number].running for number in state.extended) if state.extended else 0
     return again + beyond + method.grantable(max(0, most - again - beyond))
-
-
-def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
-    """Kappa: how many of ``slots`` one trial may use.
-
-    Where speed-ups are measured alone, it is at most twice the largest size that was measured: two parameters fitted to
-    one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle otherwise.
-    """
-    scaling = spec.scaling
-    if spec.job_slots is not None:
-        return spec.job_slots
-    most = max(1, min(slots, scaling.most or slots))
-    if scaling.speedups:
-        given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
-        return kappa(given, scaling.efficiency)
-    measured = state.speeds.relative if state.speeds is not None else {}
-    most = min(most, 2 * max(measured, default=1))
-    if len(measured) < 2:
-        return most
-    return kappa(speedups(fitted(measured), doublings(most)), scaling.efficiency)
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:

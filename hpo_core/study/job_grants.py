@@ -24,7 +24,6 @@ from hpo_core.search.method import WAIT, Action, Finish, Promote, Reproduce, Sam
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
-from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.parts import StudyParts
 
 _NOTHING = frozenset({Wait, Finish})
@@ -204,7 +203,7 @@ class Grants:
     def _size(self, again: int | None = None) -> Demand:
         """Return the demand of the next job: one of the search, or that of trial ``again``, which failed."""
         failed = None if again is None else self._state.trials[again].granted
-        return slots_demand(gang_size(self._spec, self._state, self._method, failed))
+        return slots_demand(self._parts.sizes.next(failed))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
         """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""

@@ -18,6 +18,7 @@ from hpo_core.search.method import SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import StudyState
+from hpo_core.study.gang_sizes import gang_sizes
 
 
 class StopRules:
@@ -129,6 +130,7 @@ class StudyParts:
         self.method: SearchMethod = create_method(spec)
         self.sampler: Sampler = sampler or create_sampler(spec)
         self.rules = StopRules(spec)
+        self.sizes = gang_sizes(spec, self.state, self.method)
         self._checkpoints: LiveCheckpoints | None = None
         limited = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self.budget = Budget(spec, self.checkpoints) if limited else None

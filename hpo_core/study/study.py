@@ -56,7 +56,6 @@ from hpo_core.study.checked_requests import (
     told_report,
 )
 from hpo_core.study.decider import Decider
-from hpo_core.study.gang_sizes import gang_size, largest_size
 from hpo_core.study.job_grants import Grants, recorded_training
 from hpo_core.study.parts import StudyParts
 
@@ -437,7 +436,7 @@ class Study:
         The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
         limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
         """
-        size = largest_size(self.spec, self.state, most) if self.spec.job_slots is None else self.job_slots
+        size = self.parts.sizes.demanded(most)
         state, slots = self.state, self.state.slots_in_use
         if state.halted is not None or self._grants.trains_further or not self._grants.searching:
             waiting = sum(not state.trials[number].running for number in state.extended)
@@ -455,15 +454,14 @@ class Study:
 
         A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
         """
-        if self.spec.job_slots is not None or self.state.halted is not None:
+        if self.state.halted is not None:
             return 0
-        grown = largest_size(self.spec, self.state, most) * len(self.state.running)
-        return max(0, min(most, grown) - self.state.slots_in_use)
+        return max(0, min(most, self.parts.sizes.grown(most)) - self.state.slots_in_use)
 
     @property
     def job_slots(self) -> int:
         """Slots that the next job needs; one that grows needs one and takes more."""
-        return 1 if self.spec.job_slots is None else gang_size(self.spec, self.state, self.method)
+        return self.parts.sizes.least()
 
     @property
     def finished(self) -> bool:

@@ -183,7 +183,7 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
     """The functions that a study names, the training function first."""
-    return tuple(name for name in (spec.objective, spec.build, spec.loader) if name)
+    return tuple(spec.functions.values())
 
 
 def read_versions(study_folder: Path) -> list[Noted]:

@@ -125,7 +125,7 @@ def ended_attempts(state: StudyState) -> list[Span]:
     return found
 
 
-def device_uses(spans: Iterable[Span], packing: PackingSpec | None = None) -> list[DeviceUse]:
+def device_uses(spans: Iterable[Span], packing: PackingSpec) -> list[DeviceUse]:
     """Use of each shared device, by name; the time of all is that from the first job's begin to the last one's end."""
     by_device: dict[tuple[str, str], list[tuple[Span, Usage | JobPlaced]]] = {}
     for span in spans:
@@ -137,7 +137,7 @@ def device_uses(spans: Iterable[Span], packing: PackingSpec | None = None) -> li
     for (name, architecture), own in sorted(by_device.items()):
         load = _load(own)
         times = [(now, then.time - now.time) for now, then in itertools.pairwise(load)]
-        permille = sum(now.compute * seconds for now, seconds in times) / (packing or PackingSpec()).ratio(architecture)
+        permille = sum(now.compute * seconds for now, seconds in times) / packing.ratio(architecture)
         found.append(
             DeviceUse(
                 name=name,
@@ -230,7 +230,7 @@ def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
     """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
     spans = [span for span in ended_attempts(study.state) if span.shared is not None]
     since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
-    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing)
+    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing_settings)
 
 
 def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
@@ -318,9 +318,7 @@ def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
 
     They are what the attempts of this study say; what earlier studies measured is in the history.
     """
-    spec, packing = study.spec, study.spec.packing
-    if packing is None:
-        return {}
+    spec = study.spec
     estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
     for trial in study.state.trials:
         params = {**spec.constants, **trial.params}
@@ -328,7 +326,7 @@ def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
             if result.usage and result.usage.load is not None:
                 estimates.learn(params, result.usage, at=result.ended)
     learned = estimates.ratios
-    names = [name for name in learned.ratios() if packing.finds_ratio(name)]
+    names = [name for name in learned.ratios() if spec.packing_settings.finds_ratio(name)]
     return {name: seen for name in names if (seen := learned.seen(name))}
 
 

@@ -58,8 +58,6 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     Args:
         clock: from recorded seconds to those that are shown.
     """
-    if not spec.partitions:
-        return []
     trained_on = spec.trained_partitions
     found = []
     for trial in state.trials:

@@ -16,7 +16,6 @@ from hpo_core.spec import DataSpec, PackingSpec, StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
 from hpo_core.state import Incumbent, StudyState, TrialRecord
 from hpo_core.study import Study
-from hpo_core.study.gang_sizes import largest_size
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
 from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import RungNames
@@ -362,7 +361,7 @@ def gang_words(study: Study) -> str:
             "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once "
             f"(at least {scaling.efficiency:.0%} of linear{most}; speed-ups {known})"
         )
-    largest = largest_size(study.spec, study.state, max(2, study.state.capacity))
+    largest = study.parts.sizes.largest(max(2, study.state.capacity))
     found = (
         f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {scaling.efficiency:.0%} of linear"
     )

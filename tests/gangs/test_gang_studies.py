@@ -19,8 +19,7 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report.series import read_series
 from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation import Simulation
-from hpo_core.study import job_grants
-from hpo_core.study.gang_sizes import gang_size
+from hpo_core.study.gang_sizes import GangSizes
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.summary import summarize
 from hpo_core.views.trial_story import trial_story
@@ -91,7 +90,7 @@ def test_audit_finds_a_grant_of_another_size() -> None:
 def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = random.Random(5)
 
-    def any_size(spec: Any, state: Any, method: Any, failed: Any = None) -> int:
+    def any_size(_: GangSizes, failed: Any = None) -> int:
         return failed.demand.slots if failed is not None else sizes.choice([1, 2, 3, 4])
 
     def played(study: Study) -> Study:
@@ -104,7 +103,7 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
         return study
 
     with monkeypatch.context() as patched:
-        patched.setattr(job_grants, "gang_size", any_size)
+        patched.setattr(GangSizes, "next", any_size)
         source = played(fresh(gang_spec(), MemoryJournal(), World(7)))
     first = {(one.trial, one.target): one.demand.slots for one in granted(source) if not one.retry}
     assert set(first.values()) == {1, 2, 3, 4}
@@ -140,11 +139,11 @@ def test_the_slowest_worker_sets_the_pace_and_one_that_leaves_ends_the_gang() ->
 def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def any_size(spec: Any, state: Any, method: Any, failed: Any = None) -> int:
-        place = seed + 7 * state.completed_jobs + 3 * len(state.trials)
+    def any_size(_: GangSizes, failed: Any = None) -> int:
+        place = seed + 7 * study.state.completed_jobs + 3 * len(study.state.trials)
         return failed.demand.slots if failed is not None else [1, 1, 2, 4, 6][place % 5]
 
-    monkeypatch.setattr(job_grants, "gang_size", any_size)
+    monkeypatch.setattr(GangSizes, "next", any_size)
     clock = VirtualClock()
     study = Study.create(gang_spec(metric={"name": "loss"}), clock=clock)
     workers = make_workers(8, joins=[(4, 60.0), (2, 90.0)], leaves=[(6, 30.0)])
@@ -181,8 +180,8 @@ def test_an_executor_of_one_process_refuses_a_gang(tmp_path: Any) -> None:
 def test_a_new_job_has_the_size_of_the_study_and_a_repeated_one_its_own() -> None:
     study = fresh(gang_spec(2))
     failed = JobGranted(0, 0, Rung(0, 0), target=1, checkpoint=None)
-    assert gang_size(study.spec, study.state, study.method) == 2
-    assert gang_size(study.spec, study.state, study.method, failed) == 1
+    assert study.parts.sizes.next() == 2
+    assert study.parts.sizes.next(failed) == 1
 
 
 def test_people_see_how_many_ranks_train_and_how_busy_the_slots_are() -> None:

@@ -16,7 +16,7 @@ from hpo_core.pool.division import Claim, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
-from hpo_core.study.gang_sizes import grown_size, largest_size
+from hpo_core.study.gang_sizes import grown_size
 from hpo_core.views.summary import gang_words
 from hpo_core.views.trial_story import attempt_lines
 from tests.conftest import completed, failed, fresh, make_spec
@@ -150,13 +150,13 @@ def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
         told += 1
         pilot = next((job for job in jobs if job.demand.slots > 1), None)
     assert pilot.demand.slots == 2 and pilot.checkpoint is not None, "a trial that was seen on one slot"
-    assert largest_size(study.spec, study.state, 64) == 2
+    assert study.parts.sizes.largest(64) == 2
     assert study.demand(64) == study.state.slots_in_use + 2 * study.method.grantable(64)
     alone = 10.0 * (1 + pilot.trial % 3)
     study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.99)))
     assert study.state.speeds is not None
     assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.99})
-    assert largest_size(study.spec, study.state, 64) == 4, "at most twice of what was measured"
+    assert study.parts.sizes.largest(64) == 4, "at most twice of what was measured"
     entries = list(study.journal.entries(study.name))
     assert audit(entries).clean
 

@@ -17,6 +17,20 @@ SMALL = 40
 """A file with fewer code lines is small."""
 MODES = {"packing", "data", "share", "gang", "scaling", "packs", "hops", "shares", "gangs", "grows"}
 """Sections of a study file that change how jobs are placed, and what a spec says of them."""
+STAND_FOR_MODES = {
+    *(
+        "packing_settings",
+        "uses_mps",
+        "shared_devices",
+        "pool_name",
+        "job_slots",
+        "room_word",
+        "slot_word",
+        "unit_word",
+    ),
+    *("partitions", "trained_partitions", "partition_folder", "measures_speedups"),
+}
+"""Properties of a spec whose value says nothing but which mode the study is in, where they are a condition."""
 ASSEMBLY = {"hpo_flows.study_run.wiring"}
 """Modules that assemble a run from its spec: they may ask which modes it has."""
 _RIDDLE = re.compile(r"(Of|Those|Its|So|That)\b")
@@ -61,7 +75,7 @@ def mode_questions() -> list[tuple[str, int]]:
     """Lines (module, line) that ask which mode a study is in, outside the spec and where a run is assembled.
 
     A question compares ``spec.packing``, ``spec.data``, ``spec.share``, ``training.gang`` or ``spec.scaling``, or takes
-    it as a condition.
+    it as a condition; also through a local name, an assertion, or a property of the spec that stands for a mode.
     """
     found = set()
     for name, path in modules().items():
@@ -71,20 +85,36 @@ def mode_questions() -> list[tuple[str, int]]:
 
 
 def _questions(top: ast.AST) -> Iterator[int]:
+    aliases = frozenset(_aliases(top))
     for node in ast.walk(top):
-        if isinstance(node, ast.Compare) and _is_mode(node.left):
+        if isinstance(node, ast.Compare) and _is_mode(node.left, aliases):
             yield node.lineno
-        elif isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert) and _is_mode(node.test):
+        elif isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert) and _is_mode(node.test, aliases):
             yield node.test.lineno
         elif isinstance(node, ast.BoolOp):
-            yield from (value.lineno for value in node.values if _is_mode(value))
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_mode(node.operand):
+            yield from (value.lineno for value in node.values if _is_mode(value, aliases))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_mode(node.operand, aliases):
             yield node.lineno
 
 
-def _is_mode(node: ast.expr) -> bool:
-    """Whether an expression is such a section: ``study.spec.packing``, ``self._spec.training.gang``."""
-    if not isinstance(node, ast.Attribute) or node.attr not in MODES:
+def _aliases(top: ast.AST) -> Iterator[str]:
+    """Local names that such a section is assigned to: ``packing = study.spec.packing``."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                yield from (one.id for one, value in pairs if isinstance(one, ast.Name) and _is_mode(value))
+
+
+def _is_mode(node: ast.expr, aliases: frozenset[str] = frozenset()) -> bool:
+    """Whether an expression is such a section: ``study.spec.packing``, ``self._spec.training.gang``, or a name."""
+    if isinstance(node, ast.NamedExpr):
+        return _is_mode(node.value, aliases)
+    if isinstance(node, ast.Name):
+        return node.id in aliases
+    if not isinstance(node, ast.Attribute) or node.attr not in MODES | STAND_FOR_MODES:
         return False
     names = ast.unparse(node.value).split(".")
     return bool({"spec", "_spec", "training", "_training"} & set(names))

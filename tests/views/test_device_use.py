@@ -27,7 +27,7 @@ def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
         job(8, 10, compute=1000),
         job(0, 10, device="z"),
     ]
-    first, other = device_uses(jobs)
+    first, other = device_uses(jobs, PackingSpec())
     assert (first.name, first.jobs, first.failed, first.most_at_once) == ("gpu-0", 4, 1, 2)
     assert (first.claimed, first.used) == (8, 6), "one that begins as another ends does not add to it"
     assert first.busy == pytest.approx(0.8) and first.occupancy == pytest.approx((6 + 2 + 2) * 0.05 + 0.2)
@@ -35,13 +35,16 @@ def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
     assert other.occupancy == 0.5 and mean_occupancy([first, other]) == pytest.approx((first.occupancy + 0.5) / 2)
     twice, _ = device_uses(jobs, PackingSpec(oversubscribe={"A100": 2.0}))
     assert twice.occupancy == pytest.approx(first.occupancy / 2), "of what may be given away"
-    assert device_uses([]) == [] and mean_occupancy([]) is None
+    assert device_uses([], PackingSpec()) == [] and mean_occupancy([]) is None
 
 
 def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
     def used(usage: Usage | None) -> list[int]:
         return [
-            use.used for use in device_uses([Span(trial=0, attempt=0, target=1, start=0, end=1, shared=sharing(usage))])
+            use.used
+            for use in device_uses(
+                [Span(trial=0, attempt=0, target=1, start=0, end=1, shared=sharing(usage))], PackingSpec()
+            )
         ]
 
     gpu = Usage(memory=10, device_memory=70, device="d", architecture="A100", share=(100, 80, 1000))
@@ -69,4 +72,4 @@ def test_results_and_failures_of_a_journal_are_found() -> None:
     (span,) = ended_attempts(study.state)
     assert span.start == span.end == 3, "a clock that ran backwards makes no negative time"
     assert span.usage == usage
-    assert [(use.failed, use.jobs) for use in device_uses([span])] == [(1, 1)]
+    assert [(use.failed, use.jobs) for use in device_uses([span], PackingSpec())] == [(1, 1)]

@@ -140,7 +140,9 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_retries)
         self._wait_for_room()
-        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, spec.loader)
+        self._import_objective(
+            requests.objective, tuple(spec.pythonpath), requests.threads, spec.functions.get("data.load", "")
+        )
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -267,8 +269,7 @@ class DaskExecutor:
 
     def _short_of_slots(self) -> str:
         """Why no gang can begin, where the cluster is too small; said again once its size is another one."""
-        gang, there = self._spec.training.gang, self._watch.slots()
-        needed = 1 if gang == "auto" else gang
+        needed, there = self._spec.least_ranks, self._watch.slots()
         if there >= needed:
             self._short = self._told_short = None
             return ""

@@ -80,15 +80,14 @@ class WorkerQuestions(NamedTuple):
     @classmethod
     def of(cls, spec: StudySpec, folder: str) -> WorkerQuestions:
         """Questions that a study has for its workers."""
-        packing, data, gang = spec.packing, spec.data, spec.training.gang
         return cls(
             folder,
-            devices=None if packing is None else packing.devices,
-            mps=packing is not None and packing.mps == "auto",
+            devices=spec.shared_devices,
+            mps=spec.uses_mps,
             partitions=spec.partitions,
-            partition_folder="" if data is None else data.folder or "",
-            jobs_on_device=1 if packing is None else packing.most,
-            computers=gang != 1,
+            partition_folder=spec.partition_folder,
+            jobs_on_device=spec.jobs_on_device,
+            computers=spec.gangs,
         )
 
     @property

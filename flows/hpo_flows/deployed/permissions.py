@@ -249,12 +249,10 @@ class Permissions:
         """
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        load = spec.loader or None
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
-        for setting, function in {"objective": spec.objective, "build": spec.build, "data.load": load}.items():
-            if function is not None:
-                self.check_function(setting, function, spec.pythonpath)
+        for setting, function in spec.functions.items():
+            self.check_function(setting, function, spec.pythonpath)
         self._check_data(spec)
         self._check_partitions(spec.data)
         self._check_cluster(spec)

@@ -44,6 +44,8 @@ log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
 
+WARM_UP_ENDS_SECONDS = 120.0
+"""How long the report waits for its imports at most; they take seconds."""
 WARM_UP_SECONDS = 1.0
 """After the first jobs have begun."""
 
@@ -161,11 +163,8 @@ class Session:
         Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
         """
         folders = self.home.import_folders(spec)
-        named = {"build": spec.build}
-        if spec.cluster.permission is None:  # it stays on this machine
-            named |= {"objective": spec.objective, "data.load": spec.loader or None}
-        for setting, name in named.items():
-            if name is not None and digest_of(name) is None:
+        for setting, name in spec.functions.items():
+            if digest_of(name) is None and (setting == "build" or spec.cluster.permission is None):  # they stay here
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:
@@ -260,6 +259,7 @@ class Session:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
+        warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
         halted = study.state.halted
         report, links = self.write_report(study)
         return study, Summary(

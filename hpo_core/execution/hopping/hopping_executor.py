@@ -57,8 +57,7 @@ class ModelsAtOnce:
     """
 
     def __init__(self, spec: StudySpec, folder: Path | None) -> None:
-        data = spec.data
-        assert data is not None
+        data = spec.partitioned
         self._given = data.concurrent
         self._all = create_method(spec).grantable(MOST) if self._given is None and all_at_once(spec) else 0
         self._folder = folder
@@ -207,8 +206,7 @@ class HoppingExecutor:
         workers_due: Callable[[], int] | None = None,
         entries: Iterable[Entry] = (),
     ) -> None:
-        data = spec.data
-        assert data is not None, "models hop over data.partitions"
+        data = spec.partitioned
         self.poll_seconds = inner.poll_seconds
         self._inner = inner
         self._spec = spec

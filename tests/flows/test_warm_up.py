@@ -1,0 +1,44 @@
+"""Imports for the report, which a thread makes while a study runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpo_core.home import Home
+from hpo_core.model.errors import StorageError
+from hpo_flows.study_run import session as module
+from hpo_flows.study_run.session import Session
+from tests.conftest import make_spec
+
+
+def test_the_report_is_written_once_its_imports_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plotly asks half imported packages for what they do not have yet: the study of a second ended with its error."""
+    ended: list[str] = []
+
+    def slow_imports() -> None:
+        time.sleep(3.0)
+        ended.append("imports")
+
+    def write_report(*arguments: object, **named: object) -> Path:
+        ended.append("report")
+        raise StorageError("the order is known")
+
+    monkeypatch.setattr(module, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr("hpo_core.report.prepare", slow_imports)
+    monkeypatch.setattr("hpo_core.report.write_report", write_report)
+    spec = make_spec(
+        objective="tests.flows.objectives:good",
+        pythonpath=[str(Path(__file__).parents[2])],
+        search={"method": "random", "configs": 1, "max_resource": 1},
+        cluster={"kind": "local", "workers": 1},
+        tracking={"mlflow": "off"},
+    )
+    driven = Session(Home(tmp_path / "home"), spec.study, spec=spec)
+    try:
+        driven.run()
+    finally:
+        driven.close()
+    assert ended == ["imports", "report"]
