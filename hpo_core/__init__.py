@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpo_core.model.space.number import FloatParameter as Float
     from hpo_core.model.space.number import IntParameter as Int
     from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
-    from hpo_core.results import Result, TrialResult, load
+    from hpo_core.result import Result, TrialResult, load
     from hpo_core.search.asha import AshaSearch as Asha
     from hpo_core.search.grid import GridSearch as Grid
     from hpo_core.search.hyperband import HyperbandSearch as Hyperband
@@ -48,9 +48,9 @@ _PUBLIC = {
     # run a study, read it
     "tune": "hpo_flows.python_call",  # the package beside this one, which needs Dask
     "resume": "hpo_flows.python_call",
-    "load": "hpo_core.results",
-    "Result": "hpo_core.results",
-    "TrialResult": "hpo_core.results",
+    "load": "hpo_core.result",
+    "Result": "hpo_core.result",
+    "TrialResult": "hpo_core.result",
     # describe a study
     "Float": "hpo_core.model.space.number:FloatParameter",
     "Int": "hpo_core.model.space.number:IntParameter",
@@ -93,7 +93,50 @@ _PUBLIC = {
 }
 """Public names: the module of each, and its name there where that is another one."""
 
-__all__ = [*_PUBLIC]
+__all__ = [
+    "Asha",
+    "Checkpoint",
+    "Checkpoints",
+    "Choice",
+    "Data",
+    "Float",
+    "Grid",
+    "HpoError",
+    "Hyperband",
+    "Int",
+    "Job",
+    "Journal",
+    "Kubernetes",
+    "LocalCuda",
+    "MemoryJournal",
+    "Metric",
+    "Normal",
+    "Outcome",
+    "Packing",
+    "Pasha",
+    "Pbt",
+    "Random",
+    "Report",
+    "Result",
+    "Sampler",
+    "Schedule",
+    "Sha",
+    "Share",
+    "Slurm",
+    "State",
+    "Stop",
+    "Study",
+    "StudySpec",
+    "StudyState",
+    "Tracking",
+    "Training",
+    "TrialRecord",
+    "TrialResult",
+    "load",
+    "load_spec",
+    "resume",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

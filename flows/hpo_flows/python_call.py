@@ -28,7 +28,7 @@ from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.results import Result
+from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
@@ -63,7 +63,7 @@ def tune(
     target: float | None = None,
     fail_fast: bool = True,
     progress: bool = True,
-    prefect: bool | None = None,
+    prefect: Literal["auto", "jobs", "rungs", "off"] | None = None,
     **settings: Any,
 ) -> Result:
     """Run a new study to its end and return its result.
@@ -83,7 +83,8 @@ def tune(
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
             ``distributed`` Client or cluster, which is used and left as it was.
         name: of the study; default: the function's, with date and time.
-        home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is kept,
+        home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
+            kept,
             shown in Prefect or tracked in MLflow; the files of the study end with its result.
         journal: database URL of the journal; default: ``HPO_JOURNAL``, or the home's own.
         callbacks: functions that are called with each report, one after the other, in a thread of their own. What they
@@ -93,7 +94,7 @@ def tune(
         target: value of the metric that is good enough (``stop.target``).
         fail_fast: whether an exception of the training function is raised here when no trial has reported before it.
         progress: whether the terminal or the notebook shows how the study goes on.
-        prefect: whether the study is shown in Prefect; default: as ``prefect.enabled`` says.
+        prefect: whether the study is shown in Prefect; default: as the settings say.
         settings: every other setting of a study file: ``packing``, ``share``, ``data``, ``training``, ``stop``,
             ``checkpoints``, ``tracking``, ``seed``, ``repeats``, ``start_with``, ``constants``, ...
 
@@ -128,7 +129,7 @@ def tune(
             data["cluster"], scheduler = _cluster(cluster)
         if home is None:
             data["tracking"] = {"mlflow": "off"}
-            data["prefect"] = {"enabled": False}
+            data["prefect"] = "off"
         spec = StudySpec.from_plain(data, "hpo.tune")
         session = Session(place, spec.study, spec=spec, scheduler=scheduler)
         if sent is not None:
@@ -154,7 +155,7 @@ def resume(
     force: bool = False,
     fail_fast: bool = False,
     progress: bool = True,
-    prefect: bool | None = None,
+    prefect: Literal["auto", "jobs", "rungs", "off"] | None = None,
 ) -> Result:
     """Go on with a study that was interrupted or halted, or whose controller died; returns its result.
 
@@ -178,7 +179,7 @@ def _drive(
     callbacks: Sequence[Callback],
     fail_fast: bool,
     progress: bool,
-    prefect: bool | None,
+    prefect: Literal["auto", "jobs", "rungs", "off"] | None,
     temporary: bool = False,
 ) -> Result:
     if fail_fast:
@@ -356,12 +357,12 @@ def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
     import distributed
 
     if isinstance(cluster, distributed.Client):
-        address, security = cluster.scheduler.address, cluster.security
+        address, security = getattr(cluster.scheduler, "address", None), cluster.security
     else:
         address, security = getattr(cluster, "scheduler_address", None), getattr(cluster, "security", None)
     if not address:
         raise SpecError(
-            f"hpo.tune: cluster = {type(cluster).__name__} is no cluster: give hpo.Slurm(...) and the like, an address, "
+            f"hpo.tune: cluster = {type(cluster).__name__} is no cluster: give hpo.Slurm(...), an address, "
             "a distributed Client, or a running cluster."
         )
     return _plain(AddressClusterSpec(address=address)), security

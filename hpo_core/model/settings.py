@@ -67,6 +67,20 @@ class Part(BaseModel):
         return data
 
 
+def by_position(model: type[BaseModel], values: tuple[Any, ...], *names: str) -> dict[str, Any]:
+    """Arguments that were given by position, by name.
+
+    Raises:
+        SpecError: there are more than names.
+    """
+    if len(values) > len(names):
+        raise SpecError(
+            f"{model.__name__}: {len(values)} values are given by position; only {' and '.join(names)} may be, all "
+            "others by name."
+        )
+    return dict(zip(names, values, strict=False))
+
+
 def _refusal(model: type[BaseModel], error: ValidationError) -> str:
     """A line for each argument that is wrong: place, rule, value."""
     lines = []

@@ -219,7 +219,7 @@ class StudySpec(Part):
 
     @property
     def sharing(self) -> ShareSpec:
-        """Its part in the pool of slots; for what runs only where it is in one."""
+        """The study's part in the pool of slots; for what runs only where it is in one."""
         assert self.share is not None
         return self.share
 

@@ -362,3 +362,14 @@ class RunStore:
         else:
             self.client.set_terminated(run.run_id, status, end)
         run.status, run.ended = status, end
+
+
+def trial_run_id(tracking_uri: str, experiment_id: str, run_id: str, trial: int) -> str | None:
+    """ID of a trial's run below a study's run; None where there is none (yet).
+
+    Raises:
+        MlflowException: the tracking server cannot be asked.
+    """
+    wanted = f"tags.`mlflow.parentRunId` = '{run_id}' and tags.`hpo.trial` = '{trial}'"
+    found = open_client(tracking_uri).search_runs([experiment_id], wanted, max_results=1)
+    return str(found[0].info.run_id) if found else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -115,11 +115,25 @@ class CategoricalParameter(ListedParameter):
         default=None, description="How likely each choice is to be drawn, in any unit; default: all equally."
     )
 
-    def __init__(self, *values: Value, **more: Any) -> None:
-        """Take the choices one by one; ``more``: ``weights``, ``type``, ``when``, ``default``, ``static``."""
-        super().__init__(**({"choices": list(values)} if values else {}), **more)
+    if TYPE_CHECKING:
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+        def __init__(
+            self,
+            *values: Value,
+            type: Literal["categorical", "ordinal"] = "categorical",
+            choices: Sequence[Value] = (),
+            weights: Sequence[float] | None = None,
+            default: Value | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
+    else:
+
+        def __init__(self, *values: Any, **more: Any) -> None:
+            """Take the choices one by one, by position."""
+            super().__init__(**({"choices": list(values)} if values else {}), **more)
+
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> CategoricalParameter:

@@ -19,6 +19,7 @@ from pydantic import (
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
+from hpo_core.model.settings import by_position
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
@@ -266,11 +267,26 @@ class FloatParameter(NumberParameter):
     log: bool = False
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
 
-    def __init__(self, low: float | Reference, high: float | Reference, **more: Any) -> None:
-        """Take the ends of the range by position as well; ``more``: ``log``, ``step``, ``when``, ``default``, ``static``."""
-        super().__init__(low=low, high=high, **more)
+    if TYPE_CHECKING:
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+        def __init__(
+            self,
+            low: float | Reference,
+            high: float | Reference,
+            *,
+            log: bool = False,
+            step: float | None = None,
+            default: float | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
+    else:
+
+        def __init__(self, *ends: Any, **more: Any) -> None:
+            """Take the ends of the range by position as well."""
+            super().__init__(**by_position(type(self), ends, "low", "high"), **more)
+
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
@@ -315,11 +331,26 @@ class IntParameter(NumberParameter):
     log: bool = False
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
 
-    def __init__(self, low: int | Reference, high: int | Reference, **more: Any) -> None:
-        """Take the ends of the range by position as well; ``more``: ``log``, ``step``, ``when``, ``default``, ``static``."""
-        super().__init__(low=low, high=high, **more)
+    if TYPE_CHECKING:
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+        def __init__(
+            self,
+            low: int | Reference,
+            high: int | Reference,
+            *,
+            log: bool = False,
+            step: int = 1,
+            default: int | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
+    else:
+
+        def __init__(self, *ends: Any, **more: Any) -> None:
+            """Take the ends of the range by position as well."""
+            super().__init__(**by_position(type(self), ends, "low", "high"), **more)
+
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> IntParameter:

@@ -103,7 +103,9 @@ class TrialResult:
         from hpo_core.tracking.mlflow_client import trial_run_id
 
         place = read_place(self._study.folder)
-        return None if place is None else trial_run_id(place, self.trial)
+        return (
+            None if place is None else trial_run_id(place.tracking_uri, place.experiment_id, place.run_id, self.trial)
+        )
 
     @property
     def _checkpoint(self) -> Checkpoint | None:
@@ -243,11 +245,13 @@ class Result:
     @property
     def results(self) -> pandas.DataFrame:
         """One row a report of a metric: trial, resource, and the metrics' values."""
-        rows = []
-        for trial in self._series.trials:
-            for result in trial.all_results:
-                rows.append({"trial": trial.number, "resource": result.resource, **result.metrics})
-        return _frame(rows)
+        return _frame(
+            [
+                {"trial": trial.number, "resource": result.resource, **result.metrics}
+                for trial in self._series.trials
+                for result in trial.all_results
+            ]
+        )
 
     @property
     def jobs(self) -> pandas.DataFrame:
@@ -257,7 +261,7 @@ class Result:
                 {
                     "trial": span.trial,
                     "attempt": span.attempt,
-                    "target": self._series.levels[span.level],
+                    "target": span.target,
                     "start": span.start,
                     "end": span.end,
                     "seconds": span.end - span.start,
