@@ -35,7 +35,7 @@ from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClu
 from hpo_core.study import Study
 from hpo_core.training import by_value
 from hpo_flows.dask.clusters.local import keep_main_from_workers
-from hpo_flows.progress import shown_progress
+from hpo_flows.python_progress import ShownProgress
 from hpo_flows.study_run.session import Session
 
 log = logging.getLogger("hpo.python")
@@ -186,14 +186,15 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress:
-        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
-    try:
-        session.start_cluster()
-        session.run()
-    finally:
-        session.close()
+    with ShownProgress(session.name, on=progress) as shown:
+        if progress:
+            session.add_observer(shown)
+        try:
+            session.start_cluster()
+            session.run()
+        finally:
+            session.close()
     return Result(session.name, session.home, temporary=temporary)
 
 
