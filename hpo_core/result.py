@@ -102,10 +102,10 @@ class TrialResult:
         """ID of the trial's run in MLflow; None where it is not tracked there (yet)."""
         from hpo_core.tracking.mlflow_client import trial_run_id
 
-        place = read_place(self._study.folder)
-        return (
-            None if place is None else trial_run_id(place.tracking_uri, place.experiment_id, place.run_id, self.trial)
-        )
+        place, uri = read_place(self._study.folder), self._study.tracking_uri
+        if place is None or uri is None:
+            return None
+        return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
 
     @property
     def _checkpoint(self) -> Checkpoint | None:
@@ -296,6 +296,11 @@ class Result:
             return write_report(source.entries(self.name), self._home.report_path(self.name), folder=self.folder)
         finally:
             source.close()
+
+    @property
+    def tracking_uri(self) -> str | None:
+        """MLflow tracking URI of the study; None where it is not tracked."""
+        return self._home.tracking_uri(self.spec)
 
     @property
     def mlflow_run_id(self) -> str | None:

@@ -33,6 +33,7 @@ from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
 from hpo_core.study import Study
+from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training import by_value
 from hpo_flows.dask.clusters.local import keep_main_from_workers
 from hpo_flows.python_progress import ShownProgress
@@ -130,6 +131,8 @@ def tune(
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
+        else:
+            data["tracking"] = tracking_here(data.get("tracking", {}))
         spec = StudySpec.from_plain(data, "hpo.tune")
         session = Session(place, spec.study, spec=spec, scheduler=scheduler)
         if sent is not None:
@@ -193,6 +196,8 @@ def _drive(
         try:
             session.start_cluster()
             session.run()
+            if warning := session.trackers.finish():
+                log.warning("%s", warning)
         finally:
             session.close()
     return Result(session.name, session.home, temporary=temporary)
