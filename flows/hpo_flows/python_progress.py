@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import sys
 import threading
 import time
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -44,7 +46,10 @@ class ShownProgress:
         self._board: NotebookBoard | LiveBoard | None = None
 
     def __enter__(self) -> ShownProgress:
-        if self._on and (shell := notebook_shell()) is not None:  # before the start, in the cell that asks for it
+        shell = notebook_shell()
+        if shell is not None:
+            _import_tqdm()
+        if shell is not None and self._on:  # before the start, in the cell that asks for it
             self._cell = Cell(shell)
             self._cell.show_words(self._name, "starts")
         return self
@@ -70,6 +75,14 @@ class ShownProgress:
                     _terminal.release()
         elif self._cell is not None and error is not None:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
+
+
+def _import_tqdm() -> None:
+    """Without its warning that ipywidgets are missing, which Optuna's import would leave in the notebook."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with contextlib.suppress(ImportError):
+            importlib.import_module("tqdm.auto")
 
 
 def _write(words: str) -> None:
