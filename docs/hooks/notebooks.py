@@ -6,6 +6,7 @@ code are what a person wrote and stay as they are.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -27,10 +28,9 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
         CellExecutionError: a cell raised.
     """
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    )
-    client.execute()
+    places = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", resources=places)
+    client.execute(env=os.environ | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"})
     return notebook
 
 

@@ -280,7 +280,8 @@ class BoardNotes:
 
     def end(self, error: BaseException | None) -> None:
         """Say from now on how the study ended."""
-        word = self._study.status if error is None else f"ended by {type(error).__name__}"
+        halted = error is None or isinstance(error, KeyboardInterrupt)
+        word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
         self._end = f"{word}: {jobs} done in {duration(self.elapsed())}"
 
