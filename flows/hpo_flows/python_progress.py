@@ -46,10 +46,7 @@ class ShownProgress:
         self._board: NotebookBoard | LiveBoard | None = None
 
     def __enter__(self) -> ShownProgress:
-        shell = notebook_shell()
-        if shell is not None:
-            _import_tqdm()
-        if shell is not None and self._on:  # before the start, in the cell that asks for it
+        if self._on and (shell := notebook_shell()) is not None:  # before the start, in the cell that asks for it
             self._cell = Cell(shell)
             self._cell.show_words(self._name, "starts")
         return self
@@ -77,14 +74,6 @@ class ShownProgress:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
 
 
-def _import_tqdm() -> None:
-    """Without its warning that ipywidgets are missing, which Optuna's import would leave in the notebook."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with contextlib.suppress(ImportError):
-            importlib.import_module("tqdm.auto")
-
-
 def _write(words: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
         print(terminal_text(words), file=sys.stderr, flush=True)
@@ -105,6 +94,12 @@ def notebook_shell() -> Any:
     """IPython's shell where this process is the kernel of a notebook, else None."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell if getattr(shell, "kernel", None) is not None else None
+
+
+if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning in the notebook: no ipywidgets
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
 
 
 class Cell:

@@ -34,8 +34,10 @@ LIMIT = 300.0
 """Seconds that a kernel may take for a cell on a busy machine."""
 TRAIN = """
 import time
+from pathlib import Path
 import hpo_core as hpo
 
+gate = Path("gate").resolve()
 scale = 1.0
 
 def train(trial):
@@ -44,7 +46,8 @@ def train(trial):
 
 def slow(trial):
     for step in trial.steps():
-        time.sleep(0.05)
+        while not gate.exists():
+            time.sleep(0.05)
         trial.report(loss=trial.params["x"])
 
 space = {"x": hpo.Float(0, 1), "<script>alert(1)</script>": hpo.Choice("<b>bold</b>", "plain")}
@@ -242,7 +245,7 @@ def test_nothing_is_shown_without_progress_and_captured_cells_hold_two_drawings(
 def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(ready: Kernel) -> None:
     identity = ready.begin(
         "long = hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, "
-        "method=hpo.Random(configs=3, max_resource=40), prefect='off', tracking={'mlflow': 'off'})"
+        "method=hpo.Random(configs=2), prefect='off', tracking={'mlflow': 'off'})"
     )
     begun = ready.wait_for("1 running")
     assert trained_by(ready)
@@ -254,7 +257,7 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
     assert not alive
     (status,) = ready.run("hpo.load('long', home='kept').status").shown
     assert status["text/plain"] == "'halted'"
-    found = ready.run("hpo.resume('long', home='kept', prefect='off').status")
+    found = ready.run("gate.touch()\nhpo.resume('long', home='kept', prefect='off').status")
     assert not found.error and found.shown[-1]["text/plain"] == "'finished'"
 
 
@@ -264,7 +267,7 @@ def test_nothing_goes_on_after_a_kernel_that_is_killed(tmp_path: Path) -> None:
         kernel.run(TRAIN)
         kernel.begin(
             "hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, prefect='off', "
-            "method=hpo.Random(configs=3, max_resource=1000), tracking={'mlflow': 'off'})"
+            "method=hpo.Random(configs=2), tracking={'mlflow': 'off'})"
         )
         kernel.wait_for("1 running")
         started = kernel.process.children(recursive=True)
