@@ -36,7 +36,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training import by_value
 from hpo_flows.dask.clusters.local import keep_main_from_workers
-from hpo_flows.progress import shown_progress
+from hpo_flows.python_progress import ShownProgress
 from hpo_flows.study_run.session import Session
 
 log = logging.getLogger("hpo.python")
@@ -189,16 +189,17 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress:
-        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
-    try:
-        session.start_cluster()
-        session.run()
-        if warning := session.trackers.finish():
-            log.warning("%s", warning)
-    finally:
-        session.close()
+    with ShownProgress(session.name, on=progress) as shown:
+        if progress:
+            session.add_observer(shown)
+        try:
+            session.start_cluster()
+            session.run()
+            if warning := session.trackers.finish():
+                log.warning("%s", warning)
+        finally:
+            session.close()
     return Result(session.name, session.home, temporary=temporary)
 
 
