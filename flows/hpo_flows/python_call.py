@@ -35,9 +35,10 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.study import Study
+from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.user_code import is_library_file
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
-from hpo_flows.progress import shown_progress
+from hpo_flows.python_progress import ShownProgress
 from hpo_flows.study_run.session import Session
 
 log = logging.getLogger("hpo.python")
@@ -132,6 +133,8 @@ def tune(
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
+        else:
+            data["tracking"] = tracking_here(data.get("tracking", {}))
         spec = StudySpec.from_plain(data, "hpo.tune")
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
@@ -188,14 +191,17 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress:
-        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
-    try:
-        session.start_cluster()
-        session.run()
-    finally:
-        session.close()
+    with ShownProgress(session.name, on=progress) as shown:
+        if progress:
+            session.add_observer(shown)
+        try:
+            session.start_cluster()
+            session.run()
+            if warning := session.trackers.finish():
+                log.warning("%s", warning)
+        finally:
+            session.close()
     return Result(session.name, session.home, temporary=temporary)
 
 
