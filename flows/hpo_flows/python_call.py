@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ from hpo_core.training import by_value
 from hpo_flows.dask.clusters.local import keep_main_from_workers
 from hpo_flows.progress import shown_progress
 from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.shown_session import ShownSession
 
 log = logging.getLogger("hpo.python")
 CALLBACK_SECONDS = 10.0
@@ -127,6 +129,8 @@ def tune(
             data["cluster"] = _plain(LocalClusterSpec(workers=workers))
         elif cluster is not None:
             data["cluster"], scheduler = _cluster(cluster)
+        if prefect is not None:
+            data["prefect"] = prefect
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
@@ -135,12 +139,7 @@ def tune(
         if sent is not None:
             by_value.keep(sent, session.folder)
         return _drive(
-            session,
-            callbacks=callbacks,
-            fail_fast=fail_fast,
-            progress=progress,
-            prefect=prefect,
-            temporary=home is None,
+            session, "tune", callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
         )
 
 
@@ -155,7 +154,7 @@ def resume(
     force: bool = False,
     fail_fast: bool = False,
     progress: bool = True,
-    prefect: Literal["auto", "jobs", "rungs", "off"] | None = None,
+    prefect: Literal["off"] | None = None,
 ) -> Result:
     """Go on with a study that was interrupted or halted, or whose controller died; returns its result.
 
@@ -170,31 +169,74 @@ def resume(
     with _place(home, journal) as place:
         scheduler = None if cluster is None else _cluster(cluster)[1]
         session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
-        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, prefect=prefect)
+        action = "extend" if configs else "resume"
+        shown = prefect != "off"
+        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
 
 
 def _drive(
     session: Session,
+    action: str,
     *,
     callbacks: Sequence[Callback],
     fail_fast: bool,
     progress: bool,
-    prefect: Literal["auto", "jobs", "rungs", "off"] | None,
+    shown: bool = True,
     temporary: bool = False,
 ) -> Result:
+    shown = shown and session.spec.prefect != "off"
+    in_flow = shown and _is_in_flow_run()
     if fail_fast:
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress:
+    if progress and not in_flow:  # there the log of the flow run shows it
         session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
-    try:
-        session.start_cluster()
-        session.run()
-    finally:
-        session.close()
+    if in_flow:
+        from hpo_flows.deployed.flow_run import drive_as_subflow
+
+        try:
+            session.start_cluster()
+            drive_as_subflow(session, action)
+        finally:
+            session.close()
+    else:
+        say = partial(print, file=sys.stderr, flush=True) if progress else log.info
+        cancel = _Cancel()
+        session.add_observer(lambda study: cancel)
+        with ShownSession(
+            session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
+        ) as driven:
+            driven.start()
+            driven.ended(session.run()[1].links)
     return Result(session.name, session.home, temporary=temporary)
+
+
+def _is_in_flow_run() -> bool:
+    """Whether the caller runs in a flow or task of Prefect, which then is imported."""
+    if "prefect" not in sys.modules:
+        return False
+    from hpo_flows.deployed.flow_run import is_in_flow_run
+
+    return is_in_flow_run()
+
+
+class _Cancel:
+    """Interrupts the study once its flow run was cancelled in Prefect."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Looked for at each tick."""
+
+    def on_tick(self) -> None:
+        if self.requested.is_set():
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _FirstError:
