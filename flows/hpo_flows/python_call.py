@@ -13,12 +13,12 @@ import re
 import secrets
 import shutil
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,10 +33,12 @@ from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
+from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.study import Study
-from hpo_core.training import by_value
-from hpo_flows.dask.clusters.local import keep_main_from_workers
-from hpo_flows.progress import shown_progress
+from hpo_core.tracking.active_run import tracking_here
+from hpo_core.training.user_code import is_library_file
+from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.python_progress import ShownProgress, write_line
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.shown_session import ShownSession
 
@@ -105,7 +107,7 @@ def tune(
         StudyExistsError: there is a study of this name; ``hpo_core.resume(name)`` goes on with it.
     """
     with _place(home, journal) as place:
-        sent, described = _objective(objective, space)
+        described = _objective(objective, space)
         given: dict[str, Any] = dict(settings)
         stop = dict(_plain(given.pop("stop", {})))
         if max_seconds is not None:
@@ -134,10 +136,12 @@ def tune(
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
+        else:
+            data["tracking"] = tracking_here(data.get("tracking", {}))
         spec = StudySpec.from_plain(data, "hpo.tune")
+        if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
+            spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
         session = Session(place, spec.study, spec=spec, scheduler=scheduler)
-        if sent is not None:
-            by_value.keep(sent, session.folder)
         return _drive(
             session, "tune", callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
         )
@@ -190,27 +194,29 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress and not in_flow:  # there the log of the flow run shows it
-        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
     if in_flow:
         from hpo_flows.deployed.flow_run import drive_as_subflow
 
-        try:
-            session.start_cluster()
-            drive_as_subflow(session, action)
-        finally:
-            session.close()
+        drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
     else:
-        say = partial(print, file=sys.stderr, flush=True) if progress else log.info
-        cancel = _Cancel()
-        session.add_observer(lambda study: cancel)
-        with ShownSession(
-            session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
-        ) as driven:
-            driven.start()
-            driven.ended(session.run()[1].links)
+        with ShownProgress(session.name, on=progress) as board:
+            if progress:
+                session.add_observer(board)
+            _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
     return Result(session.name, session.home, temporary=temporary)
+
+
+def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
+    cancel = _Cancel()
+    session.add_observer(lambda study: cancel)
+    with ShownSession(
+        session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
+    ) as driven:
+        driven.start()
+        driven.ended(session.run()[1].links)
+        if warning := session.trackers.finish():
+            log.warning("%s", warning)
 
 
 def _is_in_flow_run() -> bool:
@@ -308,6 +314,7 @@ class _Callbacks:
 
 @contextmanager
 def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
+    refuse_child_import("hpo.tune")
     if home is not None:
         yield Home(home, journal)
         return
@@ -321,23 +328,12 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
         raise
 
 
-def _objective(
-    objective: Callable[..., Any] | str, space: Mapping[str, Any] | None
-) -> tuple[by_value.Sent | None, dict[str, Any]]:
-    """The settings that say what is trained, and the function where it is sent by value."""
-    sent: by_value.Sent | None = None
-    folders = [str(_folder_of_main())]
-    if isinstance(objective, str):
-        named = objective
-    elif by_value.must_be_sent(objective):
-        sent = by_value.pickled(objective)
-        named = sent.objective
-    else:
-        named = f"{objective.__module__}:{objective.__qualname__}"
-        folders = [str(_root_of(objective)), *folders]
-    data: dict[str, Any] = {"objective": named, "pythonpath": list(dict.fromkeys(folders))}
+def _objective(objective: Callable[..., Any] | str, space: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings that say what is trained."""
+    named, folders = function_name(objective), [str(_folder_of_main())]
+    data: dict[str, Any] = {"objective": named, "pythonpath": folders}
     if space is not None:
-        return sent, data | {"space": {name: _plain(parameter) for name, parameter in space.items()}}
+        return data | {"space": {name: _plain(parameter) for name, parameter in space.items()}}
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
 
@@ -347,24 +343,20 @@ def _objective(
             "hpo.tune: space is missing, and the objective suggests no parameter when it is called as an Optuna "
             "objective. Give space={name: hpo.Float(...)}."
         )
-    return sent, data | {"style": "optuna", "space": found.space}
+    return data | {"style": "optuna", "space": found.space}
 
 
 def _folder_of_main() -> Path:
-    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(file).resolve().parent if file and "ipykernel" not in file else Path.cwd()
+    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt.
 
-
-def _root_of(function: Callable[..., Any]) -> Path:
-    """Folder that the top package of a function's module is imported from."""
-    module = sys.modules[function.__module__]
-    assert module.__file__ is not None
-    return (
-        Path(module.__file__)
-        .resolve()
-        .parents[function.__module__.count(".") + module.__file__.endswith("__init__.py")]
-    )
+    Of ``python -m package.module`` it is the folder that holds the package.
+    """
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    path = Path(file or "").resolve()
+    if not file or is_library_file(str(path)) or str(path.parent) == sysconfig.get_path("scripts"):  # such as pytest
+        return Path.cwd()
+    return path.parents[0 if spec is None else spec.name.count(".")]
 
 
 def _metrics(metric: str | MetricSpec | Sequence[MetricSpec] | None, mode: str) -> dict[str, Any]:
@@ -417,7 +409,7 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json", exclude_unset=True) | tags
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else function_name(value)
 
 
 def _new_name(objective: Callable[..., Any] | str) -> str:

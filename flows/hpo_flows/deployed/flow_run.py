@@ -172,7 +172,7 @@ def is_in_flow_run() -> bool:
 
 
 def drive_as_subflow(session: Session, action: str) -> None:
-    """Drive a session's study in a subflow of the flow run, or of that of the task, which calls.
+    """Drive a session's study in a subflow of the flow run, or of that of the task, which calls; closes the session.
 
     Raises:
         HpoError: the study gave up, or has no result.
@@ -197,7 +197,11 @@ def drive_as_subflow(session: Session, action: str) -> None:
             raised.append(error)
             raise
 
-    ended = run_in_flow(session.spec, body)
+    try:
+        session.start_cluster()
+        ended = run_in_flow(session.spec, body)
+    finally:
+        session.close()
     if raised:
         raise raised[0]
     if ended.is_cancelled():
