@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import weakref
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,13 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.formatting import number
-from hpo_core.views.summary import StudySummary, summarize
+from hpo_core.views.summary import FrontMember, StudySummary, summarize
 
 if TYPE_CHECKING:
     import pandas
     from plotly.graph_objects import Figure
 
+    from hpo_core.report import style
     from hpo_core.report.series import Series
 
 
@@ -102,10 +102,10 @@ class TrialResult:
         """ID of the trial's run in MLflow; None where it is not tracked there (yet)."""
         from hpo_core.tracking.mlflow_client import trial_run_id
 
-        place = read_place(self._study.folder)
-        return (
-            None if place is None else trial_run_id(place.tracking_uri, place.experiment_id, place.run_id, self.trial)
-        )
+        place, uri = read_place(self._study.folder), self._study.tracking_uri
+        if place is None or uri is None:
+            return None
+        return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
 
     @property
     def _checkpoint(self) -> Checkpoint | None:
@@ -116,6 +116,11 @@ class TrialResult:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={number(value, 6)}" for name, value in self.values.items())
         return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
+
+    def _repr_html_(self) -> str:
+        from hpo_core.report.notebook_cells import members_table
+
+        return members_table([FrontMember(self.trial, self.resource, self.values, self.params)])
 
 
 class Result:
@@ -293,6 +298,11 @@ class Result:
             source.close()
 
     @property
+    def tracking_uri(self) -> str | None:
+        """MLflow tracking URI of the study; None where it is not tracked."""
+        return self._home.tracking_uri(self.spec)
+
+    @property
     def mlflow_run_id(self) -> str | None:
         """ID of the study's run in MLflow; None where it is not tracked there (yet)."""
         place = read_place(self.folder)
@@ -303,12 +313,9 @@ class Result:
         return f"Result({self.name!r}, {self.status}, {len(self.study.state.trials)} trials{best})"
 
     def _repr_html_(self) -> str:
-        lines = [f"<b>{escape(self.name)}</b>: {escape(self.status)}, {len(self.study.state.trials):,} trials"]
-        for member in self.front[:10]:
-            values = ", ".join(f"{escape(name)} = {number(value, 6)}" for name, value in member.values.items())
-            params = ", ".join(f"{escape(str(k))}: {escape(str(v))}" for k, v in member.params.items())
-            lines.append(f"trial {member.trial}: {values} at {member.resource} ({params})")
-        return "<br>".join(lines)
+        from hpo_core.report.notebook_cells import study_cell
+
+        return study_cell(self.study)
 
 
 class Plots:
@@ -371,16 +378,13 @@ class Plots:
 
         return self._drawn(jobs_over_time(self._series))
 
-    def _drawn(self, found: Any) -> Figure:
-        from plotly.graph_objects import Figure
-
+    def _drawn(self, found: style.Figure | None) -> Figure:
         if found is None:
             raise HpoError(
                 f"Study {self._series.study.name!r} has nothing for this picture yet: too few results, or a search "
                 "that has none of it."
             )
-        layout = found.layout | {"title": {"text": found.title}}
-        return Figure(data=found.data, layout=layout)
+        return found.plotly()
 
 
 def load(name: str, home: str | Path = "", journal: str | None = None) -> Result:

@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -47,12 +48,14 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
+from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
-from hpo_core.training import by_value
+from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.objective import check_signature
-from hpo_flows.dask.clusters.local import keep_main_from_workers
-from hpo_flows.progress import shown_progress
+from hpo_core.training.user_code import is_library_file
+from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.python_progress import ShownProgress
 from hpo_flows.study_run.session import Session
 
 log = logging.getLogger("hpo.python")
@@ -98,7 +101,7 @@ def tune(
     checkpoints: CheckpointSpec | Mapping[str, Any] | None = None,
     tracking: TrackingSpec | Mapping[str, Any] | None = None,
     warm_start: WarmStartSpec | Mapping[str, Any] | None = None,
-    build: str | None = None,
+    build: Callable[..., Any] | str | None = None,
     pythonpath: Sequence[str | Path] = (),
     retry_seconds: float | None = None,
 ) -> Result:
@@ -148,7 +151,7 @@ def tune(
         checkpoints: where they lie, and their limits: ``hpo.Checkpoints(...)``.
         tracking: MLflow and an Optuna storage: ``hpo.Tracking(...)``.
         warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
-        build: ``module:function`` that makes the untrained torch module from the parameters, for MLflow.
+        build: function that makes the untrained torch module from the parameters, for MLflow.
         pythonpath: further folders that modules are imported from.
         retry_seconds: how long a journal that cannot be reached is tried again (``journal.retry_seconds``).
 
@@ -158,7 +161,7 @@ def tune(
         KeyboardInterrupt: Ctrl-C, or *interrupt kernel*; ``hpo_core.resume(name)`` goes on.
     """
     with _place(home, journal) as place:
-        sent, trained, found_mode = _objective(objective, space, style, pythonpath)
+        trained, found_mode = _objective(objective, space, style, pythonpath)
         sections = {
             "packing": packing,
             "data": data,
@@ -197,10 +200,12 @@ def tune(
             described["cluster"], scheduler = _cluster(cluster)
         if home is None:
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
+        else:
+            described["tracking"] = tracking_here(described.get("tracking", {}))
         spec = with_places(StudySpec.from_plain(described, "hpo.tune"), Path.cwd())
+        if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
+            spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
         session = Session(place, spec.study, spec=spec, scheduler=scheduler)
-        if sent is not None:
-            by_value.keep(sent, session.folder)
         return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None)
 
 
@@ -247,14 +252,17 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    if progress:
-        session.add_observer(lambda study: shown_progress(study))
     keep_main_from_workers()
-    try:
-        session.start_cluster()
-        session.run()
-    finally:
-        session.close()
+    with ShownProgress(session.name, on=progress) as shown:
+        if progress:
+            session.add_observer(shown)
+        try:
+            session.start_cluster()
+            session.run()
+            if warning := session.trackers.finish():
+                log.warning("%s", warning)
+        finally:
+            session.close()
     return Result(session.name, session.home, temporary=temporary)
 
 
@@ -327,6 +335,7 @@ class _Callbacks:
 
 @contextmanager
 def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
+    refuse_child_import("hpo.tune")
     if home is not None:
         yield Home(home, journal)
         return
@@ -345,30 +354,17 @@ def _objective(
     space: Mapping[str, Any] | None,
     style: Literal["handle", "optuna"] | None,
     pythonpath: Sequence[str | Path],
-) -> tuple[by_value.Sent | None, dict[str, Any], Literal["min", "max"]]:
-    """The function where it is sent by value, the settings that say what is trained, and the mode of its metric."""
-    sent: by_value.Sent | None = None
+) -> tuple[dict[str, Any], Literal["min", "max"]]:
+    """The settings that say what is trained, and the mode of its metric."""
     folders = [*(str(Path(folder).resolve()) for folder in pythonpath), str(_folder_of_main())]
-    if isinstance(objective, str):
-        named = objective
-    elif not callable(objective):
-        raise SpecError(
-            f"hpo.tune: objective = {shown(objective)} cannot be called; give the training function itself, "
-            'hpo.tune(train, ...), or its name, "module:train".'
-        )
-    else:
+    if not isinstance(objective, str):
         _check_objective(objective)
-        if by_value.must_be_sent(objective):
-            sent = by_value.pickled(objective)
-            named = sent.objective
-        else:
-            named = f"{objective.__module__}:{objective.__qualname__}"
-            folders = [str(_root_of(objective)), *folders]
+    named = function_name(objective)
     data: dict[str, Any] = {"objective": named, "pythonpath": list(dict.fromkeys(folders))}
     if space is not None:
         if not isinstance(space, Mapping):
             raise SpecError(f"hpo.tune: space = {shown(space)} is no mapping; give {{name: hpo.Float(...)}}.")
-        return sent, data | {"style": style or "handle", "space": _plain(space)}, "min"
+        return data | {"style": style or "handle", "space": _plain(space)}, "min"
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
 
@@ -381,11 +377,18 @@ def _objective(
             "objective. Give space={name: hpo.Float(...)}."
         )
     data |= {"style": "optuna", "space": found.space}
-    return sent, data | ({"constraints": found.constraints} if found.constraints else {}), found.mode or "min"
+    return data | (
+        {"constraints": found.constraints} if found.constraints else {}
+    ), "max" if found.mode == "max" else "min"
 
 
 def _check_objective(objective: Callable[..., Any]) -> None:
     """Refuse what cannot be called with a trial, before it is sent anywhere."""
+    if not callable(objective):
+        raise SpecError(
+            f"hpo.tune: objective = {shown(objective)} cannot be called; give the training function itself, "
+            'hpo.tune(train, ...), or its name, "module:train".'
+        )
     if inspect.isclass(objective):
         from hpo_core.training.optuna.trial_adapter import objective_callable
 
@@ -398,20 +401,16 @@ def _check_objective(objective: Callable[..., Any]) -> None:
 
 
 def _folder_of_main() -> Path:
-    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(file).resolve().parent if file and "ipykernel" not in file else Path.cwd()
+    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt.
 
-
-def _root_of(function: Callable[..., Any]) -> Path:
-    """Folder that the top package of a function's module is imported from."""
-    module = sys.modules[function.__module__]
-    assert module.__file__ is not None
-    return (
-        Path(module.__file__)
-        .resolve()
-        .parents[function.__module__.count(".") + module.__file__.endswith("__init__.py")]
-    )
+    Of ``python -m package.module`` it is the folder that holds the package.
+    """
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    path = Path(file or "").resolve()
+    if not file or is_library_file(str(path)) or str(path.parent) == sysconfig.get_path("scripts"):  # such as pytest
+        return Path.cwd()
+    return path.parents[0 if spec is None else spec.name.count(".")]
 
 
 def _metrics(metric: str | MetricSpec | Sequence[str | MetricSpec] | None, mode: str, style: str) -> dict[str, Any]:
@@ -483,8 +482,9 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json", exclude_unset=True) | tags
     if isinstance(value, Mapping):
         return {plain(key): _plain(one) for key, one in value.items()}
-    value = plain(value) if not isinstance(value, list | tuple) else value
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple | range):
+        return [_plain(one) for one in value]
+    return plain(function_name(value))
 
 
 def _new_name(objective: Callable[..., Any] | str) -> str:

@@ -13,6 +13,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, shown
+from hpo_core.spec.sent_functions import FunctionName
 
 MANIFEST_SUFFIX = ".json"
 _WILDCARDS = frozenset("*?[")
@@ -90,7 +91,7 @@ class DataSpec(Part):
         description="Folder on each worker that names are relative to; default: the study file's. A worker whose "
         "environment has HPO_PARTITION_FOLDER uses that one.",
     )
-    load: str | None = Field(
+    load: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Function as package.module:function that gets the path of a partition; what it returns is "

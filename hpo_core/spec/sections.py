@@ -252,6 +252,11 @@ class TrackingSpec(Part):
     experiment: str = Field(
         default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
     )
+    parent_run: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
+    )
     optuna: str | None = Field(
         default=None,
         description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "

@@ -34,6 +34,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
+from hpo_core.spec.sent_functions import FunctionName
 from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
@@ -41,12 +42,12 @@ class StudySpec(Part):
     """One hyperparameter search, fully described."""
 
     study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
-    objective: str | None = Field(
+    objective: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
-    build: str | None = Field(
+    build: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Function as package.module:function that makes the untrained torch module from the parameters; "

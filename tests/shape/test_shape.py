@@ -43,6 +43,7 @@ LAYERS = [
 
 FLOW_LAYERS = [
     {"dask", "early_interrupt", "progress", "guarded_server"},
+    {"python_progress"},
     {"prefect_api"},
     {"prefect_pages"},
     {"serve_home"},
