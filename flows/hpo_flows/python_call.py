@@ -55,8 +55,9 @@ from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
-from hpo_flows.python_progress import ShownProgress
+from hpo_flows.python_progress import ShownProgress, write_line
 from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.shown_session import ShownSession
 
 log = logging.getLogger("hpo.python")
 CALLBACK_SECONDS = 10.0
@@ -206,7 +207,9 @@ def tune(
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
         session = Session(place, spec.study, spec=spec, scheduler=scheduler)
-        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None)
+        return _drive(
+            session, "tune", callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
+        )
 
 
 def resume(
@@ -220,7 +223,7 @@ def resume(
     force: bool = False,
     fail_fast: bool = False,
     progress: bool = True,
-    prefect: bool | None = None,
+    prefect: Literal["off"] | None = None,
 ) -> Result:
     """Go on with a study that was interrupted or halted, or whose controller died; returns its result.
 
@@ -229,41 +232,83 @@ def resume(
         configs: further configurations to ask for.
         cluster: a ``distributed`` Client or cluster in place of the one that the study names.
         force: take the study over from a controller that seems alive.
-        prefect: whether the study is shown in Prefect; None: as it says itself.
+        prefect: ``off``: the study is not shown in Prefect; None: as it says itself.
 
     Other arguments are those of :func:`tune`.
     """
     with _place(home, journal) as place:
         scheduler = None if cluster is None else _cluster(cluster)[1]
         session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
-        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, prefect=prefect)
+        action = "extend" if configs else "resume"
+        shown = prefect != "off"
+        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
 
 
 def _drive(
     session: Session,
+    action: str,
     *,
     callbacks: Sequence[Callback],
     fail_fast: bool,
     progress: bool,
-    prefect: bool | None = None,
+    shown: bool = True,
     temporary: bool = False,
 ) -> Result:
+    shown = shown and session.spec.prefect != "off"
+    in_flow = shown and _is_in_flow_run()
     if fail_fast:
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     keep_main_from_workers()
-    with ShownProgress(session.name, on=progress) as shown:
-        if progress:
-            session.add_observer(shown)
-        try:
-            session.start_cluster()
-            session.run()
-            if warning := session.trackers.finish():
-                log.warning("%s", warning)
-        finally:
-            session.close()
+    if in_flow:
+        from hpo_flows.deployed.flow_run import drive_as_subflow
+
+        drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
+    else:
+        with ShownProgress(session.name, on=progress) as board:
+            if progress:
+                session.add_observer(board)
+            _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
     return Result(session.name, session.home, temporary=temporary)
+
+
+def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
+    cancel = _Cancel()
+    session.add_observer(lambda study: cancel)
+    with ShownSession(
+        session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
+    ) as driven:
+        driven.start()
+        driven.ended(session.run()[1].links)
+        if warning := session.trackers.finish():
+            log.warning("%s", warning)
+
+
+def _is_in_flow_run() -> bool:
+    """Whether the caller runs in a flow or task of Prefect, which then is imported."""
+    if "prefect" not in sys.modules:
+        return False
+    from hpo_flows.deployed.flow_run import is_in_flow_run
+
+    return is_in_flow_run()
+
+
+class _Cancel:
+    """Interrupts the study once its flow run was cancelled in Prefect."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Looked for at each tick."""
+
+    def on_tick(self) -> None:
+        if self.requested.is_set():
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _FirstError:
