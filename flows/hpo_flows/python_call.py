@@ -25,13 +25,14 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.home import Home
-from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.errors import ObjectiveError, SpecError, StudyNotFoundError
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
+from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.study import Study
@@ -59,6 +60,7 @@ def tune(
     workers: int | None = None,
     cluster: Any = None,
     name: str | None = None,
+    resume: bool = False,
     home: str | Path | None = "",
     journal: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -87,6 +89,8 @@ def tune(
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
             ``distributed`` Client or cluster, which is used and left as it was.
         name: of the study; default: the function's, with date and time.
+        resume: go on with the study of this name where it has begun, and return its result where it has ended: a
+            script or flow that is started again after a crash, or tried again (``retries``), needs no other call.
         home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
             kept,
             shown in Prefect or tracked in MLflow; the files of the study end with its result.
@@ -104,7 +108,8 @@ def tune(
 
     Raises:
         SpecError: the study cannot be run as it is described; says where, what and why.
-        StudyExistsError: there is a study of this name; ``hpo_core.resume(name)`` goes on with it.
+        StudyExistsError: there is a study of this name; ``resume=True`` or ``hpo_core.resume(name)`` goes on with it.
+        HpoError: the study gave up, or none of its trials has a result.
     """
     with _place(home, journal) as place:
         described = _objective(objective, space)
@@ -141,10 +146,39 @@ def tune(
         spec = StudySpec.from_plain(data, "hpo.tune")
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
-        session = Session(place, spec.study, spec=spec, scheduler=scheduler)
+        known = None
+        if resume:
+            if name is None or home is None:
+                raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
+            known = _recorded(place, spec)
+        if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            return Result(spec.study, place)
+        session = Session(place, spec.study, spec=None if known else spec, scheduler=scheduler)
+        action = "resume" if known else "tune"
         return _drive(
-            session, "tune", callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
+            session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
         )
+
+
+def _recorded(place: Home, spec: StudySpec) -> Study | None:
+    """The study of this name, None where there is none.
+
+    Raises:
+        SpecError: it is another one.
+    """
+    journal = place.read_journal()
+    try:
+        known = Study.open(spec.study, journal, reading=True)
+    except StudyNotFoundError:
+        return None
+    finally:
+        journal.close()
+    if difference := differing_setting(known.spec, spec):
+        raise SpecError(
+            f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
+            "A study keeps its settings: give this one another name."
+        )
+    return known
 
 
 def resume(
