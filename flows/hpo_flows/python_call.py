@@ -26,7 +26,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.home import Home
-from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.errors import ObjectiveError, SpecError, StudyNotFoundError
 from hpo_core.model.settings import MetricSpec, plain
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import Parameter
@@ -36,6 +36,7 @@ from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import (
     AddressClusterSpec,
     CheckpointSpec,
@@ -76,6 +77,7 @@ def tune(
     workers: int | None = None,
     cluster: Any = None,
     name: str | None = None,
+    resume: bool = False,
     home: str | Path | None = "",
     journal: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -124,6 +126,8 @@ def tune(
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
             ``distributed`` Client or cluster, which is used and left as it was.
         name: of the study; default: the function's, with date and time.
+        resume: go on with the study of this name where it has begun, and return its result where it has ended: a
+            script or flow that is started again after a crash, or tried again (``retries``), needs no other call.
         home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
             kept, shown in Prefect or tracked in MLflow; the files of the study end with its result.
         journal: database URL of the journal; default: ``HPO_JOURNAL``, or the home's own.
@@ -158,7 +162,8 @@ def tune(
 
     Raises:
         SpecError: the study cannot be run as it is described; says where, what and why.
-        StudyExistsError: there is a study of this name; ``hpo_core.resume(name)`` goes on with it.
+        StudyExistsError: there is a study of this name; ``resume=True`` or ``hpo_core.resume(name)`` goes on with it.
+        HpoError: the study gave up, or none of its trials has a result.
         KeyboardInterrupt: Ctrl-C, or *interrupt kernel*; ``hpo_core.resume(name)`` goes on.
     """
     with _place(home, journal) as place:
@@ -206,10 +211,39 @@ def tune(
         spec = with_places(StudySpec.from_plain(described, "hpo.tune"), Path.cwd())
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
-        session = Session(place, spec.study, spec=spec, scheduler=scheduler)
+        known = None
+        if resume:
+            if name is None or home is None:
+                raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
+            known = _recorded(place, spec)
+        if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            return Result(spec.study, place)
+        session = Session(place, spec.study, spec=None if known else spec, scheduler=scheduler)
+        action = "resume" if known else "tune"
         return _drive(
-            session, "tune", callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
+            session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
         )
+
+
+def _recorded(place: Home, spec: StudySpec) -> Study | None:
+    """The study of this name, None where there is none.
+
+    Raises:
+        SpecError: it is another one.
+    """
+    journal = place.read_journal()
+    try:
+        known = Study.open(spec.study, journal, reading=True)
+    except StudyNotFoundError:
+        return None
+    finally:
+        journal.close()
+    if difference := differing_setting(known.spec, spec):
+        raise SpecError(
+            f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
+            "A study keeps its settings: give this one another name."
+        )
+    return known
 
 
 def resume(
