@@ -54,7 +54,7 @@ class ParameterType(Part, ABC):
 
     @model_serializer(mode="wrap")
     def _with_type(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Its type tells a parameter from others, also where defaults are left out."""
+        """Keep the type, which tells parameters apart, where defaults are left out."""
         data: dict[str, Any] = handler(self)
         return data if "type" in data else {"type": self.type, **data}
 
