@@ -36,6 +36,7 @@ from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClu
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
+from hpo_core.training.by_value import other_source
 from hpo_core.training.user_code import is_library_file
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
 from hpo_flows.python_progress import ShownProgress
@@ -152,6 +153,7 @@ def tune(
 def resume(
     name: str,
     *,
+    objective: Callable[..., Any] | None = None,
     configs: int = 0,
     home: str | Path = "",
     journal: str | None = None,
@@ -166,6 +168,8 @@ def resume(
 
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
+        objective: the function that the study is expected to train. It goes on with the one that it began with; where
+            this one's source differs, that is refused.
         configs: further configurations to ask for.
         cluster: a ``distributed`` Client or cluster in place of the one that the study names.
         force: take the study over from a controller that seems alive.
@@ -173,6 +177,8 @@ def resume(
     Other arguments are those of :func:`tune`.
     """
     with _place(home, journal) as place:
+        if objective is not None:
+            _refuse_other(name, objective, place)
         scheduler = None if cluster is None else _cluster(cluster)[1]
         session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
         return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, prefect=prefect)
@@ -304,6 +310,26 @@ def _objective(objective: Callable[..., Any] | str, space: Mapping[str, Any] | N
             "objective. Give space={name: hpo.Float(...)}."
         )
     return data | {"style": "optuna", "space": found.space}
+
+
+def _refuse_other(name: str, objective: Callable[..., Any], home: Home) -> None:
+    """Refuse a function that is not the one that a study began with.
+
+    Raises:
+        SpecError: shows the lines that differ.
+    """
+    journal = home.read_journal()
+    try:
+        recorded = Study.open(name, journal, at=0).spec.objective
+    finally:
+        journal.close()
+    if other := other_source(recorded, function_name(objective), home.study_folder(name)):
+        raise SpecError(
+            f"hpo.resume: study {name!r} goes on with the training function that it began with, and {other}\n"
+            "Leave objective out to go on with that one, or begin a new study with this one: hpo.tune(..., "
+            f'warm_start={{"studies": ["{name}"]}}) uses the results. A function of a module may change between two '
+            "resumes; its versions are noted."
+        )
 
 
 def _folder_of_main() -> Path:
