@@ -25,13 +25,14 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.home import Home
-from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.errors import ObjectiveError, SpecError, StudyNotFoundError
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
+from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import AddressClusterSpec, ClusterSettings, LocalClusterSpec
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.study import Study
@@ -39,8 +40,9 @@ from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.training.user_code import is_library_file
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
-from hpo_flows.python_progress import ShownProgress
+from hpo_flows.python_progress import ShownProgress, write_line
 from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.shown_session import ShownSession
 
 log = logging.getLogger("hpo.python")
 CALLBACK_SECONDS = 10.0
@@ -59,6 +61,7 @@ def tune(
     workers: int | None = None,
     cluster: Any = None,
     name: str | None = None,
+    resume: bool = False,
     home: str | Path | None = "",
     journal: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -87,6 +90,8 @@ def tune(
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
             ``distributed`` Client or cluster, which is used and left as it was.
         name: of the study; default: the function's, with date and time.
+        resume: go on with the study of this name where it has begun, and return its result where it has ended: a
+            script or flow that is started again after a crash, or tried again (``retries``), needs no other call.
         home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
             kept,
             shown in Prefect or tracked in MLflow; the files of the study end with its result.
@@ -104,7 +109,8 @@ def tune(
 
     Raises:
         SpecError: the study cannot be run as it is described; says where, what and why.
-        StudyExistsError: there is a study of this name; ``hpo_core.resume(name)`` goes on with it.
+        StudyExistsError: there is a study of this name; ``resume=True`` or ``hpo_core.resume(name)`` goes on with it.
+        HpoError: the study gave up, or none of its trials has a result.
     """
     with _place(home, journal) as place:
         described = _objective(objective, space)
@@ -131,6 +137,8 @@ def tune(
             data["cluster"] = _plain(LocalClusterSpec(workers=workers))
         elif cluster is not None:
             data["cluster"], scheduler = _cluster(cluster)
+        if prefect is not None:
+            data["prefect"] = prefect
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
@@ -139,15 +147,39 @@ def tune(
         spec = StudySpec.from_plain(data, "hpo.tune")
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
-        session = Session(place, spec.study, spec=spec, scheduler=scheduler)
+        known = None
+        if resume:
+            if name is None or home is None:
+                raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
+            known = _recorded(place, spec)
+        if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            return Result(spec.study, place)
+        session = Session(place, spec.study, spec=None if known else spec, scheduler=scheduler)
+        action = "resume" if known else "tune"
         return _drive(
-            session,
-            callbacks=callbacks,
-            fail_fast=fail_fast,
-            progress=progress,
-            prefect=prefect,
-            temporary=home is None,
+            session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
         )
+
+
+def _recorded(place: Home, spec: StudySpec) -> Study | None:
+    """The study of this name, None where there is none.
+
+    Raises:
+        SpecError: it is another one.
+    """
+    journal = place.read_journal()
+    try:
+        known = Study.open(spec.study, journal, reading=True)
+    except StudyNotFoundError:
+        return None
+    finally:
+        journal.close()
+    if difference := differing_setting(known.spec, spec):
+        raise SpecError(
+            f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
+            "A study keeps its settings: give this one another name."
+        )
+    return known
 
 
 def resume(
@@ -162,7 +194,7 @@ def resume(
     force: bool = False,
     fail_fast: bool = False,
     progress: bool = True,
-    prefect: Literal["auto", "jobs", "rungs", "off"] | None = None,
+    prefect: Literal["off"] | None = None,
 ) -> Result:
     """Go on with a study that was interrupted or halted, or whose controller died; returns its result.
 
@@ -181,34 +213,76 @@ def resume(
             _refuse_other(name, objective, place)
         scheduler = None if cluster is None else _cluster(cluster)[1]
         session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
-        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, prefect=prefect)
+        action = "extend" if configs else "resume"
+        shown = prefect != "off"
+        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
 
 
 def _drive(
     session: Session,
+    action: str,
     *,
     callbacks: Sequence[Callback],
     fail_fast: bool,
     progress: bool,
-    prefect: Literal["auto", "jobs", "rungs", "off"] | None,
+    shown: bool = True,
     temporary: bool = False,
 ) -> Result:
+    shown = shown and session.spec.prefect != "off"
+    in_flow = shown and _is_in_flow_run()
     if fail_fast:
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     keep_main_from_workers()
-    with ShownProgress(session.name, on=progress) as shown:
-        if progress:
-            session.add_observer(shown)
-        try:
-            session.start_cluster()
-            session.run()
-            if warning := session.trackers.finish():
-                log.warning("%s", warning)
-        finally:
-            session.close()
+    if in_flow:
+        from hpo_flows.deployed.flow_run import drive_as_subflow
+
+        drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
+    else:
+        with ShownProgress(session.name, on=progress) as board:
+            if progress:
+                session.add_observer(board)
+            _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
     return Result(session.name, session.home, temporary=temporary)
+
+
+def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
+    cancel = _Cancel()
+    session.add_observer(lambda study: cancel)
+    with ShownSession(
+        session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
+    ) as driven:
+        driven.start()
+        driven.ended(session.run()[1].links)
+        if warning := session.trackers.finish():
+            log.warning("%s", warning)
+
+
+def _is_in_flow_run() -> bool:
+    """Whether the caller runs in a flow or task of Prefect, which then is imported."""
+    if "prefect" not in sys.modules:
+        return False
+    from hpo_flows.deployed.flow_run import is_in_flow_run
+
+    return is_in_flow_run()
+
+
+class _Cancel:
+    """Interrupts the study once its flow run was cancelled in Prefect."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Looked for at each tick."""
+
+    def on_tick(self) -> None:
+        if self.requested.is_set():
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _FirstError:
