@@ -53,6 +53,7 @@ from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
+from hpo_core.training.by_value import other_source
 from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
@@ -249,6 +250,7 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
 def resume(
     name: str,
     *,
+    objective: Callable[..., Any] | None = None,
     configs: int = 0,
     home: str | Path = "",
     journal: str | None = None,
@@ -263,6 +265,8 @@ def resume(
 
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
+        objective: the function that the study is expected to train. It goes on with the one that it began with; where
+            this one's source differs, that is refused.
         configs: further configurations to ask for.
         cluster: a ``distributed`` Client or cluster in place of the one that the study names.
         force: take the study over from a controller that seems alive.
@@ -271,6 +275,8 @@ def resume(
     Other arguments are those of :func:`tune`.
     """
     with _place(home, journal) as place:
+        if objective is not None:
+            _refuse_other(name, objective, place)
         scheduler = None if cluster is None else _cluster(cluster)[1]
         session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
         action = "extend" if configs else "resume"
@@ -477,6 +483,26 @@ def _check_objective(objective: Callable[..., Any]) -> None:
             raise SpecError(f"hpo.tune: {error}") from None
         return
     check_signature("objective", getattr(objective, "__qualname__", type(objective).__qualname__), objective)
+
+
+def _refuse_other(name: str, objective: Callable[..., Any], home: Home) -> None:
+    """Refuse a function that is not the one that a study began with.
+
+    Raises:
+        SpecError: shows the lines that differ.
+    """
+    journal = home.read_journal()
+    try:
+        recorded = Study.open(name, journal, at=0).spec.objective
+    finally:
+        journal.close()
+    if other := other_source(recorded, function_name(objective), home.study_folder(name)):
+        raise SpecError(
+            f"hpo.resume: study {name!r} goes on with the training function that it began with, and {other}\n"
+            "Leave objective out to go on with that one, or begin a new study with this one: hpo.tune(..., "
+            f'warm_start={{"studies": ["{name}"]}}) uses the results. A function of a module may change between two '
+            "resumes; its versions are noted."
+        )
 
 
 def _folder_of_main() -> Path:
