@@ -20,6 +20,7 @@ import msgspec
 from hpo_core.model.short_text import cut
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import short_name
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
@@ -194,6 +195,8 @@ def shown_parameters(spec: StudySpec) -> dict[str, Any]:
     said = {name: value for name, value in spec.plain().items() if getattr(spec, name) != usual[name]}
     found: dict[str, Any] = {"name": said.pop("study")}
     for name, value in said.items():
+        if isinstance(value, str):
+            value = short_name(value)  # of a function that was sent by value
         text = json.dumps(value)
         found[name] = value if len(text) <= _MOST_SHOWN else cut(text)
     return found

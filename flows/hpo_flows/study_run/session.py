@@ -149,7 +149,9 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal))
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
+            )
         spec = Study.open(self.name, self.journal, at=0).spec
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
@@ -189,6 +191,15 @@ class Session:
             f"`hpo resume {self.name}` goes on with it, `hpo extend {self.name} --configs N` asks for more; or give "
             f"the new one another name, {other}."
         )
+
+    def _other_function(self) -> str:
+        """How the function by value that is given differs from the study's."""
+        assert self._given is not None
+        if digest_of(self._given.objective) is None:
+            return ""
+        recorded = Study.open(self.name, self.journal, at=0).spec.objective
+        other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
+        return other and f" Its training function is another one: {other}"
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
