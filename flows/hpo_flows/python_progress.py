@@ -59,7 +59,7 @@ class ShownProgress:
         if console.is_terminal and _terminal.acquire(blocking=False):
             self._board = LiveBoard(study, console, stays=True)
             return _Watching(self._board)
-        return PlainLines(study, _write, sparse=True)
+        return PlainLines(study, write_line, sparse=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -74,7 +74,8 @@ class ShownProgress:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
 
 
-def _write(words: str) -> None:
+def write_line(words: str) -> None:
+    """Write a line for the person at the terminal, or for whoever reads the log."""
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
         print(terminal_text(words), file=sys.stderr, flush=True)
 

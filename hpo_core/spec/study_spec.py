@@ -34,6 +34,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
+from hpo_core.spec.sent_functions import FunctionName
 from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
@@ -41,12 +42,12 @@ class StudySpec(Part):
     """One hyperparameter search, fully described."""
 
     study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
-    objective: str | None = Field(
+    objective: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
-    build: str | None = Field(
+    build: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Function as package.module:function that makes the untrained torch module from the parameters; "
@@ -126,6 +127,14 @@ class StudySpec(Part):
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
     )
+
+    @field_validator("prefect", mode="before")
+    @classmethod
+    def _prefect_word(cls, given: Any) -> Any:
+        """Plain YAML reads ``off`` as false."""
+        if isinstance(given, dict):
+            raise ValueError("takes one word, not settings of its own: write prefect: off, or auto, jobs or rungs")
+        return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
 
     @model_validator(mode="before")
     @classmethod

@@ -42,6 +42,7 @@ def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name)
     (tmp_path / "own.db").write_bytes(empty_store.read_bytes())
     uri = f"sqlite:///{tmp_path / 'own.db'}"
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps the files of its first experiment
     mlflow.set_tracking_uri(uri)
     yield uri
     while mlflow.active_run() is not None:
