@@ -128,6 +128,14 @@ class StudySpec(Part):
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
     )
 
+    @field_validator("prefect", mode="before")
+    @classmethod
+    def _prefect_word(cls, given: Any) -> Any:
+        """Plain YAML reads ``off`` as false."""
+        if isinstance(given, dict):
+            raise ValueError("takes one word, not settings of its own: write prefect: off, or auto, jobs or rungs")
+        return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
+
     @model_validator(mode="before")
     @classmethod
     def _first_metric(cls, data: Any) -> Any:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -260,8 +260,8 @@ def log_line(flow_run: UUID, level: int, words: str, when: datetime, task_run: U
     )
 
 
-def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
-    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns what it returns."""
+def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> State[Any]:
+    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns the state in which that ended."""
     parameters = shown_parameters(spec)
 
     def tune(**_: Any) -> Any:
@@ -269,7 +269,11 @@ def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
 
     # Prefect shows parameters by the names of the signature
     tune.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters])  # type: ignore[attr-defined]
-    return Flow(tune, name="tune", validate_parameters=False, persist_result=False)(**parameters)
+    # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
+    tune.__qualname__ = f"tune-{spec.study.replace('.', '-')}"
+    made: Flow[..., Any] = Flow(tune, name="tune", validate_parameters=False, persist_result=False)
+    state: Any = made(**parameters, return_state=True)
+    return cast("State[Any]", state)
 
 
 def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
