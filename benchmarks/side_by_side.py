@@ -57,6 +57,7 @@ def measure(program: Path, options: tuple[str, ...]) -> dict[str, Any]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            timeout=600,
         )
         seconds = time.time() - start
         if done.returncode:
@@ -71,8 +72,9 @@ def measure(program: Path, options: tuple[str, ...]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--to", type=Path, help="folder for side_by_side.json; default: only printed")
+    parser.add_argument("--out", help="JSON file for the figures; default: they are printed alone")
     given = parser.parse_args()
+    facts = result_file.machine()
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, package, _, _ in ROWS:
         if importlib.util.find_spec(package) is None:
@@ -81,21 +83,17 @@ def main() -> None:
         for name, package, program, options in ROWS:
             if importlib.util.find_spec(package) is not None:
                 rows.setdefault(name, []).append(measure(PROGRAMS / program, options))
-    print(
-        f"{'':24}{'lines':>6}{'first':>8}{'all':>8}{'epochs':>8}{'trials':>8}{'results':>9}{'attempts':>10}{'best':>9}"
-    )
+    found = []
     for name, _, program, _ in ROWS:
         if name in rows:
-            middle = {key: statistics.median(one[key] for one in rows[name]) for key in ("first", "all", "best")}
+            first, whole, best = (statistics.median(one[key] for one in rows[name]) for key in ("first", "all", "best"))
             last = rows[name][-1]
-            print(
-                f"{name:24}{lines_of(PROGRAMS / program):6}{middle['first']:8.2f}{middle['all']:8.1f}"
-                f"{last['epochs']:8}{last['trials']:8}{last['results']:9}{last['attempts']:10}{middle['best']:9.4f}"
-            )
-    if given.to is not None:
+            counts = [last[key] for key in ("epochs", "trials", "results", "attempts")]
+            found.append([name, lines_of(PROGRAMS / program), f"{first:.2f}", f"{whole:.1f}", *counts, f"{best:.4f}"])
+    result_file.table(["", "lines", "first", "all", "epochs", "trials", "results", "attempts", "best"], found)
+    if given.out is not None:
         lines = {name: lines_of(PROGRAMS / program) for name, _, program, _ in ROWS}
-        found = {"machine": result_file.machine(), "lines": lines, "runs": rows}
-        (given.to / "side_by_side.json").write_text(json.dumps(found, indent=1) + "\n")
+        result_file.write("side_by_side", facts, {"lines": lines, "runs": rows}, given.out)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,12 @@ def objective(trial):
         "momentum": trial.suggest_float("momentum", 0, 0.99),
     }
     model, optimizer = build(**params)
-    best = float("inf")
     for epoch in range(1, EPOCHS + 1):
         loss = train_one_epoch(model, optimizer)
-        if loss < best:
-            best = loss
-            torch.save(model.state_dict(), f"trial-{trial.number}.pt")
         trial.report(loss, epoch)
         if trial.should_prune():
             raise optuna.TrialPruned
+    torch.save(model.state_dict(), f"trial-{trial.number}.pt")
     return loss
 
 
