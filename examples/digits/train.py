@@ -1,6 +1,6 @@
 """Recognize handwritten digits: 1,797 real 8 x 8 images, a small network, one report per epoch.
 
-Run the study with ``hpo tune examples/digits/study.yaml``.
+Run the study with ``python -m examples.digits.tune`` or ``hpo tune examples/digits/study.yaml``.
 """
 
 from collections.abc import Iterator
