@@ -20,5 +20,6 @@ if __name__ == "__main__":
         workers=2,
         seed=1,
         name="digits",
+        resume=True,  # started again, it goes on
     )
     print(result.best)
