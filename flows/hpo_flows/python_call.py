@@ -6,6 +6,7 @@ its words come from, and that its result is returned.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import logging
 import queue
@@ -121,20 +122,20 @@ def tune(
         }
         if stop:
             data["stop"] = stop
-        scheduler: Any = None
+        security: Any = None
         if cluster is not None and workers is not None:
             raise SpecError("hpo.tune: workers are those of this machine; give them, or a cluster, not both.")
         if workers is not None:
             data["cluster"] = _plain(LocalClusterSpec(workers=workers))
         elif cluster is not None:
-            data["cluster"], scheduler = _cluster(cluster)
+            data["cluster"], security = _cluster(cluster)
         if home is None:
             data["tracking"] = {"mlflow": "off"}
             data["prefect"] = "off"
         else:
             data["tracking"] = tracking_here(data.get("tracking", {}))
         spec = StudySpec.from_plain(data, "hpo.tune")
-        session = Session(place, spec.study, spec=spec, scheduler=scheduler)
+        session = Session(place, spec.study, spec=spec, security=security)
         if sent is not None:
             by_value.keep(sent, session.folder)
         return _drive(
@@ -165,14 +166,14 @@ def resume(
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
         configs: further configurations to ask for.
-        cluster: a ``distributed`` Client or cluster in place of the one that the study names.
+        cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
 
     Other arguments are those of :func:`tune`.
     """
     with _place(home, journal) as place:
-        scheduler = None if cluster is None else _cluster(cluster)[1]
-        session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
+        settings, security = (None, None) if cluster is None else _cluster(cluster)
+        session = Session(place, name, force=force, extend=configs, cluster=settings, security=security)
         return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, prefect=prefect)
 
 
@@ -355,23 +356,34 @@ def _search(method: Any, max_trials: int | None) -> dict[str, Any]:
 
 
 def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
-    """The settings of a cluster, and the Dask object to connect through where one was given."""
+    """The settings of a cluster, and ``distributed.Security`` where a Dask object was given.
+
+    Of such an object address and certificates are taken, nothing else is used: the study has a client of its own.
+
+    Raises:
+        SpecError: it is no cluster, is closed, or lives in the event loop that this call would block.
+    """
     if isinstance(cluster, str):
         return {"kind": "address", "address": cluster}, None
     if isinstance(cluster, ClusterSettings | Mapping):
         return _plain(cluster), None
-    import distributed
-
-    if isinstance(cluster, distributed.Client):
-        address, security = getattr(cluster.scheduler, "address", None), cluster.security
-    else:
-        address, security = getattr(cluster, "scheduler_address", None), getattr(cluster, "security", None)
-    if not address:
+    scheduler = getattr(cluster, "scheduler", None)
+    address = getattr(cluster, "scheduler_address", None) or getattr(scheduler, "address", None)
+    named = f"hpo.tune: cluster = {type(cluster).__name__}(...)"
+    if not hasattr(cluster, "scheduler") or not hasattr(cluster, "loop"):
         raise SpecError(
-            f"hpo.tune: cluster = {type(cluster).__name__} is no cluster: give hpo.Slurm(...), an address, "
-            "a distributed Client, or a running cluster."
+            f"hpo.tune: cluster = {cluster!r:.100} is no cluster: give hpo.Slurm(...), an address, a "
+            "distributed.Client, or a running Dask cluster."
         )
-    return _plain(AddressClusterSpec(address=address)), security
+    status = str(getattr(cluster.status, "name", cluster.status))
+    if status != "running" or not address:
+        raise SpecError(f"{named} is {status}; give one that is connected (await an asynchronous one first).")
+    if getattr(cluster.loop, "asyncio_loop", None) is asyncio._get_running_loop() is not None:
+        raise SpecError(
+            f"{named} lives in the event loop of this thread, which the call would block. Call it in a thread: "
+            "result = await asyncio.to_thread(hpo.tune, ...)."
+        )
+    return _plain(AddressClusterSpec(address=address)), getattr(cluster, "security", None)
 
 
 def _plain(value: Any) -> Any:
