@@ -77,9 +77,7 @@ def scheduler_state(dask_scheduler: Any = None) -> dict[str, Any]:
         "tasks": sorted(map(str, dask_scheduler.tasks)),
         "clients": sorted(set(dask_scheduler.clients) - {"fire-and-forget"}),
         "workers": sorted(dask_scheduler.workers),
-        "topics": sorted(
-            name for name in dask_scheduler._broker._topics if "://" not in name and not name.startswith("Client")
-        ),
+        "topics": sorted(name for name in dask_scheduler._broker._topics if "/" in name and "://" not in name),
         "datasets": sorted(map(str, dask_scheduler.extensions["publish"].datasets)),
         "allowed_failures": dask_scheduler.allowed_failures,
         "stealing": dask_scheduler.extensions["stealing"].metrics is not None,
@@ -96,7 +94,7 @@ def worker_state(dask_worker: Any) -> dict[str, Any]:
         "plugins": sorted(dask_worker.plugins),
         "data": sorted(map(str, dask_worker.data)),
         "threads": dask_worker.state.nthreads,
-        "environment": dict(os.environ),
+        "environment": {name: value for name, value in os.environ.items() if not name.startswith("KMP_")},  # sklearn's
         "config": repr(dask.config.config),
         "folder": str(Path.cwd()),
     }
