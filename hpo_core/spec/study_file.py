@@ -101,7 +101,7 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         data, lines, where = changed(data, changes), {}, f"{path} with {', '.join(changes)}"
     spec = StudySpec.from_plain(data, where, lines)
     try:
-        return _with_places(spec, path.resolve().parent)
+        return with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
         raise SpecError(
             f"{where}: a path in pythonpath, tracking or data.folder leads nowhere ({error}); mend it."
@@ -147,8 +147,12 @@ def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
         raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
 
 
-def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
-    """Paths that are relative to the study file, made absolute."""
+def with_places(spec: StudySpec, folder: Path) -> StudySpec:
+    """The spec with paths made absolute.
+
+    Args:
+        folder: that relative ones are relative to: the study file's.
+    """
     for copy in ("mlflow", "optuna"):
         url = getattr(spec.tracking, copy) or ""
         if url.startswith("sqlite:///"):
