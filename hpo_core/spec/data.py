@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -63,11 +63,14 @@ def _sorted(files: str | list[PartitionFile]) -> str | list[PartitionFile]:
     return sorted(files, key=lambda file: natural_order(file.name))
 
 
-Files = Annotated[
-    Annotated[str, Tag("pattern")] | Annotated[list[PartitionFile], Tag("list")],
-    Discriminator(lambda given: "pattern" if isinstance(given, str) else "list"),
-    BeforeValidator(_read_files),
-]
+if TYPE_CHECKING:
+    Files = str | list[Any]
+else:
+    Files = Annotated[
+        Annotated[str, Tag("pattern")] | Annotated[list[PartitionFile], Tag("list")],
+        Discriminator(lambda given: "pattern" if isinstance(given, str) else "list"),
+        BeforeValidator(_read_files),
+    ]
 
 
 class DataSpec(Part):

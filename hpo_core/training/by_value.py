@@ -22,11 +22,13 @@ from hpo_core.security.private_files import check_folder, open_private, private_
 from hpo_core.spec.sent_functions import (
     MOST_BYTES,
     Sent,
+    difference,
     digest_of,
     find_node,
     given,
     parts_of,
     short_name,
+    source_digest_of,
     text_of_node,
 )
 
@@ -124,6 +126,23 @@ def changed_since(source: str) -> str:
     return ", ".join(changed)
 
 
+def other_source(name: str | None, given_name: str | None, study_folder: Path) -> str:
+    """What tells the function that a study began with from one that is given now, in lines; empty: the same source.
+
+    Args:
+        name: of the study's function.
+        given_name: of the other one.
+    """
+    source = source_digest_of(name)
+    if name == given_name or (source is not None and source == source_digest_of(given_name)):
+        return ""
+    sent = given(given_name or "")
+    kept = kept_source(name or "", study_folder)
+    if sent is None or kept is None:
+        return f"it began with {short_name(name) or 'none'}, and {short_name(given_name)} is given."
+    return f"the source of {short_name(name)} differs from what is given:\n{difference(kept, sent.source)}"
+
+
 # In the process that trains.
 
 
@@ -181,7 +200,7 @@ def _remember_lines(source: str) -> None:
     """Let tracebacks show the lines of a function as they were sent: a notebook's are in no file."""
     lines: dict[str, list[str]] = {}
     for file, line, text in parts_of(source):
-        known = lines.setdefault(file, [])
+        known = lines.setdefault(file, list(linecache.getlines(file)))
         here = [f"{one}\n" for one in text.splitlines()]
         known += ["\n"] * (line - 1 + len(here) - len(known))
         known[line - 1 : line - 1 + len(here)] = here

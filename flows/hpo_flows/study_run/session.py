@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from typing import Any
 
 import msgspec
@@ -149,7 +150,9 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal))
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
+            )
         spec = Study.open(self.name, self.journal, at=0).spec
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
@@ -190,6 +193,15 @@ class Session:
             f"the new one another name, {other}."
         )
 
+    def _other_function(self) -> str:
+        """How the function by value that is given differs from the study's."""
+        assert self._given is not None
+        if digest_of(self._given.objective) is None:
+            return ""
+        recorded = Study.open(self.name, self.journal, at=0).spec.objective
+        other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
+        return other and f" Its training function is another one: {other}"
+
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
 
@@ -204,7 +216,9 @@ class Session:
 
         def start() -> None:
             # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal.
+            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
+            # thread that starts the first process, so it is started before.
+            resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self.executor.start()
