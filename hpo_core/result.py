@@ -387,7 +387,7 @@ class Plots:
         return found.plotly()
 
 
-def load(name: str, home: str | Path | None = None, journal: str | None = None) -> Result:
+def load(name: str, home: str | Path = "", journal: str | None = None) -> Result:
     """The result of a study, running or finished, from the journal alone.
 
     Args:
@@ -398,6 +398,8 @@ def load(name: str, home: str | Path | None = None, journal: str | None = None) 
     Raises:
         StudyNotFoundError: the journal has no such study.
     """
+    if home is None:
+        raise SpecError("hpo.load: home=None keeps nothing that could be loaded; leave home out, or name the folder.")
     place = Home(home, journal)
     source = place.read_journal()
     try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import sys
 import threading
 import time
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -57,7 +59,7 @@ class ShownProgress:
         if console.is_terminal and _terminal.acquire(blocking=False):
             self._board = LiveBoard(study, console, stays=True)
             return _Watching(self._board)
-        return PlainLines(study, _write, sparse=True)
+        return PlainLines(study, write_line, sparse=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -72,7 +74,8 @@ class ShownProgress:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
 
 
-def _write(words: str) -> None:
+def write_line(words: str) -> None:
+    """Write a line for the person at the terminal, or for whoever reads the log."""
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
         print(terminal_text(words), file=sys.stderr, flush=True)
 
@@ -92,6 +95,12 @@ def notebook_shell() -> Any:
     """IPython's shell where this process is the kernel of a notebook, else None."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell if getattr(shell, "kernel", None) is not None else None
+
+
+if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning in the notebook: no ipywidgets
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
 
 
 class Cell:

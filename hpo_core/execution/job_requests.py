@@ -32,6 +32,7 @@ class JobRequests:
         self._spec = spec
         self._folder = folder
         self.threads = threads_of(spec, available_cores())
+        self.load = placed(spec.functions.get("data.load", ""), folder)
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def _partitions(self, job: Job) -> dict[str, Any]:
@@ -40,7 +41,7 @@ class JobRequests:
         if data is None:
             return {}
         validation = data.validation_files
-        found = {"partition_folder": data.folder or "", "load": data.load or ""}
+        found = {"partition_folder": data.folder or "", "load": self.load}
         if unit is not None and unit.trains:
             return found | {"partitions": (unit.partition,)}
         if unit is not None:

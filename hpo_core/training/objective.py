@@ -106,7 +106,7 @@ def check_arguments(setting: str, name: str, arguments: ast.arguments, where: st
 
 def wrong_arguments(setting: str, name: str, takes: str) -> str:
     """The message for a function that cannot be called with one argument."""
-    function, expected = name.partition(":")[2], ARGUMENTS.get(setting, "one")
+    function, expected = name.rpartition(":")[2], ARGUMENTS.get(setting, "one")
     return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
 
 
@@ -125,7 +125,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
         raise SpecError(f"{setting} = {objective!r} must have the form package.module:function.")
     sys.path[:0] = [folder for folder in pythonpath if folder not in sys.path]
     if (sent := by_value.load(objective)) is not None:
-        _check_arguments(setting, objective, sent)
+        check_signature(setting, objective, sent)
         return sent
     try:
         module = importlib.import_module(module_name)
@@ -140,7 +140,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     if not callable(function):
         found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
         raise SpecError(no_function(setting, objective, found))
-    _check_arguments(setting, objective, function)
+    check_signature(setting, objective, function)
     if _cuda_is_initialized():
         raise ObjectiveError(
             f"{setting} = {objective!r}: module {module_name!r} used CUDA while it was imported, and a process forked "
@@ -158,7 +158,12 @@ def _cuda_is_initialized() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # without initialization: error 3
 
 
-def _check_arguments(setting: str, objective: str, function: Callable[..., Any]) -> None:
+def check_signature(setting: str, objective: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with one argument; of a class that is left to its instance.
+
+    Raises:
+        SpecError: its signature.
+    """
     if inspect.isclass(function):  # what is called is an object of it
         return
     try:

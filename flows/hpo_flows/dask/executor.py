@@ -30,6 +30,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
+from hpo_core.training.by_value import placed
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
@@ -149,9 +150,7 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_repetition, connection.client.id, self._tasks.topic)
         self._wait_for_room()
-        self._import_objective(
-            requests.objective, tuple(spec.pythonpath), requests.threads, spec.functions.get("data.load", "")
-        )
+        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, requests.load)
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -374,7 +373,7 @@ class DaskExecutor:
             if self._kind.cluster is not None:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             elif self._spec.objective is not None:
-                arguments = (self._folder, self._spec.objective, tuple(self._spec.pythonpath))
+                arguments = (self._folder, placed(self._spec.objective, self._folder), tuple(self._spec.pythonpath))
                 self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from typing import Any
 
 import msgspec
@@ -31,8 +32,9 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
-from hpo_core.training.by_value import digest_of
+from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
@@ -115,6 +117,8 @@ class Session:
         try:
             self.spec = self._find_spec(train)
             self.folder = home.study_folder(name, create=True)
+            for function in filter(digest_of, self.spec.functions.values()):
+                by_value.keep(function, self.folder, self.folder.parent)
         except BaseException:
             self._let_go()
             raise
@@ -151,7 +155,9 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal))
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
+            )
         spec = Study.open(self.name, self.journal, at=0).spec
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
@@ -168,8 +174,18 @@ class Session:
         Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
         """
         folders = self.home.import_folders(spec)
+        folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
-            if digest_of(name) is None and (setting == "build" or spec.cluster.permission is None):  # they stay here
+            if digest_of(name) is not None:
+                sent = by_value.find(name, folder, folder.parent)
+                if self._given is None and (changed := by_value.changed_since(sent.source)):
+                    log.warning(
+                        "study %r goes on with the functions that it began with, as %s keeps them; changed since: %s.",
+                        self.name,
+                        folder / by_value.FOLDER,
+                        changed,
+                    )
+            elif setting == "build" or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:
@@ -181,6 +197,15 @@ class Session:
             f"`hpo resume {self.name}` goes on with it, `hpo extend {self.name} --configs N` asks for more; or give "
             f"the new one another name, {other}."
         )
+
+    def _other_function(self) -> str:
+        """How the function by value that is given differs from the study's."""
+        assert self._given is not None
+        if digest_of(self._given.objective) is None:
+            return ""
+        recorded = Study.open(self.name, self.journal, at=0).spec.objective
+        other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
+        return other and f" Its training function is another one: {other}"
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
@@ -196,7 +221,9 @@ class Session:
 
         def start() -> None:
             # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal.
+            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
+            # thread that starts the first process, so it is started before.
+            resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self.executor.start()

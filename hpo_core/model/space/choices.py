@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -107,6 +107,8 @@ class ListedParameter(ParameterType):
 class CategoricalParameter(ListedParameter):
     """One of several values; those of an ordinal ascend, and neighbours are alike."""
 
+    public_name: ClassVar[str] = "Choice"
+
     type: Literal["categorical", "ordinal"] = Field(
         default="categorical", description="ordinal: the choices ascend, and neighbours are alike."
     )
@@ -119,7 +121,7 @@ class CategoricalParameter(ListedParameter):
 
         def __init__(
             self,
-            *values: Value,
+            *values: Value | Sequence[Value],
             type: Literal["categorical", "ordinal"] = "categorical",
             choices: Sequence[Value] = (),
             weights: Sequence[float] | None = None,
@@ -130,7 +132,11 @@ class CategoricalParameter(ListedParameter):
     else:
 
         def __init__(self, *values: Any, **more: Any) -> None:
-            """Take the choices one by one, by position."""
+            """Take the choices by position: one by one, or one list of them."""
+            if len(values) == 1 and isinstance(values[0], list | tuple | range):
+                values = tuple(values[0])
+            if values and "choices" in more:
+                raise SpecError("Choice: choices is given twice, by position and by name; drop one.")
             super().__init__(**({"choices": list(values)} if values else {}), **more)
 
         __init__.__pydantic_base_init__ = True

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidatorFunctionWrapHandler,
@@ -19,7 +17,7 @@ from pydantic import (
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.settings import by_position
+from hpo_core.model.settings import Part
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
@@ -28,10 +26,15 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-class Reference(BaseModel):
-    """``{param: batch_size}``: the value of that parameter."""
+class Reference(Part):
+    """``{param: batch_size}``: the value of that parameter, as an end of a range."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    by_position: ClassVar[tuple[str, ...]] = ("param",)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, param: str) -> None: ...
+
     param: str
 
 
@@ -55,6 +58,7 @@ class NumberParameter(ParameterType):
 
     whole: ClassVar[bool] = False
     """Whether values are integers."""
+    by_position: ClassVar[tuple[str, ...]] = ("low", "high")
 
     if TYPE_CHECKING:
         low: float
@@ -280,13 +284,6 @@ class FloatParameter(NumberParameter):
             when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
             static: bool = False,
         ) -> None: ...
-    else:
-
-        def __init__(self, *ends: Any, **more: Any) -> None:
-            """Take the ends of the range by position as well."""
-            super().__init__(**by_position(type(self), ends, "low", "high"), **more)
-
-        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
@@ -344,13 +341,6 @@ class IntParameter(NumberParameter):
             when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
             static: bool = False,
         ) -> None: ...
-    else:
-
-        def __init__(self, *ends: Any, **more: Any) -> None:
-            """Take the ends of the range by position as well."""
-            super().__init__(**by_position(type(self), ends, "low", "high"), **more)
-
-        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> IntParameter:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import multiprocessing
 import multiprocessing.spawn
 from typing import Any
 
@@ -13,6 +14,7 @@ import distributed
 import psutil
 from distributed.security import Security
 
+from hpo_core.model.errors import HpoError
 from hpo_core.spec import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
 
@@ -97,6 +99,19 @@ def keep_main_from_workers() -> None:
         return found
 
     multiprocessing.spawn.get_preparation_data = without_main
+
+
+def refuse_child_import(call: str) -> None:
+    """Refuse a call from a script that a process which it started imports again.
+
+    Raises:
+        HpoError: this process does that at the moment.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise HpoError(
+            f"{call} is called while a process that the script started imports it again, and would start the study "
+            'anew in each. Put what starts processes, and this call, below `if __name__ == "__main__":`.'
+        )
 
 
 _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
