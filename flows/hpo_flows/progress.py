@@ -18,6 +18,7 @@ from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import (
+    FEW,
     BracketView,
     RungNames,
     RungView,
@@ -279,7 +280,8 @@ class BoardNotes:
 
     def end(self, error: BaseException | None) -> None:
         """Say from now on how the study ended."""
-        word = self._study.status if error is None else f"ended by {type(error).__name__}"
+        halted = error is None or isinstance(error, KeyboardInterrupt)
+        word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
         self._end = f"{word}: {jobs} done in {duration(self.elapsed())}"
 
@@ -305,7 +307,7 @@ class BoardNotes:
         if study.state.halted is not None:
             yield "halted", halt_words(study.spec, study.state.halted), "yellow"
         yield "best", best_line(study), "green"
-        if self.last:
+        if self.last and not self._end:
             yield "last", self.last, ""
 
 
@@ -342,7 +344,7 @@ def rung_cells(study: Study, *, ended: bool = False) -> tuple[list[str], Rows]:
     went = "went on" if is_stopping(study.spec) else "promoted"
     columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
     rows: Rows = []
-    for view, rungs in _lines_of(views):
+    for view, rungs in _lines_of(views, whole=ended and len(views) <= FEW):
         whole = len(rungs) < len(view.rungs)
         for k, rung in enumerate(rungs):
             name = [view.name if k == 0 else ""] * several
@@ -353,7 +355,8 @@ def rung_cells(study: Study, *, ended: bool = False) -> tuple[list[str], Rows]:
                 f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
                 *_progress(rung, view, unlimited, several),
             ]
-            rows.append((cells, "" if rung.is_open and (not several or view.state == "open") else "dim"))
+            goes_on = not several or ended or view.state == "open"
+            rows.append((cells, "" if rung.is_open and goes_on else "dim"))
     if ended:
         at = columns.index("running")
         columns.pop(at)
@@ -380,19 +383,26 @@ def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool)
     return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
 
 
-def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[RungView]]]:
-    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several."""
+def _lines_of(views: Sequence[BracketView], *, whole: bool) -> Iterator[tuple[BracketView, list[RungView]]]:
+    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several.
+
+    Args:
+        whole: show every rung of every bracket.
+    """
+    if whole:
+        yield from ((view, view.rungs) for view in views)
+        return
     shown = grouped_brackets(views)
     if len(views) > len(shown):  # many: all that is to come in one line
         coming = [view for view in views if view.state == "to come"]
         shown = [view for view in shown if view.state != "to come"]
         if coming:
             longest = max(by_shape(coming), key=lambda view: len(view.rungs))
-            whole = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
-            whole.numbers = sorted(number for view in coming for number in view.numbers)
+            sums = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
+            sums.numbers = sorted(number for view in coming for number in view.numbers)
             for view in coming:
-                whole.rungs[0].add(view.total)
-            shown.append(whole)
+                sums.rungs[0].add(view.total)
+            shown.append(sums)
     for view in shown:
         resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
         yield view, [view.total] if resting else view.rungs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import sys
 import threading
 import time
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -93,6 +95,12 @@ def notebook_shell() -> Any:
     """IPython's shell where this process is the kernel of a notebook, else None."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell if getattr(shell, "kernel", None) is not None else None
+
+
+if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning in the notebook: no ipywidgets
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
 
 
 class Cell:

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Iterable, Sequence
 
 from hpo_core.report.pictures import search_picture
-from hpo_core.report.style import BEST, BLUE, text
+from hpo_core.report.style import BLUE, text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.formatting import parameter_value, plural
@@ -39,7 +39,7 @@ class Bar:
         return (
             '<div style="width:160px;height:8px;border-radius:4px;background:rgba(128,128,128,0.25)">'
             f'<div style="width:{100 * min(self.done, 1):.0f}%;height:8px;border-radius:4px;'
-            f'background:{BLUE if self.done < 1 else BEST}"></div></div>'
+            f'background:{BLUE}"></div></div>'
         )
 
 

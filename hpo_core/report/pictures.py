@@ -49,9 +49,10 @@ def search_picture(study: Study, *, themed: bool = True) -> str | None:
         svg = _curves_picture(study)
     if themed:
         return svg
+    svg = svg.replace(_DARK, "").replace(_BACKGROUND, "")
     for color, neutral in _NEUTRAL.items():
         svg = svg.replace(f'"{color}"', f'"{neutral}"')
-    return svg.replace(_DARK, "").replace(_BACKGROUND, "")
+    return svg
 
 
 def _curves_picture(study: Study) -> str:

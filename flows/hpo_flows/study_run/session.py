@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from typing import Any
 
 import msgspec
@@ -215,7 +216,9 @@ class Session:
 
         def start() -> None:
             # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal.
+            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
+            # thread that starts the first process, so it is started before.
+            resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self.executor.start()
