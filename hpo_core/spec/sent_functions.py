@@ -431,6 +431,8 @@ def _shown(value: Any) -> str:
 def _written(value: Any) -> str | None:
     if isinstance(value, _PLAIN):
         return repr(value)
+    if type(value) in (set, frozenset, list, tuple, dict) and len(value) > _MOST_ITEMS:
+        return None
     if isinstance(value, set | frozenset):
         items = [_written(one) for one in value]
         return None if None in items else f"{{{', '.join(sorted(filter(None, items)))}}}"
@@ -478,6 +480,12 @@ def source_digest_of(name: str | None) -> str | None:
     """Digest of the source of a function that was sent by value, from its name; None for one that is imported."""
     found = _NAME.fullmatch(name or "")
     return found and found[1]
+
+
+def stable_name(name: str | None) -> str:
+    """Name of a function that is the same in every process that has the same source; empty: none."""
+    found = _NAME.fullmatch(name or "")
+    return name or "" if found is None else f"by_value.s{found[1]}:{found[3]}"
 
 
 def names_value(name: str | None) -> bool:

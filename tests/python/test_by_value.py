@@ -17,9 +17,20 @@ import pytest
 from typer.testing import CliRunner
 
 import hpo_core as hpo
+from hpo_core.execution.placing import objective_digest
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StorageError, StudyExistsError
-from hpo_core.spec.sent_functions import Sent, digest_of, function_name, given, pickled, short_name, source_digest_of
+from hpo_core.spec.sent_functions import (
+    Sent,
+    digest_of,
+    function_name,
+    given,
+    pickled,
+    short_name,
+    source_digest_of,
+    stable_name,
+)
+from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
 from hpo_core.training import by_value
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
@@ -34,6 +45,7 @@ import numpy as np
 import torch
 import beside
 from hpo_core.spec.sent_functions import function_name
+from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
 from hpo_core.training import by_value
 
 SCALE = 3.0
@@ -337,16 +349,37 @@ def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
             permissions.check(spec)
     file = tmp_path / "files" / "study.yaml"
     file.parent.mkdir()
-    file.write_text(_yaml(spec))
+    file.write_text(study_file(spec))
     here = file.parent.resolve()
     with pytest.raises(NotAllowedError, match="deployments take no function by value"):
         Permissions(objectives=(name,), folder=here, import_folders=(here, Path.cwd())).load("study.yaml")
 
 
-def _yaml(spec: hpo.StudySpec) -> str:
-    from hpo_core.tracking.provenance_files import study_file
+def test_its_source_is_noted_with_the_code_versions(tmp_path: Path) -> None:
+    """And the modules that it imports from beside it; MLflow gets all files of the folder."""
+    (tmp_path / "beside_it.py").write_text("VALUE = 1\n")
 
-    return study_file(spec)
+    def train(trial: Any) -> Any:
+        from beside_it import VALUE  # type: ignore[import-not-found]
+
+        return VALUE
+
+    home = Home(tmp_path / "home")
+    name = function_name(train)
+    spec = _study(home, "mine", name).model_copy(update={"pythonpath": [str(tmp_path)]})
+    folder = home.study_folder("mine")
+    by_value.keep(name, folder, home.folder / "studies")
+    note_version(folder, spec, 0)
+    (noted,) = read_versions(folder)
+    assert set(noted.version.files) == {"beside_it.py", f"source-{source_digest_of(name)}-train.py"}
+    assert "def train(trial" in (folder / "provenance" / f"source-{source_digest_of(name)}-train.py").read_text()
+
+
+def test_measured_needs_are_those_of_the_source() -> None:
+    """Another process has another pickle of the same classes."""
+    one = f"by_value.s{'a' * 16}.d{'1' * 64}:train"
+    assert objective_digest(one) == objective_digest(one.replace("1", "2")) != objective_digest(one.replace("a", "b"))
+    assert stable_name(one) == stable_name(one.replace("1", "2")) != stable_name(one.replace("a", "b"))
 
 
 @pytest.mark.parametrize("objective", ["/tmp/x/code/by_value.s0.d0:f", "../by_value:f", "by_value.d0/../../x:f"])
@@ -364,7 +397,7 @@ def test_only_the_training_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for command in (["status", "mine"], ["report", "mine"], ["audit", "mine"], ["list"]):
         done = CliRunner().invoke(app, [*command, "--home", str(home.folder)])
         assert done.exit_code == 0, (command, done.output)
-    assert short_name(name) in CliRunner().invoke(app, ["status", "mine", "--home", str(home.folder)]).output
+    assert short_name(name) in CliRunner().invoke(app, ["show", "mine", "--home", str(home.folder)]).output
     assert hpo.load("mine", home.folder).spec.objective == name
     file = home.study_folder("mine") / "code" / f"{digest_of(name)}.pkl"
     file.write_bytes(b"other")
@@ -441,8 +474,60 @@ def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
 def test_its_study_file_runs_in_the_same_home(study: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _as_in_another_process(monkeypatch)
     file = tmp_path / "study.yaml"
-    file.write_text(_yaml(hpo.load("mine", study.folder).spec))
+    file.write_text(study_file(hpo.load("mine", study.folder).spec))
     done = CliRunner().invoke(app, ["try", str(file), "--params", "x=0.5", "--home", str(study.folder)])
     assert done.exit_code == 0 and "loss = 1" in done.output, done.output
     done = CliRunner().invoke(app, ["try", str(file), "--params", "x=0.5", "--home", str(tmp_path / "other")])
     assert isinstance(done.exception, HpoError) and "no study in" in str(done.exception)
+
+
+def _modes() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    class Steps:
+        def __init__(self) -> None:
+            self.done = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"done": self.done}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.done = state["done"]
+
+    def train(trial: Any) -> None:
+        model = Steps()
+        trial.track(model=model)
+        for _ in trial.steps():
+            model.done += len(trial.partition) if trial.partition else 1
+            trial.report(loss=trial.params["x"] - model.done)
+
+    asha = hpo.Asha(configs=3, min_resource=1, max_resource=2, reduction_factor=2)
+    return {
+        "data.load": (train, {"method": hpo.Random(configs=2, max_resource=2)}),
+        "pbt": (train, {"method": hpo.Pbt(population=2, generations=2)}),
+        "gang": (train, {"method": asha, "training": hpo.Training(gang=2), "workers": 2}),
+        "packing": (train, {"method": asha, "packing": hpo.Packing(devices="cpu")}),
+        "repeats": (train, {"method": asha, "repeats": 2}),
+    }
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["data.load", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("pbt", "gang", "packing", "repeats"))],
+)
+def test_functions_by_value_in_each_mode(mode: str, tmp_path: Path) -> None:
+    train, settings = _modes()[mode]
+    if mode == "data.load":
+        folder = tmp_path / "parts"
+        folder.mkdir()
+        for name, text in {"part-0": "abc", "part-1": "defgh"}.items():
+            (folder / name).write_text(text)
+
+        def load(path: str) -> str:
+            return Path(path).read_text()
+
+        settings["data"] = hpo.Data(partitions="part-*", folder=str(folder), load=load)
+        assert digest_of(settings["data"].load)
+    result = hpo.tune(train, SPACE, **{**OFF, **settings}, home=tmp_path / "home", seed=3)
+    assert result.status == "finished", result
+    most = {"data.load": 16, "pbt": 2}.get(mode, 2)
+    assert result.best.value == pytest.approx(result.best.params["x"] - most)
+    assert len(list((result.folder / "code").glob("*.pkl"))) == len(result.spec.functions)
