@@ -223,7 +223,14 @@ def tune(
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
             return Result(spec.study, place)
         settings = described.get("cluster") if known else None  # where jobs train from now on
-        session = Session(place, spec.study, spec=None if known else spec, cluster=settings, security=security)
+        session = Session(
+            place,
+            spec.study,
+            spec=None if known else spec,
+            cluster=settings,
+            security=security,
+            temporary=home is None,
+        )
         action = "resume" if known else "tune"
         return _drive(
             session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
