@@ -98,6 +98,11 @@ class Home:
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property
+    def is_default(self) -> bool:
+        """Whether another process finds it without being told: by its environment, or in the working folder."""
+        return self.folder == Path(os.environ.get("HPO_HOME") or ".hpo").resolve()
+
+    @property
     def journal_url(self) -> str:
         return self._journal or f"sqlite:///{self.folder / 'journal.db'}"
 

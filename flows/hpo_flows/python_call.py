@@ -6,6 +6,7 @@ its words come from, and that its result is returned.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import inspect
 import logging
@@ -26,7 +27,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.home import Home
-from hpo_core.model.errors import ObjectiveError, SpecError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
 from hpo_core.model.settings import MetricSpec, plain
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import Parameter
@@ -56,7 +57,9 @@ from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
+from hpo_core.views.failure_reasons import cure_words, failed_words
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_progress import ShownProgress, write_line
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.shown_session import ShownSession
@@ -198,13 +201,13 @@ def tune(
             "best_of": best_of,
             **{section: _plain(value) for section, value in sections.items() if value is not None},
         }
-        scheduler: Any = None
+        security: Any = None
         if cluster is not None and workers is not None:
             raise SpecError("hpo.tune: workers are those of this machine; give them, or a cluster, not both.")
         if workers is not None:
             described["cluster"] = {"kind": "local", "workers": workers}
         elif cluster is not None:
-            described["cluster"], scheduler = _cluster(cluster)
+            described["cluster"], security = _cluster(cluster)
         if home is None:
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
         else:
@@ -219,7 +222,8 @@ def tune(
             known = _recorded(place, spec)
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
             return Result(spec.study, place)
-        session = Session(place, spec.study, spec=None if known else spec, scheduler=scheduler)
+        settings = described.get("cluster") if known else None  # where jobs train from now on
+        session = Session(place, spec.study, spec=None if known else spec, cluster=settings, security=security)
         action = "resume" if known else "tune"
         return _drive(
             session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
@@ -268,7 +272,7 @@ def resume(
         objective: the function that the study is expected to train. It goes on with the one that it began with; where
             this one's source differs, that is refused.
         configs: further configurations to ask for.
-        cluster: a ``distributed`` Client or cluster in place of the one that the study names.
+        cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
         prefect: ``off``: the study is not shown in Prefect; None: as it says itself.
 
@@ -277,8 +281,8 @@ def resume(
     with _place(home, journal) as place:
         if objective is not None:
             _refuse_other(name, objective, place)
-        scheduler = None if cluster is None else _cluster(cluster)[1]
-        session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
+        settings, security = (None, None) if cluster is None else _cluster(cluster)
+        session = Session(place, name, force=force, extend=configs, cluster=settings, security=security)
         action = "extend" if configs else "resume"
         shown = prefect != "off"
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
@@ -296,21 +300,49 @@ def _drive(
 ) -> Result:
     shown = shown and session.spec.prefect != "off"
     in_flow = shown and _is_in_flow_run()
+    first = _FirstError()
     if fail_fast:
-        session.add_observer(_FirstError)
+        session.add_observer(first.watch)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     keep_main_from_workers()
-    if in_flow:
-        from hpo_flows.deployed.flow_run import drive_as_subflow
+    try:
+        with one_interrupt():
+            if in_flow:
+                from hpo_flows.deployed.flow_run import drive_as_subflow
 
-        drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
-    else:
-        with ShownProgress(session.name, on=progress) as board:
-            if progress:
-                session.add_observer(board)
-            _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
+                drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
+            else:
+                with ShownProgress(session.name, on=progress) as board:
+                    if progress:
+                        session.add_observer(board)
+                    _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(_how_to_go_on(session, temporary))
+        raise
+    except Exception as error:
+        if error is first.error:  # the program's own frames say nothing about it
+            raise error.with_traceback(None) from None
+        raise
     return Result(session.name, session.home, temporary=temporary)
+
+
+def _how_to_go_on(session: Session, temporary: bool) -> str:
+    """What to do about an interrupted study."""
+    if temporary:
+        return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
+    journal = session.home.read_journal()
+    try:
+        journal.info(session.name)
+    except HpoError:
+        return f"Study {session.name!r} had not begun."
+    finally:
+        journal.close()
+    place = "" if session.home.is_default else f", home={str(session.home.folder)!r}"
+    return (
+        f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "
+        f"hpo.load({session.name!r}{place}) has its results."
+    )
 
 
 def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
@@ -320,7 +352,10 @@ def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[st
         session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
     ) as driven:
         driven.start()
-        driven.ended(session.run()[1].links)
+        study, summary = session.run()
+        if why := failed_words(study, cure_words(study)):
+            raise HpoError(why)
+        driven.ended(summary.links)
         if warning := session.trackers.finish():
             log.warning("%s", warning)
 
@@ -354,12 +389,18 @@ class _Cancel:
 class _FirstError:
     """Raises the exception of the training function, where no trial has reported before it."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def watch(self, study: Study) -> _FirstError:
+        """Watch a study."""
         self._study = study
+        return self
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         if report.outcome is Outcome.ERROR and not self._study.state.completed_jobs:
-            raise exception_of(report)
+            self.error = exception_of(report)
+            raise self.error
 
     def on_tick(self) -> None:
         """Reports say it."""
@@ -369,19 +410,35 @@ class _FirstError:
 
 
 def exception_of(report: Report) -> Exception:
-    """The exception that ended an attempt: of its own type where that is Python's, with its traceback as a note."""
+    """The exception that ended an attempt, with its traceback as a note.
+
+    It has its own type where that is Python's, or the only one of this name in this process.
+    """
     kind, _, words = report.message.partition(": ")
-    found = getattr(builtins, kind, None)
+    known = getattr(builtins, kind, None)
+    types = [known] if isinstance(known, type) and issubclass(known, Exception) else _exceptions(kind)
     error: Exception = ObjectiveError(report.message)
-    if isinstance(found, type) and issubclass(found, Exception):
+    if len(types) == 1:
         try:
-            error = found(words)
-        except TypeError:  # such as UnicodeDecodeError, which takes more
+            error = types[0](words)
+        except Exception:  # it takes other arguments, such as UnicodeDecodeError
             pass
     error.add_note(
         f"raised in trial {report.trial}, attempt {report.attempt}, by the training function:\n{report.detail}"
     )
     return error
+
+
+def _exceptions(name: str) -> list[type[Exception]]:
+    """The exceptions of this name that this process knows."""
+    found: set[type[Exception]] = set()
+    waiting: list[type[Exception]] = [Exception]
+    while waiting:
+        kind = waiting.pop()
+        new = set(kind.__subclasses__()) - found
+        found |= new
+        waiting += new
+    return [kind for kind in found if kind.__name__ == name]
 
 
 class _Callbacks:
@@ -561,23 +618,34 @@ def _stop(stop: StopSpec | Mapping[str, Any] | None, seconds: float | None, targ
 
 
 def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
-    """The settings of a cluster, and the Dask object to connect through where one was given."""
+    """The settings of a cluster, and ``distributed.Security`` where a Dask object was given.
+
+    Of such an object address and certificates are taken, nothing else is used: the study has a client of its own.
+
+    Raises:
+        SpecError: it is no cluster, is closed, or lives in the event loop that this call would block.
+    """
     if isinstance(cluster, str):
         return {"kind": "address", "address": cluster}, None
     if isinstance(cluster, ClusterSettings | Mapping):
         return _plain(cluster), None
-    import distributed
-
-    if isinstance(cluster, distributed.Client):
-        address, security = getattr(cluster.scheduler, "address", None), cluster.security
-    else:
-        address, security = getattr(cluster, "scheduler_address", None), getattr(cluster, "security", None)
-    if not address:
+    scheduler = getattr(cluster, "scheduler", None)
+    address = getattr(cluster, "scheduler_address", None) or getattr(scheduler, "address", None)
+    named = f"hpo.tune: cluster = {type(cluster).__name__}(...)"
+    if not hasattr(cluster, "scheduler") or not hasattr(cluster, "loop"):
         raise SpecError(
-            f"hpo.tune: cluster = {type(cluster).__name__} is no cluster: give hpo.Slurm(...), an address, "
-            "a distributed Client, or a running cluster."
+            f"hpo.tune: cluster = {cluster!r:.100} is no cluster: give hpo.Slurm(...), an address, a "
+            "distributed.Client, or a running Dask cluster."
         )
-    return _plain(AddressClusterSpec(address=address)), security
+    status = str(getattr(cluster.status, "name", cluster.status))
+    if status != "running" or not address:
+        raise SpecError(f"{named} is {status}; give one that is connected (await an asynchronous one first).")
+    if getattr(cluster.loop, "asyncio_loop", None) is asyncio._get_running_loop() is not None:
+        raise SpecError(
+            f"{named} lives in the event loop of this thread, which the call would block. Call it in a thread: "
+            "result = await asyncio.to_thread(hpo.tune, ...)."
+        )
+    return _plain(AddressClusterSpec(address=address)), getattr(cluster, "security", None)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
 from hpo_core.spec.study_spec import StudySpec
+from hpo_core.spec.study_yaml import FLOAT
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -246,9 +247,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+0123456789.")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
 
 
 def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:

@@ -35,6 +35,7 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
 )
 from hpo_core.spec.sent_functions import FunctionName
+from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
@@ -341,6 +342,19 @@ class StudySpec(Part):
     def plain(self) -> dict[str, Any]:
         """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""
         return self.model_dump(mode="json", exclude_defaults=False)
+
+    def to_yaml(self) -> str:
+        """The study file: what differs from the defaults; :func:`hpo_core.load_spec` reads the same spec from it."""
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        data["search"] = {"method": self.search.method, **data.get("search", {})}
+        if "cluster" in data:
+            data["cluster"] = {"kind": self.cluster.kind, **data["cluster"]}
+        for switch in ("packing", "share"):  # which all defaults turn on
+            if switch in data:
+                data[switch] = data[switch] or True
+        if self.metrics:
+            data.pop("metric", None)
+        return as_yaml(data)
 
     @classmethod
     def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:

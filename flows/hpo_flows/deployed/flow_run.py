@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from prefect import Flow, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.exceptions import CancelledRun, FailedRun, Pause
+from prefect.exceptions import Abort, CancelledRun, FailedRun, Pause
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Running
 
@@ -29,7 +30,7 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import cure_words
+from hpo_core.views.failure_reasons import no_result_words
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature
@@ -176,26 +177,26 @@ def drive_as_subflow(session: Session, action: str) -> None:
 
     Raises:
         HpoError: the study gave up, or has no result.
-        CancelledRun: this flow run, or one that it is part of, was cancelled; the study is halted and can go on.
+        Exception: that of the training function, see ``fail_fast`` of :func:`hpo_core.tune`.
+        CancelledRun: the subflow was cancelled; the study is halted and can go on.
+        Abort: likewise, where a flow run that it is part of was cancelled and no runner of Prefect ends that.
     """
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
 
     def body() -> State[Any]:
         try:
             study, _ = drive(session, action, PATIENT_SECONDS, is_callers=True)
             if warning := session.trackers.finish():
                 get_run_logger().warning(warning)
-            return end_state(study, failed, cure_words(study))
+            return end_state(study, failed, _cure(study))
         except RunCancelledError:
-            return Cancelled(
-                message=f"Cancelled. Study {session.name!r} is halted; `hpo resume {session.name}` goes on."
-            )
-        except HpoError as error:
+            words = f"Study {session.name!r} was halted with its flow run; {_go_on(session.name)}"
+            raised.append(Abort(words) if _end_cancelled_runs() else CancelledRun(words))
+            return Cancelled(message=words)
+        except Exception as error:  # of the training function, with its traceback as a note
             raised.append(error)
-            return failed(str(error))
-        except Exception as error:
-            raised.append(error)
-            raise
+            kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
+            return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
 
     try:
         session.start_cluster()
@@ -204,10 +205,33 @@ def drive_as_subflow(session: Session, action: str) -> None:
         session.close()
     if raised:
         raise raised[0]
-    if ended.is_cancelled():
-        raise CancelledRun(ended.message)
     if not ended.is_completed():
         raise HpoError(ended.message or f"Study {session.name!r} ended as {ended.name}.")
+
+
+def _go_on(name: str) -> str:
+    return f"hpo.resume({name!r}), or the call with resume=True, goes on."
+
+
+def _cure(study: Study) -> str:
+    if study.room_needed:
+        return "A resume would halt again: a study keeps its limits."
+    if no_result_words(study):
+        return f"Mend that and start a new study: {study.name} has no result to go on from."
+    return f"Mend that; {_go_on(study.name)}"
+
+
+def _end_cancelled_runs() -> bool:
+    """Have flow runs above that are being cancelled end as Cancelled, where no runner sees to that; whether any did."""
+    found = False
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        with get_client(sync_client=True) as client:
+            for run in _runs_above(client, UUID(str(flow_run.id))):
+                state = client.read_flow_run(run).state
+                if state is not None and state.is_cancelling():
+                    client.set_flow_run_state(run, Cancelled(message=state.message), force=True)
+                found = found or (state is not None and (state.is_cancelling() or state.is_cancelled()))
+    return found
 
 
 def _runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:

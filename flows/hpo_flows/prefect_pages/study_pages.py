@@ -37,7 +37,7 @@ from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.failure_reasons import failed_words
 from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
@@ -279,17 +279,13 @@ def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> State[Any]:
 def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
     """The final state of a flow run whose study ended by itself.
 
-    A study that a rule of its own ended has done what was asked; one that gave up has not.
-
     Args:
         failed: makes the state Failed from words.
         cure: what to do about a study that gave up, or has no result.
     """
+    if why := failed_words(study, cure):
+        return failed(why)
     halted = None if study.finished else study.state.halted
-    if halted is not None and not halted.rule:
-        return failed(f"{halted.reason.rstrip('.')}. {cure}")
-    if nothing := no_result_words(study):
-        return failed(f"Study {study.name!r} ended without a single result: {nothing}. {cure}")
     words = "" if halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 
