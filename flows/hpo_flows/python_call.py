@@ -6,6 +6,7 @@ its words come from, and that its result is returned.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import inspect
 import logging
@@ -200,13 +201,13 @@ def tune(
             "best_of": best_of,
             **{section: _plain(value) for section, value in sections.items() if value is not None},
         }
-        scheduler: Any = None
+        security: Any = None
         if cluster is not None and workers is not None:
             raise SpecError("hpo.tune: workers are those of this machine; give them, or a cluster, not both.")
         if workers is not None:
             described["cluster"] = {"kind": "local", "workers": workers}
         elif cluster is not None:
-            described["cluster"], scheduler = _cluster(cluster)
+            described["cluster"], security = _cluster(cluster)
         if home is None:
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
         else:
@@ -221,7 +222,8 @@ def tune(
             known = _recorded(place, spec)
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
             return Result(spec.study, place)
-        session = Session(place, spec.study, spec=None if known else spec, scheduler=scheduler)
+        settings = described.get("cluster") if known else None  # where jobs train from now on
+        session = Session(place, spec.study, spec=None if known else spec, cluster=settings, security=security)
         action = "resume" if known else "tune"
         return _drive(
             session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
@@ -270,7 +272,7 @@ def resume(
         objective: the function that the study is expected to train. It goes on with the one that it began with; where
             this one's source differs, that is refused.
         configs: further configurations to ask for.
-        cluster: a ``distributed`` Client or cluster in place of the one that the study names.
+        cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
         prefect: ``off``: the study is not shown in Prefect; None: as it says itself.
 
@@ -279,8 +281,8 @@ def resume(
     with _place(home, journal) as place:
         if objective is not None:
             _refuse_other(name, objective, place)
-        scheduler = None if cluster is None else _cluster(cluster)[1]
-        session = Session(place, name, force=force, extend=configs, scheduler=scheduler)
+        settings, security = (None, None) if cluster is None else _cluster(cluster)
+        session = Session(place, name, force=force, extend=configs, cluster=settings, security=security)
         action = "extend" if configs else "resume"
         shown = prefect != "off"
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
@@ -616,23 +618,34 @@ def _stop(stop: StopSpec | Mapping[str, Any] | None, seconds: float | None, targ
 
 
 def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
-    """The settings of a cluster, and the Dask object to connect through where one was given."""
+    """The settings of a cluster, and ``distributed.Security`` where a Dask object was given.
+
+    Of such an object address and certificates are taken, nothing else is used: the study has a client of its own.
+
+    Raises:
+        SpecError: it is no cluster, is closed, or lives in the event loop that this call would block.
+    """
     if isinstance(cluster, str):
         return {"kind": "address", "address": cluster}, None
     if isinstance(cluster, ClusterSettings | Mapping):
         return _plain(cluster), None
-    import distributed
-
-    if isinstance(cluster, distributed.Client):
-        address, security = getattr(cluster.scheduler, "address", None), cluster.security
-    else:
-        address, security = getattr(cluster, "scheduler_address", None), getattr(cluster, "security", None)
-    if not address:
+    scheduler = getattr(cluster, "scheduler", None)
+    address = getattr(cluster, "scheduler_address", None) or getattr(scheduler, "address", None)
+    named = f"hpo.tune: cluster = {type(cluster).__name__}(...)"
+    if not hasattr(cluster, "scheduler") or not hasattr(cluster, "loop"):
         raise SpecError(
-            f"hpo.tune: cluster = {type(cluster).__name__} is no cluster: give hpo.Slurm(...), an address, "
-            "a distributed Client, or a running cluster."
+            f"hpo.tune: cluster = {cluster!r:.100} is no cluster: give hpo.Slurm(...), an address, a "
+            "distributed.Client, or a running Dask cluster."
         )
-    return _plain(AddressClusterSpec(address=address)), security
+    status = str(getattr(cluster.status, "name", cluster.status))
+    if status != "running" or not address:
+        raise SpecError(f"{named} is {status}; give one that is connected (await an asynchronous one first).")
+    if getattr(cluster.loop, "asyncio_loop", None) is asyncio._get_running_loop() is not None:
+        raise SpecError(
+            f"{named} lives in the event loop of this thread, which the call would block. Call it in a thread: "
+            "result = await asyncio.to_thread(hpo.tune, ...)."
+        )
+    return _plain(AddressClusterSpec(address=address)), getattr(cluster, "security", None)
 
 
 def _plain(value: Any) -> Any:

@@ -14,8 +14,10 @@ import pytest
 
 import hpo_core
 from hpo_core import load
+from tests.docs.samples import Sample
 from tests.docs.side_by_side import scripts
 from tests.docs.test_docs import README, ROOT, write_files
+from tests.docs.test_printed import check, sample
 from tests.flows.conftest import LIMIT
 
 FROM_OPTUNA, FROM_RAY = ROOT / "docs" / "from-optuna.md", ROOT / "docs" / "from-ray-tune.md"
@@ -42,6 +44,13 @@ def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path) -> Non
     (folder,) = (tmp_path / ".hpo" / "studies").iterdir()
     result = load(folder.name, tmp_path / ".hpo")
     assert result.status == "finished" and len(result.trials) == 30
+    shown = sample("python sine.py")
+    first_row = next(line for line in printed.splitlines() if line.startswith("0 "))
+    check(
+        Sample(shown.page, shown.command, tuple(line for line in shown.lines if not line.startswith("0 "))),
+        printed.replace(first_row + "\n", ""),  # what becomes of trial 0 is another thing at each run
+        {str(tmp_path): "/home/me/sine", folder.name: "train-20261123-235346-3127"},
+    )
     assert str(result.best.value) in printed and str(result.best.checkpoint) in printed
     assert result.best.value < 0.3 and Path(result.best.checkpoint or "").is_file()
 

@@ -76,7 +76,8 @@ class Session:
         extend: ask for so many further configurations before driving on.
         train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
             search is over or halted.
-        scheduler: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
+        cluster: settings of a cluster in place of the one that the study names, for this run.
+        security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
     """
 
@@ -89,7 +90,8 @@ class Session:
         force: bool = False,
         extend: int = 0,
         train: tuple[int | None, int] | None = None,
-        scheduler: Any = None,
+        cluster: dict[str, Any] | None = None,
+        security: Any = None,
     ) -> None:
         self.home = home
         self.name = name
@@ -122,7 +124,10 @@ class Session:
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
-        self.executor = DaskExecutor(self._importable(), str(self.folder), security=scheduler)
+        trained = self._importable()
+        if cluster is not None:
+            trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
+        self.executor = DaskExecutor(trained, str(self.folder), security=security)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None

@@ -63,6 +63,11 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
             ) from error
 
     @property
+    def is_ours(self) -> bool:
+        """Never."""
+        return False
+
+    @property
     def dashboard(self) -> bool:
         """Whoever started the scheduler decides; its address is shown."""
         return True

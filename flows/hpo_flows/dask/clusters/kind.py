@@ -19,6 +19,7 @@ from distributed.deploy import spec
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import ClusterSettings
+from hpo_flows.dask.process_settings import log_levels
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
 
@@ -85,6 +86,11 @@ class ClusterKind(ABC, Generic[Settings]):
     def dashboard(self) -> bool:
         """Whether Dask's dashboard is served: where the environment has ``HPO_DASK_DASHBOARD=1``."""
         return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the study starts the cluster, and may change, replace and end what belongs to it."""
+        return True
 
     @property
     def starting_workers(self) -> int:
@@ -158,13 +164,13 @@ class ClusterKind(ABC, Generic[Settings]):
         if self.cluster is None:
             return
         # A cancelled flow run's workers got the signal too: their nannies, busy starting others, miss the time.
-        for name in ("distributed.nanny", "distributed.scheduler"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        loud = log_levels.begin(dict.fromkeys(("distributed.nanny", "distributed.scheduler"), logging.CRITICAL))
         try:
             self.cluster.close(timeout=CLOSE_SECONDS)
         except Exception as error:
             logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
+        loud()
         self.cluster = None
 
 
