@@ -171,13 +171,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for: a script that plays a schedule waits for none of the rest."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'hpo_core' has no attribute {name!r}")
-    module, _, inner = _PUBLIC[name].partition(":")
-    value = globals()[name] = getattr(import_module(module), inner or name)
-    return value
+if not TYPE_CHECKING:  # a type checker refuses names that are not there
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first asked for: a script that plays a schedule waits for none of the rest."""
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'hpo_core' has no attribute {name!r}")
+        module, _, inner = _PUBLIC[name].partition(":")
+        value = globals()[name] = getattr(import_module(module), inner or name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import hpo_core as hpo
@@ -224,6 +225,16 @@ def test_a_large_value_is_named() -> None:
     table, small = bytes(by_value.MOST_BYTES), "small"
     with pytest.raises(SpecError, match="closure variable 'table' of <lambda>.. has 16,777"):
         pickled(lambda trial: (small, table))
+
+
+@pytest.mark.parametrize("make", [lambda: [torch.zeros(1)], lambda: torch.nn.Linear(1, 1)])
+def test_a_value_on_a_gpu_is_named(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpickled, it would begin CUDA in the process that forks the trainings."""
+    weights = make()
+    assert pickled(lambda trial: weights)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    with pytest.raises(SpecError, match="closure variable 'weights.* of <lambda>.. is a .* on a GPU"):
+        pickled(lambda trial: weights)
 
 
 # What is kept is what is run.
@@ -446,7 +457,7 @@ def test_another_function_under_the_same_name_is_refused_with_the_difference(stu
     def train(trial: Any) -> None:
         trial.report(loss=0.0)
 
-    with pytest.raises(StudyExistsError, match=r"(?s)another one.*-    def train.*\+.*trial.report\(loss=0.0\)"):
+    with pytest.raises(StudyExistsError, match=r"(?s)another one.*-    for step.*\+ +trial.report\(loss=0.0\)"):
         hpo.tune(train, SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
     with pytest.raises(StudyExistsError) as caught:
         hpo.tune(_trained(2.0), SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
@@ -496,12 +507,19 @@ def _modes() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         model = Steps()
         trial.track(model=model)
         for _ in trial.steps():
-            model.done += len(trial.partition) if trial.partition else 1
+            model.done += 1
+            trial.report(loss=trial.params["x"] - model.done)
+
+    def hop(trial: Any) -> None:
+        model = Steps()
+        trial.track(model=model)
+        for _ in trial.steps():
+            model.done += len(trial.partition)
             trial.report(loss=trial.params["x"] - model.done)
 
     asha = hpo.Asha(configs=3, min_resource=1, max_resource=2, reduction_factor=2)
     return {
-        "data.load": (train, {"method": hpo.Random(configs=2, max_resource=2)}),
+        "data.load": (hop, {"method": hpo.Random(configs=2, max_resource=2)}),
         "pbt": (train, {"method": hpo.Pbt(population=2, generations=2)}),
         "gang": (train, {"method": asha, "training": hpo.Training(gang=2), "workers": 2}),
         "packing": (train, {"method": asha, "packing": hpo.Packing(devices="cpu")}),

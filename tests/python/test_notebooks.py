@@ -367,7 +367,7 @@ def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take
         assert not isinstance(three(study), PlainLines), "the terminal is free again"
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
     sys.stderr.close()
-    python_progress._write("a closed stderr ends no study")
+    python_progress.write_line("a closed stderr ends no study")
 
 
 def test_a_notebook_that_takes_no_more_drawings_ends_no_study(caplog: pytest.LogCaptureFixture) -> None:

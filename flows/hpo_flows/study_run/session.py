@@ -27,7 +27,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
