@@ -20,6 +20,7 @@ import hpo_core as hpo
 from hpo_core.model.errors import HpoError
 from hpo_flows import python_call
 
+ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 """How long a script may take on a busy machine."""
 
@@ -123,36 +124,39 @@ def hold(trial):  # of the run that is killed: it waits within trial 2 and withi
         time.sleep(0.05)
 """
 
-OF_SCRIPT = """
-import runpy
-import sys
-import {imports}
-import hpo_core as hpo
-from held import hold
-
-
-def train(trial):
-    hold(trial)
-    sys.argv = ["script.py", *{arguments}]
-    runpy.run_path("script.py", {{"trial": trial, "hpo": hpo}}, "__main__")
-
-
-hpo.tune(
-    train, space={space}, metric="val_loss", method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2),
-    workers=1, seed=3, name="script", resume=True, home=sys.argv[1], prefect="off", tracking={{"mlflow": "off"}},
+RECIPE = (
+    (ROOT / "docs" / "python.md").read_text().partition("<!-- file: tune.py -->\n```python\n")[2].partition("```")[0]
 )
-"""
+"""The script of the documentation that tunes another one."""
+
+
+def recipe(imports: str, arguments: str | None = None, space: str | None = None) -> str:
+    """The documentation's script for a small study that can be held."""
+    changed = {
+        "import torch": f"import {imports}\nfrom held import hold",
+        "def train": "def train(trial):\n    hold(trial)",
+        "    sys.argv": arguments and f"    sys.argv = ['main.py', *{arguments}]",
+        "    space=": space and f"    space={space},",
+        "    method=": "    method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2), workers=1, seed=3,",
+        "    name=": "    name='script', home=sys.argv[1], prefect='off', tracking={'mlflow': 'off'},",
+    }
+    lines = RECIPE.splitlines()
+    for begin, text in changed.items():
+        (at,) = [n for n, line in enumerate(lines) if line.startswith(begin)]
+        lines[at] = text or lines[at]
+    return "\n".join(lines)
+
 
 OF_OBJECTIVE = """
 import sys
 import hpo_core as hpo
-import script
+import main
 from held import hold
 
 
 def objective(trial):
     hold(trial)
-    return script.objective(trial)
+    return main.objective(trial)
 
 
 hpo.tune(
@@ -170,18 +174,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "torch": Kind(
-        TORCH,
-        OF_SCRIPT.format(
-            imports="torch, tqdm",
-            arguments='(f"--{name}={value}" for name, value in trial.params.items())',
-            space='{"lr": hpo.Float(0.001, 0.5, log=True), "batch-size": hpo.Choice(32, 64)}',
-        ),
-        True,
-    ),
+    "torch": Kind(TORCH, recipe(imports="torch, tqdm"), True),
     "sklearn": Kind(
         SKLEARN,
-        OF_SCRIPT.format(
+        recipe(
             imports="sklearn.linear_model",
             arguments="map(str, trial.params.values())",
             space='{"alpha": hpo.Float(1e-6, 1, log=True), "eta0": hpo.Float(0.001, 1, log=True)}',
@@ -216,7 +212,7 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
-    for name, text in (("script", script), ("tune", tuned), ("held", HELD)):
+    for name, text in (("main", script), ("tune", tuned), ("held", HELD)):
         (tmp_path / f"{name}.py").write_text(text)
     killed, whole = start(tmp_path, "killed", HOLD="1"), start(tmp_path, "whole")
     try:
