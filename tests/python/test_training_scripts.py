@@ -6,6 +6,7 @@ Each script is one that runs by itself; what a study needs of it is marked with 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mypy.api
 import psutil
 import pytest
 
@@ -209,7 +211,7 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
     assert process.wait(SECONDS) == 0, (folder / f"{home}.log").read_text()[-4000:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("torch", marks=pytest.mark.slow), "sklearn", "optuna"])
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
     for name, text in (("main", script), ("tune", tuned), ("held", HELD)):
@@ -266,3 +268,17 @@ def test_first_example_is_the_same_study_in_python_and_in_yaml(monkeypatch: pyte
     written = hpo.load_spec(Path(examples.digits.__file__).with_name("study.yaml"))
     elsewhere = {"pythonpath", "tracking", "prefect"}
     assert said[0].model_dump(exclude=elsewhere) == written.model_dump(exclude=elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    programs = [block for block in blocks if "import hpo_core as hpo" in block and "hpo.tune(" in block]
+    assert programs
+    for number, program in enumerate(programs):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    said, wrong, code = mypy.api.run(
+        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--ignore-missing-imports", str(tmp_path)]
+    )
+    assert code == 0, said + wrong
