@@ -32,7 +32,7 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import digest_of
+from hpo_core.spec.sent_functions import digest_of, given
 from hpo_core.study import Study
 from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
@@ -181,9 +181,9 @@ class Session:
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
                 sent = by_value.find(name, folder, folder.parent)
-                if self._given is None and (changed := by_value.changed_since(sent.source)):
+                if given(name) is None and (changed := by_value.changed_since(sent.source)):
                     log.warning(
-                        "study %r goes on with the functions that it began with, as %s keeps them; changed since: %s.",
+                        "study %r trains what %s keeps, sent by value; changed in the script since: %s.",
                         self.name,
                         folder / by_value.FOLDER,
                         changed,
