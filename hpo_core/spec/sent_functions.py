@@ -22,6 +22,7 @@ import linecache
 import re
 import sys
 import sysconfig
+import textwrap
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -329,7 +330,7 @@ class References:
         except (OSError, TypeError, SyntaxError):
             self._parts.append(f"# {name}: no source; SHA-256 of its code: {_code_digest(what)}")
             return
-        part = f"# in {file}, line {line}\n{text.rstrip()}"
+        part = f"# in {file}, line {line}\n{textwrap.dedent(text).rstrip()}"
         if part not in self._parts:
             self._parts.append(part)
 
@@ -522,6 +523,11 @@ def parts_of(source: str) -> list[SourcePart]:
         else:
             lines.append(one)
     return found
+
+
+def texts_of(source: str) -> list[str]:
+    """A source that was kept, in texts that can be parsed: imports and values, then each function or class."""
+    return [source.partition("# in ")[0], *(part.text for part in parts_of(source))]
 
 
 def difference(kept: str, new: str) -> str:

@@ -27,7 +27,7 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
-from hpo_core.spec.sent_functions import digest_of, source_digest_of
+from hpo_core.spec.sent_functions import digest_of, source_digest_of, texts_of
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.training.by_value import kept_source
 
@@ -66,7 +66,7 @@ def find_code_version(
         sources: of functions that were sent by value, by file name.
     """
     sent = sources or {}
-    files = code_files(functions, folders, texts=list(sent.values()))
+    files = code_files(functions, folders, texts=[one for text in sent.values() for one in texts_of(text)])
     digests = code_digests(files) | {
         name: hashlib.sha256(text.encode(errors="replace")).hexdigest() for name, text in sent.items()
     }

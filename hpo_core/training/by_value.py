@@ -113,7 +113,7 @@ def changed_since(source: str) -> str:
     changed = []
     for file, _, text in parts_of(source):
         try:
-            node = next(iter(ast.parse(textwrap.dedent(text)).body), None)
+            node = next(iter(ast.parse(text).body), None)
             there = Path(file).read_text() if Path(file).is_file() else None
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
@@ -121,7 +121,7 @@ def changed_since(source: str) -> str:
         if there is None or name is None:  # a notebook's cell, or a lambda
             continue
         now = find_node(there, name)
-        if now is None or text_of_node(there, now)[1].strip() != text.strip():
+        if now is None or textwrap.dedent(text_of_node(there, now)[1]).strip() != text.strip():
             changed.append(f"{name} ({file})")
     return ", ".join(changed)
 

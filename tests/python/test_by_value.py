@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import hpo_core as hpo
@@ -35,6 +36,8 @@ from hpo_core.training import by_value
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.study_run import session
+from hpo_flows.study_run.session import Session
 
 # All kinds of functions, between real processes.
 
@@ -226,6 +229,16 @@ def test_a_large_value_is_named() -> None:
         pickled(lambda trial: (small, table))
 
 
+@pytest.mark.parametrize("make", [lambda: [torch.zeros(1)], lambda: torch.nn.Linear(1, 1)])
+def test_a_value_on_a_gpu_is_named(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpickled, it would begin CUDA in the process that forks the trainings."""
+    weights = make()
+    assert pickled(lambda trial: weights)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    with pytest.raises(SpecError, match="closure variable 'weights.* of <lambda>.. is a .* on a GPU"):
+        pickled(lambda trial: weights)
+
+
 # What is kept is what is run.
 
 
@@ -355,6 +368,27 @@ def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
         Permissions(objectives=(name,), folder=here, import_folders=(here, Path.cwd())).load("study.yaml")
 
 
+def test_a_resume_says_what_has_changed_in_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on with what is kept."""
+    script = tmp_path / "train.py"
+    script.write_text("LEVEL = 1\ndef helper(): return LEVEL\ndef train(trial): return helper()\n")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    exec(compile(script.read_text(), str(script), "exec"), vars(module))
+    home, name = Home(tmp_path / "home"), function_name(module.train)
+    _study(home, "mine", name)
+    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    _as_in_another_process(monkeypatch)
+    Session(home, "mine").close()
+    assert "changed" not in caplog.text
+    script.write_text(script.read_text().replace("return LEVEL", "return 2 * LEVEL"))
+    Session(home, "mine").close()
+    assert f"changed in the script since: helper ({script})" in caplog.text
+    assert load_objective(by_value.placed(name, home.study_folder("mine")))(None) == 1
+
+
 def test_its_source_is_noted_with_the_code_versions(tmp_path: Path) -> None:
     """And the modules that it imports from beside it; MLflow gets all files of the folder."""
     (tmp_path / "beside_it.py").write_text("VALUE = 1\n")
@@ -415,7 +449,8 @@ def test_a_study_whose_function_is_not_here_is_refused_before_a_cluster_starts(t
 
 
 def _as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_value, "given", lambda name: None)
+    for module in (by_value, session):
+        monkeypatch.setattr(module, "given", lambda name: None)
 
 
 # Whole studies.
@@ -446,7 +481,7 @@ def test_another_function_under_the_same_name_is_refused_with_the_difference(stu
     def train(trial: Any) -> None:
         trial.report(loss=0.0)
 
-    with pytest.raises(StudyExistsError, match=r"(?s)another one.*-    def train.*\+.*trial.report\(loss=0.0\)"):
+    with pytest.raises(StudyExistsError, match=r"(?s)another one.*-    for step.*\+ +trial.report\(loss=0.0\)"):
         hpo.tune(train, SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
     with pytest.raises(StudyExistsError) as caught:
         hpo.tune(_trained(2.0), SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
@@ -496,12 +531,19 @@ def _modes() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         model = Steps()
         trial.track(model=model)
         for _ in trial.steps():
-            model.done += len(trial.partition) if trial.partition else 1
+            model.done += 1
+            trial.report(loss=trial.params["x"] - model.done)
+
+    def hop(trial: Any) -> None:
+        model = Steps()
+        trial.track(model=model)
+        for _ in trial.steps():
+            model.done += len(trial.partition)
             trial.report(loss=trial.params["x"] - model.done)
 
     asha = hpo.Asha(configs=3, min_resource=1, max_resource=2, reduction_factor=2)
     return {
-        "data.load": (train, {"method": hpo.Random(configs=2, max_resource=2)}),
+        "data.load": (hop, {"method": hpo.Random(configs=2, max_resource=2)}),
         "pbt": (train, {"method": hpo.Pbt(population=2, generations=2)}),
         "gang": (train, {"method": asha, "training": hpo.Training(gang=2), "workers": 2}),
         "packing": (train, {"method": asha, "packing": hpo.Packing(devices="cpu")}),
