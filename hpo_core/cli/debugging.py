@@ -55,9 +55,9 @@ def try_trial(
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.in_process import first_job, parse_params, request_of
-    from hpo_core.partitioning import with_partitions
+    from hpo_core.model.thread_variables import THREAD_VARIABLES
+    from hpo_core.partitioning.resolution import with_partitions
     from hpo_core.spec import load_spec
-    from hpo_core.spec.assembly import VARIABLES
     from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 
@@ -74,7 +74,7 @@ def try_trial(
         _keep_sent(spec, home, folder)
         request = request_of(spec, job, Path(folder))
         if request.threads is not None:
-            os.environ.update(dict.fromkeys(VARIABLES, str(request.threads)))  # read when libraries are loaded
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
             function = load_objective(request.objective, request.pythonpath)
             report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
@@ -221,7 +221,7 @@ def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tup
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
     from hpo_core.execution.job_requests import JobRequests
-    from hpo_core.partitioning import with_partitions
+    from hpo_core.partitioning.resolution import with_partitions
     from hpo_core.spec import load_spec
 
     spec = with_partitions(load_spec(file))

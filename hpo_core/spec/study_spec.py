@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.judged_results import seed_of_repeat
+from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
