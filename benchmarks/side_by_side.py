@@ -1,6 +1,6 @@
 """The same search in Optuna, in Ray Tune and here: lines of code, seconds, and what one holds at the end.
 
-Successive halving over 27 configurations of a small network on scikit-learn's digits, at most 27 epochs, two at a
+Successive halving over 18 configurations of a small network on scikit-learn's digits, at most 9 epochs, two at a
 time: the programs are in ``benchmarks/searches``, as their documentation says one writes them. ``first`` is from the
 start of Python to the first result that a training function has, ``all`` to the end of the process. ``lines`` counts
 what is between ``# begin`` and ``# end``, without blank lines. ``epochs`` is what was trained in all: the programs

@@ -224,10 +224,18 @@ class Result:
 
     @property
     def trials(self) -> pandas.DataFrame:
-        """One row a trial, by number: parameters, state, the best values and the resource they were reached at."""
+        """Table with one row a trial, by its number.
+
+        Columns: ``trial`` (the index); ``state``, such as ``winner``, ``running``, ``not promoted``, ``diverged`` or
+        ``abandoned``; a column a metric: values of the trial's best feasible result; ``at``: units of training behind
+        that result; ``trained``: units in all, its ancestors' included; ``bracket``; ``parent``: the trial whose
+        checkpoint it went on from (PBT); ``attempts``; ``params.NAME``: the configuration. A cell is empty where there
+        is no such value.
+        """
         series, rows = self._series, []
         from hpo_core.views.trial_story import trial_state
 
+        metrics = [metric.name for metric in self.spec.objectives]
         for trial in series.trials:
             losses = [(one.loss, one.resource, one) for one in trial.all_results if one.loss is not None]
             best = min((one for one in losses if not one[2].infeasible), default=None, key=lambda one: one[:2])
@@ -236,7 +244,7 @@ class Result:
                 {
                     "trial": trial.number,
                     "state": trial_state(series.study, trial),
-                    **{metric.name: values.get(metric.name) for metric in self.spec.objectives},
+                    **{metric: values.get(metric) for metric in metrics},
                     "at": None if best is None else best[1],
                     "trained": trial.resource,
                     "bracket": trial.bracket,
@@ -245,39 +253,62 @@ class Result:
                     **{f"params.{name}": value for name, value in trial.params.items()},
                 }
             )
-        return _frame(rows, "trial")
+        known = ["trial", "state", *metrics, "at", "trained", "bracket", "parent", "attempts"]
+        table = _frame(rows, [*known, *(f"params.{name}" for name in self.spec.space)]).set_index("trial")
+        return table.astype({"at": "Int64", "parent": "Int64"})  # whole numbers, with empty cells
 
     @property
     def results(self) -> pandas.DataFrame:
-        """One row a report of a metric: trial, resource, and the metrics' values."""
-        return _frame(
-            [
-                {"trial": trial.number, "resource": result.resource, **result.metrics}
-                for trial in self._series.trials
-                for result in trial.all_results
-            ]
-        )
+        """Table with one row a result: a job that reached its target.
+
+        Columns: ``trial``; ``resource``: units of training behind it; a column for each value that was reported.
+        """
+        rows = [
+            {"trial": trial.number, "resource": result.resource, **result.metrics}
+            for trial in self._series.trials
+            for result in trial.all_results
+        ]
+        return _frame(rows, ["trial", "resource", *(metric.name for metric in self.spec.objectives)])
+
+    @property
+    def curves(self) -> pandas.DataFrame:
+        """Table with one row a report within a job: the first metric while a trial trains, thinned where it is long.
+
+        Columns: ``trial``; ``resource``: units of training at the report; the metric's name.
+        """
+        name = self.spec.metric.name
+        rows = [
+            {"trial": trial, "resource": resource, name: value}
+            for trial, curve in sorted(self._series.curves.items())
+            for resource, value in sorted(curve.items())
+        ]
+        return _frame(rows, ["trial", "resource", name])
 
     @property
     def jobs(self) -> pandas.DataFrame:
-        """One row an attempt: what it trained, where and when (seconds since the first grant), and how it ended."""
-        return _frame(
-            [
-                {
-                    "trial": span.trial,
-                    "attempt": span.attempt,
-                    "target": span.target,
-                    "start": span.start,
-                    "end": span.end,
-                    "seconds": span.end - span.start,
-                    "worker": span.worker,
-                    "outcome": "running" if span.outcome is None else str(span.outcome),
-                    "value": span.value,
-                    "slots": span.slots,
-                }
-                for span in self._series.spans
-            ]
-        )
+        """Table with one row an attempt of a job, in the order of their end; those that run come last.
+
+        Columns: ``trial``; ``attempt``; ``target``: units of training to have at its end; ``start``, ``end`` and
+        ``seconds``: seconds since the first grant, without times in which no controller ran; ``worker``; ``outcome``,
+        such as ``completed``, ``error``, ``lost`` or ``running``; ``value`` of the first metric; ``slots`` it took.
+        """
+        rows = [
+            {
+                "trial": span.trial,
+                "attempt": span.attempt,
+                "target": span.target,
+                "start": span.start,
+                "end": span.end,
+                "seconds": span.end - span.start,
+                "worker": span.worker,
+                "outcome": "running" if span.outcome is None else str(span.outcome),
+                "value": span.value,
+                "slots": span.slots,
+            }
+            for span in self._series.spans
+        ]
+        known = ["trial", "attempt", "target", "start", "end", "seconds", "worker", "outcome", "value", "slots"]
+        return _frame(rows, known)
 
     # Pictures.
 
@@ -409,10 +440,11 @@ def load(name: str, home: str | Path = "", journal: str | None = None) -> Result
     return Result(name, place)
 
 
-def _frame(rows: list[dict[str, Any]], index: str | None = None) -> pandas.DataFrame:
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pandas.DataFrame:
+    """A table; these columns come first, and are there without any row."""
     try:
         import pandas
     except ImportError:
         raise SpecError("Tables of a result are pandas DataFrames: `pip install pandas`.") from None
-    found = pandas.DataFrame(rows)
-    return found.set_index(index) if index is not None and rows else found
+    more = dict.fromkeys(name for row in rows for name in row)
+    return pandas.DataFrame(rows, columns=list(dict.fromkeys([*columns, *more])))

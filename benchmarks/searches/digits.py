@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-TRIALS, EPOCHS, ETA, WORKERS, SEED = 27, 27, 3, 2, 1
+TRIALS, EPOCHS, ETA, WORKERS, SEED = 18, 9, 3, 2, 1
 
 _digits = load_digits()
 _images = torch.tensor(_digits.data, dtype=torch.float32) / 16

@@ -16,7 +16,7 @@ if __name__ == "__main__":
             "momentum": hpo.Float(0, 0.99, when={"optimizer": "sgd"}),
         },
         metric="val_loss",
-        method=hpo.Asha(configs=60, max_resource=27, reduction_factor=3),
+        method=hpo.Asha(configs=60, min_resource=1, max_resource=27, reduction_factor=3),
         workers=2,
         seed=1,
         name="digits",

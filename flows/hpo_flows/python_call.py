@@ -174,6 +174,7 @@ def tune(
     """
     with _place(home, journal) as place:
         trained, found_mode = _objective(objective, space, style, pythonpath)
+        rules = _stop(stop, max_seconds, target)
         sections = {
             "packing": packing,
             "data": data,
@@ -184,7 +185,7 @@ def tune(
             "tracking": tracking,
             "warm_start": warm_start,
             "build": build,
-            "stop": _stop(stop, max_seconds, target),
+            "stop": rules,
             "journal": None if retry_seconds is None else {"retry_seconds": retry_seconds},
         }
         described: dict[str, Any] = {
@@ -192,7 +193,7 @@ def tune(
             "constraints": list(constraints),
             **trained,
             **_metrics(metric, mode or found_mode, trained["style"]),
-            "search": _search(method, max_trials),
+            "search": _search(method, max_trials, stops=bool(rules)),
             "sampler": {"name": sampler} if isinstance(sampler, str) else _plain(sampler),
             "prefect": prefect,
             "forbidden": _plain(forbidden),
@@ -225,7 +226,14 @@ def tune(
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
             return Result(spec.study, place)
         settings = described.get("cluster") if known else None  # where jobs train from now on
-        session = Session(place, spec.study, spec=None if known else spec, cluster=settings, security=security)
+        session = Session(
+            place,
+            spec.study,
+            spec=None if known else spec,
+            cluster=settings,
+            security=security,
+            temporary=home is None,
+        )
         action = "resume" if known else "tune"
         return _drive(
             session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
@@ -512,14 +520,16 @@ def _objective(
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna.space_discovery import find_space
 
-    found = None
-    if style != "handle":
+    missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
+    if style == "handle":
+        raise SpecError(f"{missing}.")
+    try:
         found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
-    if found is None or not found.space:
+    except Exception as error:
         raise SpecError(
-            "hpo.tune: space is missing, and the objective suggests no parameter when it is called as an Optuna "
-            "objective. Give space={name: hpo.Float(...)}."
-        )
+            f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     data |= {"style": "optuna", "space": found.space}
     return data | (
         {"constraints": found.constraints} if found.constraints else {}
@@ -593,12 +603,17 @@ def _metric(metric: Any, mode: str) -> Any:
     return {"name": metric, "mode": mode} if isinstance(metric, str) else _plain(metric)
 
 
-def _search(method: SearchSettings | Mapping[str, Any] | str, max_trials: int | None) -> dict[str, Any]:
+def _search(method: SearchSettings | Mapping[str, Any] | str, max_trials: int | None, *, stops: bool) -> dict[str, Any]:
     if not isinstance(method, SearchSettings | Mapping | str):
         raise SpecError(
             f"hpo.tune: method = {shown(method)} is no search; give hpo.Asha(configs=60, max_resource=27) or the like."
         )
     search: dict[str, Any] = {"method": method} if isinstance(method, str) else _plain(method)
+    if max_trials is None and search == {"method": "random"} and not stops:
+        raise SpecError(
+            "hpo.tune: the study would have no end; give max_trials or max_seconds, or a method such as "
+            "hpo.Asha(configs=60, max_resource=27)."
+        )
     if max_trials is not None:
         if search.get("configs") not in (None, max_trials):
             raise SpecError(

@@ -36,6 +36,8 @@ from hpo_core.training import by_value
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.study_run import session
+from hpo_flows.study_run.session import Session
 
 # All kinds of functions, between real processes.
 
@@ -366,6 +368,27 @@ def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
         Permissions(objectives=(name,), folder=here, import_folders=(here, Path.cwd())).load("study.yaml")
 
 
+def test_a_resume_says_what_has_changed_in_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on with what is kept."""
+    script = tmp_path / "train.py"
+    script.write_text("LEVEL = 1\ndef helper(): return LEVEL\ndef train(trial): return helper()\n")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    exec(compile(script.read_text(), str(script), "exec"), vars(module))
+    home, name = Home(tmp_path / "home"), function_name(module.train)
+    _study(home, "mine", name)
+    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    _as_in_another_process(monkeypatch)
+    Session(home, "mine").close()
+    assert "changed" not in caplog.text
+    script.write_text(script.read_text().replace("return LEVEL", "return 2 * LEVEL"))
+    Session(home, "mine").close()
+    assert f"changed in the script since: helper ({script})" in caplog.text
+    assert load_objective(by_value.placed(name, home.study_folder("mine")))(None) == 1
+
+
 def test_its_source_is_noted_with_the_code_versions(tmp_path: Path) -> None:
     """And the modules that it imports from beside it; MLflow gets all files of the folder."""
     (tmp_path / "beside_it.py").write_text("VALUE = 1\n")
@@ -426,7 +449,8 @@ def test_a_study_whose_function_is_not_here_is_refused_before_a_cluster_starts(t
 
 
 def _as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_value, "given", lambda name: None)
+    for module in (by_value, session):
+        monkeypatch.setattr(module, "given", lambda name: None)
 
 
 # Whole studies.

@@ -324,6 +324,27 @@ def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
     assert ("Pareto front:" in page.words) == (shape == "a front")
 
 
+def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
+    class Seen(Cell):
+        is_captured = False
+
+        def show(self, pictures: dict[str, str]) -> None:
+            self.pictures = pictures
+
+    study, cell = hpo.Study.create(make_spec(search={"method": "random", "configs": 50})), Seen(None)
+    board = python_progress.NotebookBoard(study, cell)
+    for place, job in enumerate(study.set_capacity(python_progress.MOST_WARNINGS + 5)):
+        nasty = f"<img src=x onerror=alert({place})>"
+        report = Report(
+            trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message=nasty, warnings=(f"{nasty} warned",)
+        )
+        board.on_report(report, study.tell_report(report))
+    board._draw()
+    page = Tags(cell.pictures["text/html"])
+    assert "img" not in page.tags and page.words.count("> warned") == python_progress.MOST_WARNINGS
+    assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
+
+
 def test_a_study_without_a_result_says_so() -> None:
     page = study_cell(hpo.Study.create(make_spec()))
     assert "no result yet" in page and "<img" not in page
@@ -416,6 +437,7 @@ def run_again(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert kinds(executed(path, folder)) == kinds(nbformat.read(path, as_version=4))
 
 
+@pytest.mark.slow
 def test_the_first_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_again(ROOT / "examples" / "notebook" / "first_study.ipynb", tmp_path, monkeypatch)
 

@@ -150,7 +150,7 @@ QUICK = {
 SLOW = {
     "a script with a guard": Script({"train.py": IMPORTS + TRAIN + guarded(TUNE)}, ["train.py"]),
     "-c": Script({}, ["-c", WHOLE]),
-    "a prompt": Script({}, ["-i", "-q"], typed=WHOLE),
+    "a prompt": Script({}, ["-i", "-q"], typed=WHOLE.replace("\nFACTOR", "\n\nFACTOR").replace("\ndef", "\n\ndef")),
     "a module without a file": Script(
         {"train.py": WHOLE},
         ["-c", "import sys; sys.modules['m'] = m = type(sys)('m'); exec(open('train.py').read(), vars(m))"],
@@ -159,6 +159,7 @@ SLOW = {
     "pytest": Script(
         {"test_train.py": IMPORTS + TRAIN + guarded(TUNE).replace(GUARD, "def test_it():\n")},
         ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_train.py"],
+        begun=2,  # a module, which workers import
     ),
     "a cluster of its own": Script({"train.py": IMPORTS + OWN_CLUSTER + TRAIN + guarded(OWN)}, ["train.py"], begun=2),
     # Dask's own words: its worker imports the script, which starts a cluster again

@@ -6,6 +6,7 @@ Each script is one that runs by itself; what a study needs of it is marked with 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mypy.api
 import psutil
 import pytest
 
@@ -20,6 +22,7 @@ import hpo_core as hpo
 from hpo_core.model.errors import HpoError
 from hpo_flows import python_call
 
+ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 """How long a script may take on a busy machine."""
 
@@ -123,36 +126,39 @@ def hold(trial):  # of the run that is killed: it waits within trial 2 and withi
         time.sleep(0.05)
 """
 
-OF_SCRIPT = """
-import runpy
-import sys
-import {imports}
-import hpo_core as hpo
-from held import hold
-
-
-def train(trial):
-    hold(trial)
-    sys.argv = ["script.py", *{arguments}]
-    runpy.run_path("script.py", {{"trial": trial, "hpo": hpo}}, "__main__")
-
-
-hpo.tune(
-    train, space={space}, metric="val_loss", method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2),
-    workers=1, seed=3, name="script", resume=True, home=sys.argv[1], prefect="off", tracking={{"mlflow": "off"}},
+RECIPE = (
+    (ROOT / "docs" / "python.md").read_text().partition("<!-- file: tune.py -->\n```python\n")[2].partition("```")[0]
 )
-"""
+"""The script of the documentation that tunes another one."""
+
+
+def recipe(imports: str, arguments: str | None = None, space: str | None = None) -> str:
+    """The documentation's script for a small study that can be held."""
+    changed = {
+        "import torch": f"import {imports}\nfrom held import hold",
+        "def train": "def train(trial):\n    hold(trial)",
+        "    sys.argv": arguments and f"    sys.argv = ['main.py', *{arguments}]",
+        "    space=": space and f"    space={space},",
+        "    method=": "    method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2), workers=1, seed=3,",
+        "    name=": "    name='script', home=sys.argv[1], prefect='off', tracking={'mlflow': 'off'},",
+    }
+    lines = RECIPE.splitlines()
+    for begin, text in changed.items():
+        (at,) = [n for n, line in enumerate(lines) if line.startswith(begin)]
+        lines[at] = text or lines[at]
+    return "\n".join(lines)
+
 
 OF_OBJECTIVE = """
 import sys
 import hpo_core as hpo
-import script
+import main
 from held import hold
 
 
 def objective(trial):
     hold(trial)
-    return script.objective(trial)
+    return main.objective(trial)
 
 
 hpo.tune(
@@ -170,18 +176,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "torch": Kind(
-        TORCH,
-        OF_SCRIPT.format(
-            imports="torch, tqdm",
-            arguments='(f"--{name}={value}" for name, value in trial.params.items())',
-            space='{"lr": hpo.Float(0.001, 0.5, log=True), "batch-size": hpo.Choice(32, 64)}',
-        ),
-        True,
-    ),
+    "torch": Kind(TORCH, recipe(imports="torch, tqdm"), True),
     "sklearn": Kind(
         SKLEARN,
-        OF_SCRIPT.format(
+        recipe(
             imports="sklearn.linear_model",
             arguments="map(str, trial.params.values())",
             space='{"alpha": hpo.Float(1e-6, 1, log=True), "eta0": hpo.Float(0.001, 1, log=True)}',
@@ -213,10 +211,10 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
     assert process.wait(SECONDS) == 0, (folder / f"{home}.log").read_text()[-4000:]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("torch", marks=pytest.mark.slow), "sklearn", "optuna"])
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
-    for name, text in (("script", script), ("tune", tuned), ("held", HELD)):
+    for name, text in (("main", script), ("tune", tuned), ("held", HELD)):
         (tmp_path / f"{name}.py").write_text(text)
     killed, whole = start(tmp_path, "killed", HOLD="1"), start(tmp_path, "whole")
     try:
@@ -270,3 +268,17 @@ def test_first_example_is_the_same_study_in_python_and_in_yaml(monkeypatch: pyte
     written = hpo.load_spec(Path(examples.digits.__file__).with_name("study.yaml"))
     elsewhere = {"pythonpath", "tracking", "prefect"}
     assert said[0].model_dump(exclude=elsewhere) == written.model_dump(exclude=elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    programs = [block for block in blocks if "import hpo_core as hpo" in block and "hpo.tune(" in block]
+    assert programs
+    for number, program in enumerate(programs):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    said, wrong, code = mypy.api.run(
+        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--ignore-missing-imports", str(tmp_path)]
+    )
+    assert code == 0, said + wrong

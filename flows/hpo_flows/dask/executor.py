@@ -92,10 +92,10 @@ class DaskExecutor:
     _watch: ClusterWatch
     _tasks: RankTasks
 
-    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None) -> None:
+    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None, threads: bool = False) -> None:
         self._spec = spec
         self._folder = folder
-        self._kind = cluster_of(spec, folder)
+        self._kind = cluster_of(spec, folder, threads=threads)
         self._kind.security = security
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
@@ -370,9 +370,11 @@ class DaskExecutor:
         self._kind.remember_processes()
         if self._connection is not None:
             self._watch.stop()
-            if self._kind.cluster is not None:
+            if not self._kind.serves_others:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             elif self._spec.objective is not None:
+                if self._kind.cluster is not None:
+                    self._run_on_each(cancel_attempts_of, self._folder, seconds=CLOSE_SECONDS)
                 arguments = (self._folder, placed(self._spec.objective, self._folder), tuple(self._spec.pythonpath))
                 self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
             self._kept = None

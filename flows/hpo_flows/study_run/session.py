@@ -32,7 +32,7 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import digest_of
+from hpo_core.spec.sent_functions import digest_of, given
 from hpo_core.study import Study
 from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
@@ -79,6 +79,7 @@ class Session:
         cluster: settings of a cluster in place of the one that the study names, for this run.
         security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
+        temporary: nothing of the study is kept: no report is written, and local workers are threads of this process.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class Session:
         train: tuple[int | None, int] | None = None,
         cluster: dict[str, Any] | None = None,
         security: Any = None,
+        temporary: bool = False,
     ) -> None:
         self.home = home
+        self._temporary = temporary
         self.name = name
         self._given = spec
         self._force = force
@@ -127,7 +130,7 @@ class Session:
         trained = self._importable()
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
-        self.executor = DaskExecutor(trained, str(self.folder), security=security)
+        self.executor = DaskExecutor(trained, str(self.folder), security=security, threads=temporary)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
@@ -178,9 +181,9 @@ class Session:
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
                 sent = by_value.find(name, folder, folder.parent)
-                if self._given is None and (changed := by_value.changed_since(sent.source)):
+                if given(name) is None and (changed := by_value.changed_since(sent.source)):
                     log.warning(
-                        "study %r goes on with the functions that it began with, as %s keeps them; changed since: %s.",
+                        "study %r trains what %s keeps, sent by value; changed in the script since: %s.",
                         self.name,
                         folder / by_value.FOLDER,
                         changed,
@@ -279,7 +282,8 @@ class Session:
         )
         warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
         warm.daemon = True
-        warm.start()
+        if not self._temporary:
+            warm.start()
         try:
             status = loop.run()
         finally:
@@ -291,9 +295,11 @@ class Session:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
-        warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
         halted = study.state.halted
-        report, links = self.write_report(study)
+        report, links = "", dict[str, str]()
+        if not self._temporary:
+            warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
+            report, links = self.write_report(study)
         return study, Summary(
             self.name,
             status,

@@ -107,6 +107,11 @@ class ClusterKind(ABC, Generic[Settings]):
         """Whether workers may still train what an earlier controller of the study granted."""
         return True
 
+    @property
+    def serves_others(self) -> bool:
+        """Whether its worker processes train other studies as well, which go on when this one ends."""
+        return self.cluster is None
+
     def connect(self) -> Any:
         """Start the cluster and return a client of its scheduler.
 
