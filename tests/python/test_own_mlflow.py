@@ -16,6 +16,7 @@ import hpo_core as hpo
 from hpo_core.model.errors import SpecError
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
+from hpo_core.testing.fake_training import new_study
 from hpo_core.tracking.active_run import tracking_here
 from tests.flows.conftest import ROOT, Runner
 from tests.mlflow.conftest import empty_store, free_port
@@ -140,6 +141,18 @@ def test_a_password_stays_in_the_environment(store: str, tmp_path: Path, monkeyp
     assert Home(tmp_path / "home").tracking_uri(spec) == "http://me:verysecret@127.0.0.1:1"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:verysecret@127.0.0.1:2")
     assert Home(tmp_path / "home").tracking_uri(spec) == "http://127.0.0.1:1", "a server of others gets none"
+
+
+def test_a_study_that_is_imported_keeps_its_parent_where_that_is(tmp_path: Path) -> None:
+    from hpo_core.home import Home
+    from hpo_core.tracking.restore import _replacements
+
+    plain = _plain() | {"tracking": {"parent_run": "abc"}}
+    study, home = new_study(StudySpec.from_plain(plain, "test")), Home(tmp_path / "home")
+    for uri, parent in {home.default_tracking_uri: "abc", f"sqlite:///{tmp_path / 'other.db'}": None}.items():
+        changes, words = _replacements(study, "again", (), tracking_uri=uri, home=home)
+        assert changes["tracking"]["parent_run"] == parent
+        assert any("tracking.parent_run = abc: now none" in line for line in words) == (parent is None)
 
 
 def _plain() -> dict[str, Any]:
