@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs pictures setup lock lock-slow clean
+.PHONY: demo test test-slow lint docs notebooks pictures setup lock lock-slow clean
 
 setup: $(READY)
 
@@ -39,6 +39,9 @@ docs: $(READY)  ## the documentation site, in site/ (open site/index.html, or fo
 
 pictures: $(VENV)/.ready-for-all  ## the report's pictures in the documentation, anew (Chromium; two minutes)
 	$(BIN)/python docs/hooks/report_pictures.py
+
+notebooks: $(READY)  ## the outputs of examples/notebook, anew (ten minutes)
+	$(BIN)/python docs/hooks/notebooks.py
 
 lock:  ## pin what is installed now (the +cpu of a local torch build is no version others can install)
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^\(torch==[0-9.]*\)+.*/\1/' > requirements.lock

@@ -50,7 +50,7 @@ def split(folder: Path) -> tuple[list[Data], Data, Data]:
     from network import load
     from sklearn.datasets import load_digits
 
-    from hpo_core.partitioning import partition_data
+    from hpo_core.partitioning.splitting import partition_data
 
     found = load_digits()
     arrays = {"x": (found.data / 16).astype(np.float32), "y": found.target.astype(np.int64)}

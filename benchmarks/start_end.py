@@ -5,6 +5,10 @@ server, started for the study (``default``); a server that runs already (``PREFE
 start ends where the first training function begins, the end begins where the journal takes the last result. ``left``
 is how much longer processes of the study work after the prompt: MLflow's rest, the end of the pages.
 
+Two more modes time the call from a script: ``hpo.tune``, with everything on as by default, and ``home=None``, which
+keeps nothing. There the start begins with the call (``import hpo_core`` is before it, what the call imports is not)
+and the end ends where it returns.
+
 With ``--before FOLDER``, a checkout of an earlier version, both are measured in turn: what else the machine does hits
 both alike. ``cpu`` is what the command and its ended children used, in seconds; it hardly depends on the load.
 
@@ -33,7 +37,9 @@ import psutil
 import result_file
 
 ROOT = result_file.ROOT.parent
-MODES = ("default", "PREFECT_API_URL", "--no-prefect")
+CALLS = {"hpo.tune": "home", "home=None": None}
+"""Modes of the call: the home that it is given."""
+MODES = ("default", "PREFECT_API_URL", "--no-prefect", *CALLS)
 OWN = ("PREFECT_", "MLFLOW_", "HPO_")
 LEFT_SECONDS = 90.0
 OBJECTIVE = """
@@ -43,6 +49,54 @@ def train(trial):
         time.sleep({seconds})
         trial.report(loss=trial.params["x"])
 """
+
+SCRIPT = """
+import json
+import time
+import hpo_core as hpo
+
+def train(trial):
+    for _ in trial.steps():
+        began = time.time()
+        time.sleep({seconds})
+        trial.report(loss=trial.params["x"], began=began)
+
+called = time.time()
+result = hpo.tune(
+    train, {{"x": hpo.Float(0, 1)}}, metric="loss", method=hpo.Random(configs={jobs}, max_resource=1), workers=2,
+    name="timed", home={home!r},
+)
+returned = time.time()
+began = result.results["began"]
+print(json.dumps({{"start": began.min() - called, "end": returned - began.max() - {seconds}}}))
+"""
+
+
+def measure_call(mode: str, code: Path, jobs: int, *, seconds: float, limit: float) -> dict[str, Any]:
+    """One script that calls ``hpo.tune``."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(OWN)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(code), str(code / "flows")])
+    with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
+        script = Path(name) / "script.py"
+        script.write_text(SCRIPT.format(seconds=seconds, jobs=jobs, home=CALLS[mode] and str(Path(name) / CALLS[mode])))
+        used, load = resource.getrusage(resource.RUSAGE_CHILDREN), os.getloadavg()[0]
+        try:
+            ended = subprocess.run(
+                [sys.executable, script], cwd=name, env=environment, capture_output=True, text=True, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"longer than {limit:g} s"}
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if ended.returncode:
+            return {"error": ended.stderr[-300:]}
+        times = json.loads(ended.stdout.splitlines()[-1])
+        return {
+            "start": round(times["start"], 2),
+            "end": round(times["end"], 2),
+            "left": _left(Path(name)),
+            "cpu": round(after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime, 1),
+            "load": round(load, 1),
+        }
 
 
 def measure(mode: str, code: Path, jobs: int, *, seconds: float, limit: float) -> dict[str, Any]:
@@ -166,7 +220,8 @@ def main() -> None:
     for _ in range(given.rounds):
         for mode in given.mode or MODES:
             for word, code in codes.items():
-                one = measure(mode, code, given.jobs, seconds=given.job_seconds, limit=given.limit)
+                timed = measure_call if mode in CALLS else measure
+                one = timed(mode, code, given.jobs, seconds=given.job_seconds, limit=given.limit)
                 print(f"{mode}, {word}: {one}", flush=True)
                 found.setdefault(f"{mode}, {word}", []).append(one)
     rows = []

@@ -98,6 +98,11 @@ class Home:
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property
+    def is_default(self) -> bool:
+        """Whether another process finds it without being told: by its environment, or in the working folder."""
+        return self.folder == Path(os.environ.get("HPO_HOME") or ".hpo").resolve()
+
+    @property
     def journal_url(self) -> str:
         return self._journal or f"sqlite:///{self.folder / 'journal.db'}"
 
@@ -208,8 +213,15 @@ class Home:
         return given or f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def tracking_uri(self, spec: StudySpec) -> str | None:
-        """MLflow tracking URI of a study; None where tracking is off."""
-        return None if spec.tracking.mlflow == "off" else spec.tracking.mlflow or self.default_tracking_uri
+        """MLflow tracking URI of a study; None where tracking is off.
+
+        A study names no password: where the environment names the same place with one, that is used.
+        """
+        named, own = spec.tracking.mlflow, self.default_tracking_uri
+        if named == "off":
+            return None
+        is_own = named is None or settled_database(named) == without_credentials(settled_database(own))
+        return own if is_own else named
 
     def optuna_storage(self, spec: StudySpec) -> str | None:
         """Database URL of the Optuna storage that a study is copied to; None where it is copied to none.

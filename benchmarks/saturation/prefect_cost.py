@@ -6,6 +6,7 @@ Until the server holds every final state and has taken every line of the log. Pr
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -18,10 +19,10 @@ CASES = [{"grain": "job", "jobs": 100}, {"grain": "job", "jobs": 400}, {"grain":
 
 
 def measure(*, grain: str, jobs: int) -> dict[str, Any]:
-    from hpo_flows.prefect_api.connection import point_prefect_at, prepare_environment
+    from hpo_flows.prefect_api.connection import client_environment, point_prefect_at
 
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
-        prepare_environment(Path(name) / "prefect")
+        os.environ.update(client_environment(Path(name) / "prefect"))
         from hpo_flows.prefect_api.shared_server import SharedServer
 
         server = SharedServer(Path(name) / "prefect")

@@ -1,12 +1,17 @@
 """Recognize handwritten digits: 1,797 real 8 x 8 images, a small network, one report per epoch.
 
-Run the study with ``hpo tune examples/digits/study.yaml``.
+Run the study with ``python -m examples.digits.tune`` or ``hpo tune examples/digits/study.yaml``.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from hpo_core import Trial
 
 # Loaded once per worker: every training process inherits what this module holds.
 digits = load_digits()
@@ -17,13 +22,13 @@ valid, fit = order[:360], order[360:]  # the same split for every trial
 training_data = TensorDataset(images[fit], labels[fit])
 
 
-def build_model(params):
+def build_model(params: dict[str, Any]) -> nn.Module:
     """A network with one hidden layer."""
     width = params["width"]
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(params["dropout"]), nn.Linear(width, 10))
 
 
-def build_optimizer(params, weights):
+def build_optimizer(params: dict[str, Any], weights: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
     """SGD with momentum, or Adam; ``momentum`` is only there when SGD was chosen."""
     shared = {"lr": params["learning_rate"], "weight_decay": params["weight_decay"]}
     if params["optimizer"] == "sgd":
@@ -31,7 +36,7 @@ def build_optimizer(params, weights):
     return torch.optim.Adam(weights, **shared)
 
 
-def train(trial):
+def train(trial: Trial) -> None:
     """Train one trial to its target; the number of steps is the number of epochs."""
     model = build_model(trial.params)
     optimizer = build_optimizer(trial.params, model.parameters())

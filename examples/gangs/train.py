@@ -8,9 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from examples.digits.train import build_model, build_optimizer, images, labels, training_data, valid
+from hpo_core import Trial
 
 
-def train(trial):
+def train(trial: Trial) -> None:
     """Train one trial to its target; the number of steps is the number of epochs."""
     model = build_model(trial.params)
     optimizer = build_optimizer(trial.params, model.parameters())

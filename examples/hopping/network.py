@@ -4,22 +4,26 @@ Run ``hpo partition examples.hopping.digits:arrays --parts 8 --to examples/hoppi
 --validation 0.2 --validation-parts 2`` once, then the study with ``hpo tune examples/hopping/network.yaml``.
 """
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from hpo_core import Trial
 
 
-def build_model(params):
+def build_model(params: dict[str, Any]) -> nn.Module:
     """A network with one hidden layer."""
     width = params["width"]
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def tensors(partition):
+def tensors(partition: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Images and labels of a partition."""
     return torch.from_numpy(partition["images"]), torch.from_numpy(partition["labels"])
 
 
-def evaluate(model, partition):
+def evaluate(model: nn.Module, partition: dict[str, Any]) -> dict[str, Tensor]:
     """Metrics on one partition; the study gets their means over all of them."""
     images, labels = tensors(partition)
     model.eval()
@@ -31,7 +35,7 @@ def evaluate(model, partition):
     }
 
 
-def train(trial):
+def train(trial: Trial) -> None:
     """Train on one partition after the other; the resource of the study counts epochs, which are all of them."""
     model = build_model(trial.params)
     optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["learning_rate"], momentum=trial.params["momentum"])

@@ -9,7 +9,9 @@ Run the study with ``hpo tune examples/pbt/study.yaml``.
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
+
+from hpo_core import Trial
 
 # Loaded once per worker: every training process inherits what this module holds.
 digits = load_digits()
@@ -22,12 +24,12 @@ STEPS = 100
 """Steps of the optimizer in one unit of training."""
 
 
-def build_model():
+def build_model() -> nn.Module:
     """A network with one hidden layer; the first thing it does in training is to lose half of its input."""
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
-def train_one_unit(model, optimizer):
+def train_one_unit(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """So many steps, each on two images drawn at random."""
     model.train()
     for batch in fit[torch.randint(0, len(fit), (STEPS, 2))]:
@@ -36,7 +38,7 @@ def train_one_unit(model, optimizer):
         optimizer.step()
 
 
-def evaluate(model, part):
+def evaluate(model: nn.Module, part: Tensor) -> tuple[Tensor, Tensor]:
     """(cross entropy, accuracy) on ``valid`` or ``test``, with all pixels."""
     model.eval()
     with torch.no_grad():
@@ -45,7 +47,7 @@ def evaluate(model, part):
     return nn.functional.cross_entropy(logits, labels[part]), accuracy
 
 
-def train(trial):
+def train(trial: Trial) -> None:
     """One session of a member of the population: from where its parent stood to the target."""
     model = build_model()
     settings = {"lr": trial.params["learning_rate"], "momentum": trial.params["momentum"]}

@@ -5,6 +5,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.ndimage import rotate
@@ -15,7 +16,7 @@ EXAMPLES = 599
 ORDER = 1  # an ordinary draw: in some orders 349 digits to train with happen to teach more than the next 349
 
 
-def digits_of(period):
+def digits_of(period: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Images and labels of one period: its own part of the 1,797 real digits, turned, with a little noise."""
     draws = np.random.default_rng(period)
     digits = load_digits()
@@ -26,7 +27,7 @@ def digits_of(period):
     return images.reshape(EXAMPLES, 64).astype("float32"), digits.target[part]
 
 
-def write(folder):
+def write(folder: str | Path) -> None:
     """One file per period."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for period in range(len(DEGREES)):

@@ -137,7 +137,7 @@ def rerun(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train again along a study's recorded grants: same parameters, seeds and promotions."""
+    """Train again along a study's recorded jobs: same parameters, seeds and promotions."""
     from hpo_core.replay.rerun import rerun_spec
     from hpo_core.spec.study_file import split_change
 

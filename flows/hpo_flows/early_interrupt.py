@@ -1,13 +1,19 @@
-"""Ctrl-C while a command still starts: one sentence and exit code 130.
+"""Ctrl-C while a command still starts, and while a study ends.
 
-An import that is interrupted ends with a traceback through other people's code, or with an error that hides the
-interrupt. Nothing is under way then that would have to be ended in order.
+While a command starts: one sentence and exit code 130. An import that is interrupted ends with a traceback through
+other people's code, or with an error that hides the interrupt. Nothing is under way then that would have to be ended in
+order.
+
+While a study ends, further ones are ignored: workers are ended in order, and that takes seconds.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _INTERRUPTED = 130
@@ -28,3 +34,33 @@ def raise_at_interrupt() -> None:
 def _end(_signal: int, _frame: Any) -> None:
     os.write(2, b"\nInterrupted while it started: nothing was begun.\n")
     os._exit(_INTERRUPTED)
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C raise KeyboardInterrupt, and ignore further ones until the context ends.
+
+    Outside the main thread, and where Ctrl-C is handled by nobody in Python, nothing is changed.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    has_raised = False
+
+    def once(number: int, frame: Any) -> None:
+        nonlocal has_raised
+        if has_raised:
+            os.write(2, b"\nThe study ends; its workers are being stopped.\n")
+            return
+        try:
+            before(number, frame)
+        except BaseException:
+            has_raised = True
+            raise
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -16,8 +16,9 @@ from hpo_core.model.trial import FURTHER, RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
-from hpo_core.views.formatting import duration
+from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import (
+    FEW,
     BracketView,
     RungNames,
     RungView,
@@ -153,23 +154,40 @@ class ResultLines:
 
 
 class PlainLines:
-    """A line per report, for pipes and logs."""
+    """A line per report, for pipes and logs.
 
-    def __init__(self, study: Study, write: Callable[[str], None]) -> None:
+    Args:
+        sparse: whether a line waits until two percent more of the time have passed, so that a long study writes some
+            hundred lines and not one for each of its reports. Warnings and a halt are always written.
+    """
+
+    def __init__(self, study: Study, write: Callable[[str], None], *, sparse: bool = False) -> None:
         self._study = study
         self._write = write
+        self._sparse = sparse
         self._pace = Pace(study)
         self._lines = ResultLines(study)
+        self._next = 0.0
+        self._unwritten = ""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        state = self._study.state
-        jobs = granted_words(self._study)
         line, *warnings = self._lines.lines(report, granted)
-        best = best_line(self._study)
-        self._write(f"[{state.completed_jobs} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {line}")
+        elapsed = self._pace.elapsed()
+        if elapsed >= self._next:
+            self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
+            self._report(line)
+        else:
+            self._unwritten = line
         for line in warnings:
             self._write(line)
         self.on_tick()
+
+    def _report(self, line: str) -> None:
+        jobs = granted_words(self._study)
+        best = best_line(self._study)
+        done = self._study.state.completed_jobs
+        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {line}")
+        self._unwritten = ""
 
     def on_tick(self) -> None:
         """Results are written as they come; a halt may come between them."""
@@ -177,26 +195,35 @@ class PlainLines:
             self._write(news)
 
     def close(self) -> None:
+        if self._unwritten:
+            self._report(self._unwritten)
         self.on_tick()
 
 
-class LiveBoard:
-    """Rungs filling up, best so far, running jobs, ETA; redrawn in place."""
+def redraw_seconds(elapsed: float) -> float:
+    """Seconds until progress that is kept (a log, a notebook) is written again: half a second, later two percent."""
+    return max(REDRAW_SECONDS, 0.02 * elapsed)
 
-    def __init__(self, study: Study, console: Console) -> None:
+
+class LiveBoard:
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place.
+
+    Args:
+        stays: whether the last state stays in the terminal after the end.
+    """
+
+    def __init__(self, study: Study, console: Console, *, stays: bool = False) -> None:
         self._study = study
-        self._pace = Pace(study)
-        self._lines = ResultLines(study)
-        self._last = ""
+        self.notes = BoardNotes(study)
         self._drawn = time.monotonic()
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._console = console
+        self._live = Live(console=self._console, refresh_per_second=4, transient=not stays)
         self._live.update(self.board())
         self._live.start()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        self._last, *warnings = self._lines.lines(report, granted)
-        for line in warnings:  # above the board, where it stays
-            self._live.console.print(Text(line, style="yellow"), soft_wrap=True)
+        for line in self.notes.take(report, granted):  # above the board, where it stays
+            self._console.print(Text(line, style="yellow"), soft_wrap=True)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self.on_tick()
 
@@ -207,61 +234,95 @@ class LiveBoard:
     def close(self) -> None:
         self._live.stop()
 
+    def end(self, error: BaseException | None) -> None:
+        """Show the last state: how the study ended, in place of what runs and the ETA."""
+        self.notes.end(error)
+        self.on_tick()
+        self.close()
+
     def board(self) -> Group:
         """The board as of now."""
-        study = self._study
-        state = study.state
-        head = Text.assemble(
-            (f"{study.name}  ", "bold"),
-            f"{state.completed_jobs} jobs done, {granted_words(study)}, "
-            f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
-        )
-        parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]
-        for title, line, style in self._notes():
-            parts.append(Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="fold"))
-        return Group(*parts)
+        return drawn_board(self._study, self.notes, self._console.width)
 
-    def _notes(self) -> Iterator[tuple[str, str, str]]:
+
+def drawn_board(study: Study, notes: BoardNotes, width: int) -> Group:
+    """The board as of now, for a terminal of ``width`` characters."""
+    head = Text.assemble((f"{study.name}  ", "bold"), notes.head())
+    parts: list[RenderableType] = [head, rung_table(study, width, ended=notes.ended)]
+    for title, line, style in notes.lines():
+        parts.append(Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="fold"))
+    return Group(*parts)
+
+
+class BoardNotes:
+    """The words of a board: counts, times, stop rules, best and last result."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._pace = Pace(study)
+        self._lines = ResultLines(study)
+        self.last = ""
+        self._end = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs any more."""
+        return bool(self._end)
+
+    def take(self, report: Report, granted: list[Job]) -> list[str]:
+        """Keep the words of a report; returns new warnings of its training function."""
+        self.last, *warnings = self._lines.lines(report, granted)
+        return warnings
+
+    def elapsed(self) -> float:
+        """Seconds since the board began."""
+        return self._pace.elapsed()
+
+    def end(self, error: BaseException | None) -> None:
+        """Say from now on how the study ended."""
+        halted = error is None or isinstance(error, KeyboardInterrupt)
+        word = self._study.status if halted else f"ended by {type(error).__name__}"
+        jobs = plural(self._study.state.completed_jobs, "job")
+        self._end = f"{word}: {jobs} done in {duration(self.elapsed())}"
+
+    def head(self) -> str:
+        """Counts and times; at the end how it ended."""
+        if self._end:
+            return self._end
+        return (
+            f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
+            f"{duration(self.elapsed())} elapsed, ETA {self._pace.eta_text()}"
+        )
+
+    def lines(self) -> Iterator[tuple[str, str, str]]:
+        """(title, words, colour) of each line below the rungs."""
         study = self._study
         if enter := entry_levels(study.spec):
             places = ", ".join(f"{bracket} at {level:,}" for bracket, level in enter.items())
             yield "brackets", f"all on these rungs, entered by {places}", ""
         if study.state.ceilings:
             yield "ceiling", RungNames(study.spec).ceiling_line(study.state.ceilings[-1]), ""
-        if rules := study.rules.progress(study.state, time.time()):
+        if not self._end and (rules := study.rules.progress(study.state, time.time())):
             yield "stops at", ", ".join(rules), ""
         if study.state.halted is not None:
             yield "halted", halt_words(study.spec, study.state.halted), "yellow"
         yield "best", best_line(study), "green"
-        yield "last", self._last, ""
+        if self.last and not self._end:
+            yield "last", self.last, ""
 
 
-def rung_table(study: Study, width: int = 80) -> Table:
+def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
     """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together.
 
     In a narrow terminal columns are left out, the bar first: no number is ever cut.
+
+    Args:
+        ended: leave out what runs, since nothing does any more.
     """
-    views = bracket_views(study)
-    several = len(views) > 1
-    unlimited = is_unlimited(study.spec)
-    went = "went on" if is_stopping(study.spec) else "promoted"
-    columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
-    rows: list[tuple[list[RenderableType], str]] = []
-    for view, rungs in _lines_of(views):
-        whole = len(rungs) < len(view.rungs)
-        for k, rung in enumerate(rungs):
-            name = [view.name if k == 0 else ""] * several
-            last = view.rungs[-1]
-            cells = [
-                *name,
-                f"{rung.rung}–{last.rung}" if whole else str(rung.rung),
-                f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
-                *_progress(rung, view, unlimited, several),
-            ]
-            rows.append((cells, "" if rung.is_open and (not several or view.state == "open") else "dim"))
+    columns, rows = rung_cells(study, ended=ended)
     sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
     kept = list(range(len(columns)))
-    for column in ("", went, "running"):
+    for column in [name for name in ("", columns[-1], "running") if name in columns]:
         if sum(sizes[k] + _GAP for k in kept) - _GAP > width:
             kept.remove(columns.index(column))
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -272,15 +333,47 @@ def rung_table(study: Study, width: int = 80) -> Table:
     return table
 
 
-def _size(cell: RenderableType) -> int:
+Rows = list[tuple[list[str | ProgressBar], str]]
+
+
+def rung_cells(study: Study, *, ended: bool = False) -> tuple[list[str], Rows]:
+    """Columns of the table of rungs (the bar's has no title), and the rows: cells and ``dim`` where nothing goes on."""
+    views = bracket_views(study)
+    several = len(views) > 1
+    unlimited = is_unlimited(study.spec)
+    went = "went on" if is_stopping(study.spec) else "promoted"
+    columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
+    rows: Rows = []
+    for view, rungs in _lines_of(views, whole=ended and len(views) <= FEW):
+        whole = len(rungs) < len(view.rungs)
+        for k, rung in enumerate(rungs):
+            name = [view.name if k == 0 else ""] * several
+            last = view.rungs[-1]
+            cells = [
+                *name,
+                f"{rung.rung}–{last.rung}" if whole else str(rung.rung),
+                f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
+                *_progress(rung, view, unlimited, several),
+            ]
+            goes_on = not several or ended or view.state == "open"
+            rows.append((cells, "" if rung.is_open and goes_on else "dim"))
+    if ended:
+        at = columns.index("running")
+        columns.pop(at)
+        for cells, _ in rows:
+            cells.pop(at)
+    return columns, rows
+
+
+def _size(cell: str | ProgressBar) -> int:
     return len(cell) if isinstance(cell, str) else BAR
 
 
-def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[RenderableType]:
+def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[str | ProgressBar]:
     if not rung.is_open:
         return ["", "closed", "", ""]
     expected = max(rung.expected, rung.results)
-    bar: RenderableType = ProgressBar(total=max(expected, 1), completed=rung.results, width=BAR)
+    bar: str | ProgressBar = ProgressBar(total=max(expected, 1), completed=rung.results, width=BAR)
     shown = f"{rung.results:,}/{expected:,}"
     if unlimited:
         bar, shown = "", f"{rung.results:,}"
@@ -290,19 +383,26 @@ def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool)
     return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
 
 
-def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[RungView]]]:
-    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several."""
+def _lines_of(views: Sequence[BracketView], *, whole: bool) -> Iterator[tuple[BracketView, list[RungView]]]:
+    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several.
+
+    Args:
+        whole: show every rung of every bracket.
+    """
+    if whole:
+        yield from ((view, view.rungs) for view in views)
+        return
     shown = grouped_brackets(views)
     if len(views) > len(shown):  # many: all that is to come in one line
         coming = [view for view in views if view.state == "to come"]
         shown = [view for view in shown if view.state != "to come"]
         if coming:
             longest = max(by_shape(coming), key=lambda view: len(view.rungs))
-            whole = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
-            whole.numbers = sorted(number for view in coming for number in view.numbers)
+            sums = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
+            sums.numbers = sorted(number for view in coming for number in view.numbers)
             for view in coming:
-                whole.rungs[0].add(view.total)
-            shown.append(whole)
+                sums.rungs[0].add(view.total)
+            shown.append(sums)
     for view in shown:
         resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
         yield view, [view.total] if resting else view.rungs

@@ -515,7 +515,7 @@ def _has_ended(study: Study) -> bool:
 
 def _drive(session: Session, action: str) -> None:
     try:
-        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status)
+        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status).result()
         if warning := session.trackers.finish():
             get_run_logger().warning(warning)
     finally:

@@ -29,7 +29,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
-from hpo_flows.prefect_api.connection import configured_api, prepare_environment
+from hpo_flows.prefect_api.connection import client_environment, configured_api
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
 
@@ -221,7 +221,7 @@ def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
     folder = home.folder / SHOWN_RUNS
     if not any_killed(folder, OWN_SERVER):
         return
-    prepare_environment(server.folder)
+    os.environ.update(client_environment(server.folder))
     from prefect.client.orchestration import SyncPrefectClient
 
     try:

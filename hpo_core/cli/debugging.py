@@ -22,10 +22,12 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.training.user_code import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 if TYPE_CHECKING:
+    from hpo_core.spec import StudySpec
     from hpo_core.training.request import JobRequest
     from hpo_core.training.resume_check import Difference, ResumeCheck
 
@@ -53,9 +55,9 @@ def try_trial(
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.in_process import first_job, parse_params, request_of
-    from hpo_core.partitioning import with_partitions
+    from hpo_core.model.thread_variables import THREAD_VARIABLES
+    from hpo_core.partitioning.resolution import with_partitions
     from hpo_core.spec import load_spec
-    from hpo_core.spec.assembly import VARIABLES
     from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 
@@ -65,12 +67,14 @@ def try_trial(
     job = first_job(spec, parse_params([*(params or ()), *(more_params or ())]), steps)
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
     seeds = ", ".join(str(spec.training_seed(job.trial, repeat)) for repeat in range(spec.repeats))
-    _say(f"{spec.objective} in this process, to {job.target}, with seed{'s' * (spec.repeats > 1)} {seeds} and")
+    called = short_name(spec.objective)
+    _say(f"{called} in this process, to {job.target}, with seed{'s' * (spec.repeats > 1)} {seeds} and")
     _say_params(job.params)
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
+        _keep_sent(spec, home, folder)
         request = request_of(spec, job, Path(folder))
         if request.threads is not None:
-            os.environ.update(dict.fromkeys(VARIABLES, str(request.threads)))  # read when libraries are loaded
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
             function = load_objective(request.objective, request.pythonpath)
             report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
@@ -190,13 +194,16 @@ def check(
         if at is not None and steps is not None and at >= steps:
             raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
         is_file = ":" not in what or Path(what).exists()
-        request, longest = _of_study(what, given, home) if is_file else (_of_function(what, given, style), None)
-        shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
-
-        def say(what: str) -> None:
-            _tell(f"{request.objective}: {what}, with {shown}")
-
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
+            request, longest = (
+                _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
+            )
+            called = short_name(Path(request.objective).name)
+            shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
+
+            def say(what: str) -> None:
+                _tell(f"{called}: {what}, with {shown}")
+
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
@@ -210,18 +217,28 @@ def check(
         raise typer.Exit(DIFFERS)
 
 
-def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
+def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
     from hpo_core.execution.job_requests import JobRequests
-    from hpo_core.partitioning import with_partitions
+    from hpo_core.partitioning.resolution import with_partitions
     from hpo_core.spec import load_spec
 
     spec = with_partitions(load_spec(file))
     if spec.objective is None:
         raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
-    return JobRequests(spec, "").of(first_job(spec, parse_params(given))), spec.search.outline().max_resource
+    _keep_sent(spec, home, folder)
+    return JobRequests(spec, folder).of(first_job(spec, parse_params(given))), spec.search.outline().max_resource
+
+
+def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
+    """Copy functions that were sent by value from the study of the home that keeps them."""
+    from hpo_core.spec.sent_functions import digest_of
+    from hpo_core.training.by_value import keep
+
+    for name in filter(digest_of, spec.functions.values()):
+        keep(name, Path(folder), Home(home).folder / "studies")
 
 
 def _of_function(objective: str, given: list[str], style: str) -> JobRequest:

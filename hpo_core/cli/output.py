@@ -25,6 +25,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
@@ -355,7 +356,7 @@ def _settings(study: Study, summary: StudySummary, created: float, now: float) -
     yield "wanted", ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     yield "method", f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}"
     yield "repeats", f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1)
-    yield "objective", spec.objective or ""
+    yield "objective", short_name(spec.objective)
     yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
     yield "packing", packing_words(spec.packing)
     yield "gangs", gang_words(study)

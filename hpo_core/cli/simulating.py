@@ -15,7 +15,7 @@ from hpo_core.home import Home
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.audit import damage_named
 from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves

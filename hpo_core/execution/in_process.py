@@ -60,9 +60,8 @@ class InProcessExecutor:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
-        for setting, function in spec.functions.items():
-            if setting == "data.load":
-                load_objective(function, spec.pythonpath, setting=setting)
+        if self._requests.load:
+            load_objective(self._requests.load, spec.pythonpath, setting="data.load")
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

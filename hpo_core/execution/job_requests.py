@@ -11,6 +11,7 @@ from hpo_core.model.trial import Job
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
+from hpo_core.training.by_value import placed
 from hpo_core.training.request import JobRequest, RankPlace
 
 
@@ -27,10 +28,11 @@ class JobRequests:
     def __init__(self, spec: StudySpec, folder: str) -> None:
         if spec.objective is None:
             raise HpoError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        self.objective = spec.objective
+        self.objective = placed(spec.objective, folder)
         self._spec = spec
         self._folder = folder
         self.threads = threads_of(spec, available_cores())
+        self.load = placed(spec.functions.get("data.load", ""), folder)
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def _partitions(self, job: Job) -> dict[str, Any]:
@@ -39,7 +41,7 @@ class JobRequests:
         if data is None:
             return {}
         validation = data.validation_files
-        found = {"partition_folder": data.folder or "", "load": data.load or ""}
+        found = {"partition_folder": data.folder or "", "load": self.load}
         if unit is not None and unit.trains:
             return found | {"partitions": (unit.partition,)}
         if unit is not None:

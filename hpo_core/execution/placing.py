@@ -21,6 +21,7 @@ from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
+from hpo_core.spec.sent_functions import source_digest_of, stable_name
 from hpo_core.study import Study
 
 WRITE_SECONDS = 10.0
@@ -37,7 +38,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
     packing = spec.packing
     if packing is None:
         return Placer()
-    objective, code = spec.objective or "", ""
+    objective, code = stable_name(spec.objective), ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
     past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
@@ -145,9 +146,11 @@ def objective_digest(objective: str, pythonpath: Sequence[str] = ()) -> str:
     is the digest of the name.
 
     Args:
-        objective: ``package.module:function``.
+        objective: ``package.module:function``; of one that was sent by value the digest of its source counts.
         pythonpath: folders that are searched before ``sys.path``.
     """
+    if (source := source_digest_of(objective)) is not None:
+        return source
     found = hashlib.sha256(objective.encode(errors="backslashreplace"))
     files = [(file.name, file.path) for file in code_files([objective], pythonpath, leave_out=_OURS)]
     if not files and (installed := _installed(objective.partition(":")[0])) is not None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_plain_validator_function, plain_serializer_function_ser_schema
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import meant_or_known, shown
 
 RECORDED: dict[str, bool] = {"recorded": True}
 """Validation context of a description that a journal holds: it was accepted when it was new."""
@@ -36,9 +42,55 @@ def _is_number(model: type[BaseModel], name: str) -> bool:
 
 
 class Part(BaseModel):
-    """Base of all settings: immutable; unknown keys, NaN, infinities, and truth values for numbers are refused."""
+    """Base of all settings, written in Python or in a study file: immutable.
+
+    Unknown keys, NaN, infinities, and truth values for numbers are refused, in the same words.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    public_name: ClassVar[str] = ""
+    """Name in Python; default: that of the class without its last word (``AshaSearch``: ``Asha``)."""
+    by_position: ClassVar[tuple[str, ...]] = ()
+    """Arguments that may be given by position in Python, in this order."""
+
+    if not TYPE_CHECKING:  # a type checker knows the fields as arguments
+
+        def __init__(self, *values: Any, **data: Any) -> None:
+            kind = type(self)
+            try:
+                super().__init__(**by_name(kind, values, data))
+            except ValidationError as error:
+                raise SpecError(_refusal(kind, error)) from None
+
+        __init__.__pydantic_base_init__ = True  # the data of a study file do not pass through here
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **more: Any) -> None:
+        """Add what each field means to the docstring, which a notebook shows."""
+        fields = [(name, field.description) for name, field in cls.model_fields.items() if field.description]
+        if fields and "__doc__" in vars(cls) and cls.__doc__:
+            lines = "\n".join(f"    {name}: {description}" for name, description in fields)
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\nArguments:\n{lines}\n"
+
+    @classmethod
+    def in_python(cls) -> str:
+        """Name in Python."""
+        return cls.public_name or re.sub(r"(Search|Parameter|ClusterSpec|Spec)$", "", cls.__name__)
+
+    def __repr_name__(self) -> str:
+        return self.in_python()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What differs from the defaults, as one writes it."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
+                yield name, value
+        yield from (self.model_extra or {}).items()
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @model_validator(mode="before")
     @classmethod
@@ -49,6 +101,69 @@ class Part(BaseModel):
                 if isinstance(value, bool) and _is_number(cls, name):
                     raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
         return data
+
+
+def by_name(model: type[Part], values: tuple[Any, ...], data: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments by name, as plain data.
+
+    Raises:
+        SpecError: more are given by position than may be, or one twice.
+    """
+    names = model.by_position
+    if len(values) > len(names):
+        few = f"only {' and '.join(names)} may be" if names else "none may be"
+        raise SpecError(
+            f"{model.in_python()}: {len(values)} values are given by position, and {few}; give the others by name, "
+            f"such as {next(iter(model.model_fields))}=..."
+        )
+    placed = dict(zip(names, values, strict=False))
+    for name in placed:
+        if name in data:
+            raise SpecError(f"{model.in_python()}: {name} is given twice, by position and by name; drop one.")
+    return {name: plain(value) for name, value in {**placed, **data}.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as a study file can hold it: numbers and arrays of NumPy as Python's, paths as text.
+
+    >>> from pathlib import PurePosixPath
+    >>> plain((PurePosixPath("/data"), {"a": range(2)}))
+    ['/data', {'a': [0, 1]}]
+    """
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple | range) else value
+
+
+def _refusal(model: type[Part], error: ValidationError) -> str:
+    """A line for each argument that is wrong: place, rule, value."""
+    lines: dict[tuple[Any, ...], str] = {}
+    for one in error.errors(include_url=False):
+        form = next((n for n, part in enumerate(one["loc"]) if n and isinstance(part, str) and _is_form(part)), None)
+        loc = one["loc"][:form]  # what is none of several forms has an error for each of them
+        place = ".".join(map(str, loc))
+        words = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            words = f"is no argument; {meant_or_known(place, list(model.model_fields), 'there are')}"
+        elif one["type"] == "missing":
+            words = "is required and absent"
+        elif loc in lines and form is not None:
+            before = lines[loc].rpartition(" (got ")[0].removeprefix(f"{model.in_python()}: {place}: ")
+            words = words.removeprefix("Input should be ")
+            words = before if words in before else f"{before}, or {words}"
+        if place and one["type"] not in ("extra_forbidden", "missing"):
+            words += f" (got {shown(one['input'])})"
+        lines[loc] = f"{model.in_python()}: {place}{': ' if place else ''}{words}"
+    return "\n".join(lines.values())
+
+
+def _is_form(part: str) -> bool:
+    """Whether a part of a place is pydantic's name of one form of a value, such as ``int`` or ``list[any]``."""
+    return re.fullmatch(r"bool|int|float|str|none|literal\[.*\]|list\[.*\]|dict\[.*\]|constrained-.*", part) is not None
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +187,14 @@ class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricSpec(Part):
+    """A metric that the training function reports, and its direction."""
+
+    by_position: ClassVar[tuple[str, ...]] = ("name", "mode")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, mode: Literal["min", "max"] = "min") -> None: ...
+
     name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 

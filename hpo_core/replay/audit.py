@@ -1,7 +1,7 @@
 """Audit: decide everything again and compare with the record.
 
 Three tools, three words: *replay* applies recorded events and rebuilds a state; *audit* re-decides from the
-recorded stimuli and reports every difference; *rerun* trains again along the recorded grants.
+recorded stimuli and reports every difference; *rerun* trains again along the recorded jobs.
 """
 
 from __future__ import annotations

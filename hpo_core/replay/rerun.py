@@ -1,4 +1,4 @@
-"""Make a study that trains again along another one's recorded grants (ASHA 5.4; PBT, Li et al. 2019, 3.9)."""
+"""Make a study that trains again along another one's recorded jobs (ASHA 5.4; PBT, Li et al. 2019, 3.9)."""
 
 from __future__ import annotations
 

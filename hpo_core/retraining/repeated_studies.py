@@ -20,7 +20,7 @@ DATA = "data"
 def repeats_spec(
     entries: Sequence[Entry], name: str, *, trial: int, repeats: int, changes: Mapping[str, Any]
 ) -> StudySpec:
-    """A study that trains one trial (and its ancestors) again along its recorded grants, ``repeats`` times.
+    """A study that trains one trial (and its ancestors) again along its recorded jobs, ``repeats`` times.
 
     Every repeat has its own training seeds, derived from ``name``: the recorded seeds belong to a training that was
     selected for its result, and would bias the test. Each is a trial of its own with one model, whatever the study's

@@ -57,6 +57,7 @@ class AshaSearch(HalvingSettings):
     min_resource: Resource | None = Field(default=None, description=MIN)
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
     brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
+        default_factory=list,  # never used: they are resolved before
         min_length=1,
         description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. 'all' works.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.samplers import registry as samplers
 from hpo_core.samplers.registry import notices as space_notices
 from hpo_core.samplers.sampler import ListedSampler, Sampler, SamplerContext, WarmStarted
@@ -60,10 +61,6 @@ def _search_context(spec: StudySpec) -> SearchContext:
     return SearchContext(spec.search_space(), spec.seed, len(spec.objectives), len(spec.start_with))
 
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""What the libraries read when they are loaded; torch reads the first."""
-
-
 def threads_of(spec: StudySpec, cores: int) -> int | None:
     """Threads of one attempt; None: as the worker's environment says.
 
@@ -83,7 +80,7 @@ def oversubscription(spec: StudySpec, cores: int, environment: Mapping[str, str]
     workers = spec.cluster.size
     if spec.cluster.kind != "local" or workers is None:
         return ""
-    given = environment.get(VARIABLES[0], "")
+    given = environment.get(THREAD_VARIABLES[0], "")
     threads = threads_of(spec, cores) or (int(given) if given.isdigit() else 1)
     if workers * threads <= cores:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -13,6 +13,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, shown
+from hpo_core.spec.sent_functions import FunctionName
 
 MANIFEST_SUFFIX = ".json"
 _WILDCARDS = frozenset("*?[")
@@ -62,11 +63,14 @@ def _sorted(files: str | list[PartitionFile]) -> str | list[PartitionFile]:
     return sorted(files, key=lambda file: natural_order(file.name))
 
 
-Files = Annotated[
-    Annotated[str, Tag("pattern")] | Annotated[list[PartitionFile], Tag("list")],
-    Discriminator(lambda given: "pattern" if isinstance(given, str) else "list"),
-    BeforeValidator(_read_files),
-]
+if TYPE_CHECKING:
+    Files = str | list[Any]
+else:
+    Files = Annotated[
+        Annotated[str, Tag("pattern")] | Annotated[list[PartitionFile], Tag("list")],
+        Discriminator(lambda given: "pattern" if isinstance(given, str) else "list"),
+        BeforeValidator(_read_files),
+    ]
 
 
 class DataSpec(Part):
@@ -87,7 +91,7 @@ class DataSpec(Part):
         description="Folder on each worker that names are relative to; default: the study file's. A worker whose "
         "environment has HPO_PARTITION_FOLDER uses that one.",
     )
-    load: str | None = Field(
+    load: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Function as package.module:function that gets the path of a partition; what it returns is "

@@ -13,6 +13,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpo_core.spec.sent_functions import names_value
+
 MAX_FILES = 1000
 MAX_FILE_BYTES = 1_000_000
 
@@ -196,20 +198,24 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
     return None
 
 
-def code_files(functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = ()) -> list[CodeFile]:
+def code_files(
+    functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = (), *, texts: Sequence[str] = ()
+) -> list[CodeFile]:
     """Files of the modules of these functions and of all that they import from the same places, sorted by name.
 
     Installed packages are left out; the list of the environment's packages has their versions. A module that is
     imported by a computed name is not seen.
 
     Args:
-        functions: ``package.module:function``.
+        functions: ``package.module:function``; those that were sent by value have no module.
         folders: where modules are looked for first.
         leave_out: packages that are not followed.
+        texts: sources whose imports are followed, too.
     """
     roots = [Path(folder).resolve() for folder in folders]
     found: dict[str, CodeFile] = {}
-    waiting = [function.partition(":")[0] for function in functions]
+    waiting = [function.partition(":")[0] for function in functions if not names_value(Path(function).name)]
+    waiting += [module for text in texts for module in _imports(text, "")]
     seen: set[str] = set()
     ignored = set(leave_out)
     while waiting and len(found) < MAX_FILES:
@@ -220,7 +226,7 @@ def code_files(functions: Sequence[str], folders: Sequence[str], leave_out: Coll
         for file in _files_of(module, roots):
             if file.name not in found:
                 found[file.name] = file
-                waiting += _imports(file)
+                waiting += _imports(_read(file), ".".join(file.name.removesuffix(".py").split("/")[:-1]))
     return [found[name] for name in sorted(found)]
 
 
@@ -254,15 +260,19 @@ def _top_level_root(name: str) -> Path | None:
     return None if any(root == place or place in root.parents for place in installed) else root
 
 
-def _imports(file: CodeFile) -> Iterator[str]:
-    """Names of modules that a file imports; of ``from a import b`` both ``a`` and ``a.b``."""
+def _read(file: CodeFile) -> bytes:
     try:
-        if file.path.stat().st_size > MAX_FILE_BYTES:
-            return
-        tree = ast.parse(file.path.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        return b"" if file.path.stat().st_size > MAX_FILE_BYTES else file.path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _imports(text: str | bytes, package: str) -> Iterator[str]:
+    """Names of modules that a source imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    try:
+        tree = ast.parse(text)
+    except (ValueError, SyntaxError, RecursionError):
         return
-    package = ".".join(file.name.removesuffix(".py").split("/")[:-1])
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.nested_names import clash
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import SearchSpace
-from hpo_core.model.space.nested_names import clash
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.spec.sections import AddressClusterSpec, LocalCudaClusterSpec

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
@@ -23,10 +23,16 @@ from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.security.masking import holds_credentials
 
 
-class SamplerSpec(BaseModel):
+class SamplerSpec(Part):
     """``name: random``, ``ranked_gp``, or any sampler of Optuna by its class name (``TPESampler``), with arguments."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow")
+    by_position: ClassVar[tuple[str, ...]] = ("name",)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str = "random", **arguments: Any) -> None: ...
+
     name: str = "random"
 
     @property
@@ -139,6 +145,8 @@ class StopSpec(Part):
 class CheckpointSpec(Part):
     """Where the study's checkpoints lie, and their limits (which go first: ``hpo_core/checkpoints/retention.py``)."""
 
+    public_name: ClassVar[str] = "Checkpoints"
+
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
     max_count: int | None = Field(
         default=None,
@@ -243,6 +251,11 @@ class TrackingSpec(Part):
     )
     experiment: str = Field(
         default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
+    )
+    parent_run: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
     )
     optuna: str | None = Field(
         default=None,

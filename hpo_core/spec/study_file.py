@@ -17,6 +17,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
 from hpo_core.spec.study_spec import StudySpec
+from hpo_core.spec.study_yaml import FLOAT
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -101,7 +102,7 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         data, lines, where = changed(data, changes), {}, f"{path} with {', '.join(changes)}"
     spec = StudySpec.from_plain(data, where, lines)
     try:
-        return _with_places(spec, path.resolve().parent)
+        return with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
         raise SpecError(
             f"{where}: a path in pythonpath, tracking or data.folder leads nowhere ({error}); mend it."
@@ -147,8 +148,12 @@ def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
         raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
 
 
-def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
-    """Paths that are relative to the study file, made absolute."""
+def with_places(spec: StudySpec, folder: Path) -> StudySpec:
+    """The spec with paths made absolute.
+
+    Args:
+        folder: that relative ones are relative to: the study file's.
+    """
     for copy in ("mlflow", "optuna"):
         url = getattr(spec.tracking, copy) or ""
         if url.startswith("sqlite:///"):
@@ -242,9 +247,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+0123456789.")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
 
 
 def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.judged_results import seed_of_repeat
+from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
@@ -34,19 +34,23 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
+from hpo_core.spec.sent_functions import FunctionName
+from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
 
 class StudySpec(Part):
     """One hyperparameter search, fully described."""
 
+    public_name: ClassVar[str] = "StudySpec"
+
     study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
-    objective: str | None = Field(
+    objective: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
-    build: str | None = Field(
+    build: FunctionName | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Function as package.module:function that makes the untrained torch module from the parameters; "
@@ -126,6 +130,14 @@ class StudySpec(Part):
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
     )
+
+    @field_validator("prefect", mode="before")
+    @classmethod
+    def _prefect_word(cls, given: Any) -> Any:
+        """Plain YAML reads ``off`` as false."""
+        if isinstance(given, dict):
+            raise ValueError("takes one word, not settings of its own: write prefect: off, or auto, jobs or rungs")
+        return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
 
     @model_validator(mode="before")
     @classmethod
@@ -332,6 +344,19 @@ class StudySpec(Part):
     def plain(self) -> dict[str, Any]:
         """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""
         return self.model_dump(mode="json", exclude_defaults=False)
+
+    def to_yaml(self) -> str:
+        """The study file: what differs from the defaults; :func:`hpo_core.load_spec` reads the same spec from it."""
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        data["search"] = {"method": self.search.method, **data.get("search", {})}
+        if "cluster" in data:
+            data["cluster"] = {"kind": self.cluster.kind, **data["cluster"]}
+        for switch in ("packing", "share"):  # which all defaults turn on
+            if switch in data:
+                data[switch] = data[switch] or True
+        if self.metrics:
+            data.pop("metric", None)
+        return as_yaml(data)
 
     @classmethod
     def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:

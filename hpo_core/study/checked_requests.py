@@ -14,8 +14,8 @@ import msgspec
 
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.judged_results import mean_metrics
+from hpo_core.model.nested_names import flattened
 from hpo_core.model.space import same_scalar
-from hpo_core.model.space.nested_names import flattened
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Report
 from hpo_core.spec import StudySpec

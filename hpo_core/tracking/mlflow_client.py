@@ -22,7 +22,7 @@ import msgspec
 from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
-from hpo_core.tracking.credential_scope import may_say_where
+from hpo_core.tracking.credential_scope import credentials_for, may_say_where
 from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of
@@ -362,3 +362,17 @@ class RunStore:
         else:
             self.client.set_terminated(run.run_id, status, end)
         run.status, run.ended = status, end
+
+
+def trial_run_id(tracking_uri: str, experiment_id: str, run_id: str, trial: int) -> str | None:
+    """ID of a trial's run below a study's run; None where there is none (yet).
+
+    Raises:
+        HpoError: MLflow cannot be asked.
+    """
+    from mlflow import MlflowClient
+
+    wanted = f"tags.`mlflow.parentRunId` = '{run_id}' and tags.`hpo.trial` = '{trial}'"
+    with credentials_for(tracking_uri), errors_without_credentials():
+        found = MlflowClient(tracking_uri=tracking_uri).search_runs([experiment_id], wanted, max_results=1)
+    return str(found[0].info.run_id) if found else None

@@ -13,6 +13,7 @@ from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open
 from hpo_core.tracking.mlflow_runs import (
     CURSOR,
     DIGEST,
+    PARENT_RUN,
     identity,
     study_params,
     study_run_status,
@@ -176,6 +177,8 @@ class MlflowProjection(Projection):
             return
         if self._parent is None:
             tags = {**identity(fold), "hpo.kind": "study", "hpo.status": "running"}
+            if (above := fold.spec.tracking.parent_run) is not None:
+                tags[PARENT_RUN] = above
             self._parent = store.create(self.study_name, fold.created, tags)
         parent = self._parent
         for number in fold.touched:

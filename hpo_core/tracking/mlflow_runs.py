@@ -14,6 +14,7 @@ from hpo_core.model.space import NumberParameter
 from hpo_core.model.trial import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.tracked_study import TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import LONGEST_TAG, legal_key, param_value, tag_value
@@ -123,7 +124,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
     lines += [
         f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
-        f"- objective: `{spec.objective or 'driven by hand'}`",
+        f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
     ]
     if words := constraint_words(spec, state.infeasible_results):
         lines.append(f"- constraints: {markdown_text(words)}")
@@ -243,7 +244,7 @@ def identity(fold: TrackedStudy) -> dict[str, str]:
 
 def source_tags(spec: StudySpec) -> dict[str, str]:
     """What MLflow shows as the source of a run."""
-    return {"mlflow.source.name": spec.objective or "driven by hand", "mlflow.source.type": "LOCAL"}
+    return {"mlflow.source.name": short_name(spec.objective) or "driven by hand", "mlflow.source.type": "LOCAL"}
 
 
 def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:

@@ -270,6 +270,9 @@ def _replacements(
     if spec.tracking.optuna not in (None, "off"):
         words.append(f"tracking.optuna = {spec.tracking.optuna}: now off")
     changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None, "optuna": None}
+    if spec.tracking.parent_run is not None and not is_same(home.default_tracking_uri, tracking_uri):
+        words.append(f"tracking.parent_run = {spec.tracking.parent_run}: now none, for that run is in another MLflow")
+        changes["tracking"] |= {"parent_run": None}
     return changes, tuple(words)
 
 

@@ -18,9 +18,11 @@ from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home
 from hpo_core.model.errors import CheckpointError, ObjectiveError
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
 from hpo_core.views.summary import best_result, front_members
@@ -66,8 +68,8 @@ def write_model(
         return None, None
     if build is None:
         return plain, None
-    request = BuildRequest(build, tuple(code), model, tracked=tracked, target=str(built))
-    module, asked = "hpo_core.tracking.model_build", f"Building the model with {build} for MLflow"
+    request = BuildRequest(placed(build, model.folder), tuple(code), model, tracked=tracked, target=str(built))
+    module, asked = "hpo_core.tracking.model_build", f"Building the model with {short_name(build)} for MLflow"
     try:
         ask_process(module, request, None, timeout=BUILD_SECONDS, what=asked)
     except ObjectiveError as error:  # a night's training is worth more than its wrapping

@@ -28,7 +28,7 @@ from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics,
 from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.trial_adapter import train_optuna_objective
+from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
 from hpo_core.training.out_of_memory import is_out_of_memory, refused
 from hpo_core.training.partition_data import is_away
 from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
@@ -89,7 +89,7 @@ def run_attempt(
         if request.style == "optuna":
             train_optuna_objective(function, handle, request)
         else:
-            function(handle)
+            objective_callable(function)(handle)
         metrics, curve, written = handle.finish()
         if request.gang is not None:
             leave()

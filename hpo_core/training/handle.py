@@ -13,7 +13,7 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.errors import ObjectiveError, StorageError
-from hpo_core.model.space.nested_names import NestedParams
+from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress

@@ -15,6 +15,7 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.spec.module_source import read_module
+from hpo_core.training import by_value
 from hpo_core.training.user_code import own_frames
 
 ARGUMENTS = {
@@ -105,7 +106,7 @@ def check_arguments(setting: str, name: str, arguments: ast.arguments, where: st
 
 def wrong_arguments(setting: str, name: str, takes: str) -> str:
     """The message for a function that cannot be called with one argument."""
-    function, expected = name.partition(":")[2], ARGUMENTS.get(setting, "one")
+    function, expected = name.rpartition(":")[2], ARGUMENTS.get(setting, "one")
     return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
 
 
@@ -123,6 +124,9 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     if not colon or not module_name or not function_name:
         raise SpecError(f"{setting} = {objective!r} must have the form package.module:function.")
     sys.path[:0] = [folder for folder in pythonpath if folder not in sys.path]
+    if (sent := by_value.load(objective)) is not None:
+        check_signature(setting, objective, sent)
+        return sent
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -136,7 +140,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     if not callable(function):
         found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
         raise SpecError(no_function(setting, objective, found))
-    _check_arguments(setting, objective, function)
+    check_signature(setting, objective, function)
     if _cuda_is_initialized():
         raise ObjectiveError(
             f"{setting} = {objective!r}: module {module_name!r} used CUDA while it was imported, and a process forked "
@@ -154,7 +158,12 @@ def _cuda_is_initialized() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # without initialization: error 3
 
 
-def _check_arguments(setting: str, objective: str, function: Callable[..., Any]) -> None:
+def check_signature(setting: str, objective: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with one argument; of a class that is left to its instance.
+
+    Raises:
+        SpecError: its signature.
+    """
     if inspect.isclass(function):  # what is called is an object of it
         return
     try:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpo_core.training.saved_state import is_generator, is_module, is_torch, state_of
+from hpo_core.training.saved_state import State, is_generator, is_module, is_torch, state_of
 from hpo_core.training.user_code import is_library_file
 
 MOST_ITEMS = 1000
@@ -282,6 +282,7 @@ class LoopWatch:
         self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
         self._whole = generators | {id(item) for _, item in whole}
         """Ids of what is saved with all generators inside it."""
+        self._states = [item for item in tracked.values() if isinstance(item, State)]
         self._before = {
             path: _Seen(is_plain(value), self._print(value), value if is_generator(value) else None)
             for path, value in self._watched()
@@ -302,7 +303,8 @@ class LoopWatch:
             elif line is None and before is not None:
                 changed = before.fingerprint != self._print(value)
                 if changed and is_plain(value) and before.plain:
-                    plain.append(path)
+                    if not self._is_copy(path, value):
+                        plain.append(path)
                 elif changed or is_iterator(value):
                     line = _line(path, value)
             if line is not None:
@@ -318,7 +320,12 @@ class LoopWatch:
     def close(self) -> None:
         """Let go of the variables."""
         self._found = tuple
+        self._states = []
         self._before = {}
+
+    def _is_copy(self, path: str, value: Any) -> bool:
+        """Whether a tracked State has the value under the same name: a script's own variable, copied there and back."""
+        return any(path in vars(state) and vars(state)[path] == value for state in self._states)
 
     def _generator_line(self, path: str, held: Any) -> str | None:
         before = self._before.get(path)

@@ -117,6 +117,22 @@ def no_result_words(study: Study) -> str:
     return f"no trial has a finite value of {names}: {found.counts}{often}"
 
 
+def failed_words(study: Study, cure: str) -> str:
+    """Why a study that has ended failed, and what to do; empty where it did what was asked.
+
+    A study that a rule of its own ended has done that; one that gave up, or has no result, has not.
+
+    Args:
+        cure: what to do, as a sentence.
+    """
+    halted = None if study.finished else study.state.halted
+    if halted is not None and not halted.rule:
+        return f"{halted.reason.rstrip('.')}. {cure}"
+    if nothing := no_result_words(study):
+        return f"Study {study.name!r} ended without a single result: {nothing}. {cure}"
+    return ""
+
+
 def rank_named(message: str) -> int:
     """The rank of a gang whose end a message tells, and whose log says more; 0 where it names none.
 

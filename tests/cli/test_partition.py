@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError, StudyNotFoundError
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.report import write_report
 from hpo_core.spec import load_spec
 from hpo_core.study import Study

@@ -87,12 +87,12 @@ def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
     study = played(tmp_path, spec_of("hyperband"), 20)
     console = Console(width=width, file=io.StringIO(), record=True)
     board = LiveBoard(study, console)
-    board._last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
+    board.notes.last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
     console.print(board.board())
     board.close()
     text = console.export_text()
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
-    assert board._last in " ".join(text.split())
+    assert board.notes.last in " ".join(text.split())
 
 
 def test_version() -> None:

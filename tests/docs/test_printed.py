@@ -58,6 +58,7 @@ def check(shown: Sample, printed: str, replaced: dict[str, str] | None = None, *
 
 
 RUN_HERE = [
+    "python sine.py",
     "hpo tune study.yaml",
     "hpo simulate .*",
     "hpo status [ac]",
@@ -67,7 +68,7 @@ RUN_HERE = [
     "hpo report sine --live",
     "hpo check .*",
 ]
-"""Commands whose output a test below compares."""
+"""Commands whose output a test below compares, or one of ``test_first_pages.py``."""
 
 
 def test_every_sample_of_output_is_compared_with_what_is_printed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,18 +23,24 @@ class Told:
         self.folder = folder
         self.said: list[str] = []
         self.addresses = 0
+        self.cancels = 0
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(program))
             self.process = PrefectProcess(
                 ShowRequest(study="s", action="tune", start=0, began=0.0, runs_folder=str(folder)),
                 folder,
                 journal="sqlite:///none",
+                environment=os.environ,
                 say=self.said.append,
                 on_shown=self.on_shown,
+                on_cancel=self.on_cancel,
             )
 
     def on_shown(self) -> None:
         self.addresses += 1
+
+    def on_cancel(self) -> None:
+        self.cancels += 1
 
     def starts(self) -> int:
         place = self.folder / "starts"
@@ -48,7 +55,7 @@ def until(there: Path) -> None:
 
 
 def test_the_address_is_said_while_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told(tmp_path, "echo null; touch shown; cat > ending", monkeypatch)
+    told = Told(tmp_path, "echo 0; touch shown; cat > ending", monkeypatch)
     until(tmp_path / "shown")
     deadline = time.monotonic() + LIMIT
     while not told.addresses and time.monotonic() < deadline:
@@ -61,7 +68,7 @@ def test_the_address_is_said_while_the_study_runs(tmp_path: Path, monkeypatch: p
 def test_the_address_is_not_said_below_the_summary_of_a_short_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Told(tmp_path, "cat > ending; echo null", monkeypatch)
+    told = Told(tmp_path, "cat > ending; echo 0", monkeypatch)
     told.process.end()
     assert told.process.wait(LIMIT) and told.addresses == 0
 
@@ -83,3 +90,15 @@ def test_a_process_that_is_killed_each_time_is_given_up(tmp_path: Path, monkeypa
 def test_one_that_fails_by_itself_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(tmp_path, "exit 1", monkeypatch)
     assert not told.process.wait(LIMIT) and told.starts() == 1
+
+
+def test_a_cancel_is_told_while_the_study_runs_and_not_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(tmp_path, "echo 1; touch cancelled; cat > ending; echo 1", monkeypatch)
+    until(tmp_path / "cancelled")
+    deadline = time.monotonic() + LIMIT
+    while not told.cancels and time.monotonic() < deadline:
+        time.sleep(0.02)
+    told.process.end(interrupted=True)
+    assert told.process.wait(LIMIT) and told.cancels == 1 and told.addresses == 0

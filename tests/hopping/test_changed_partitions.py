@@ -18,7 +18,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.training import partition_data as here
 from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request

@@ -12,8 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.partitioning import partition_data
-from hpo_core.partitioning.splitting import Split, split
+from hpo_core.partitioning.splitting import Split, partition_data, split
 
 
 @st.composite

@@ -10,8 +10,8 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile
-from hpo_core.partitioning import with_partitions
 from hpo_core.partitioning.manifest import Manifest, read_manifest
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.spec import DataSpec
 from tests.spec.test_data_settings import data_of, spec_with
 

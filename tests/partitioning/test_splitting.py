@@ -17,10 +17,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.partitioning import partition_data, with_partitions
 from hpo_core.partitioning.example_sources import open_source
 from hpo_core.partitioning.holdings import Holdings
 from hpo_core.partitioning.manifest import read_manifest
+from hpo_core.partitioning.resolution import with_partitions
+from hpo_core.partitioning.splitting import partition_data
 from tests.spec.test_data_settings import data_of, spec_with
 
 X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 2

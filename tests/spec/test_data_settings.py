@@ -11,7 +11,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import DataSpec, StudySpec, load_spec
 from hpo_core.study import Study

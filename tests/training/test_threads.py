@@ -12,10 +12,11 @@ import pytest
 from hpo_core.execution.in_process import first_job
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.errors import SpecError
+from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import VARIABLES, oversubscription, threads_of
+from hpo_core.spec.assembly import oversubscription, threads_of
 from hpo_core.training.child import zygote
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
@@ -40,9 +41,9 @@ def test_jobs_get_the_threads_and_trainers_are_kept_apart(tmp_path: Path) -> Non
     pool = TrainerPool()
 
     def numbers(attempt: int, threads: int | None) -> set[float]:
-        job = Job(0, attempt, Rung(0, 0), 1, {"names": " ".join(VARIABLES)})
+        job = Job(0, attempt, Rung(0, 0), 1, {"names": " ".join(THREAD_VARIABLES)})
         request = JobRequest(
-            study="s", job=job, objective="shows_threads:train", metric=VARIABLES[0], seed=1, threads=threads,
+            study="s", job=job, objective="shows_threads:train", metric=THREAD_VARIABLES[0], seed=1, threads=threads,
             folder=str(tmp_path), pythonpath=(str(tmp_path),),
         )  # fmt: skip
         report = pool.run(request)

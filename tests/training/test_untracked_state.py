@@ -81,6 +81,36 @@ def test_exact_function_is_warned_of_nothing(run: Run) -> None:
     assert warnings(report) == () and report.warnings is msgspec.UNSET
 
 
+def test_copies_of_what_a_state_holds_are_not_warned_of(run: Run) -> None:
+    """A script keeps its own variables; two lines copy them from a State and back."""
+
+    def train(trial: Any) -> None:
+        model, optimizer = model_and_optimizer()
+        lr, best = 1.0, float("inf")
+        trial.track(model=model, optimizer=optimizer, state=(state := State(lr=lr, best=best)))
+        for _ in trial.steps():
+            lr, best = state.lr, state.best
+            loss = one_step(model, optimizer)
+            lr, best = lr / 2, min(best, loss)
+            state.lr, state.best = lr, best
+            trial.report(loss=loss)
+
+    assert warnings(run(train)) == ()
+
+
+def test_copy_that_was_not_put_back_is_warned_of(run: Run) -> None:
+    def train(trial: Any) -> None:
+        model, optimizer = model_and_optimizer()
+        lr = 1.0
+        trial.track(model=model, optimizer=optimizer, state=State(lr=lr))
+        for _ in trial.steps():
+            lr /= 2
+            trial.report(loss=one_step(model, optimizer))
+
+    (line,) = warnings(run(train))
+    assert line.startswith("lr changes in the loop and is not tracked.")
+
+
 def test_loop_variables_are_named_with_a_state(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     def train(trial: Any) -> None:
         model, optimizer = model_and_optimizer()

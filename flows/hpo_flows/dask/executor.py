@@ -2,9 +2,11 @@
 
 Settings that matter, each for a failure seen (Dask 2026.8):
 
-- ``allowed-failures: 0``: a job whose worker died must not be run again behind our back.
+- ``NoRepetition``: a job whose worker died must not be run again behind our back.
 - ``lost-worker-timeout: 1h``: LocalCluster drops a slot for ever when a worker dies twice within the default.
 - work stealing off, futures released at once: completed work is not run again when a worker dies.
+
+A scheduler that others started keeps its own settings, as does this process then.
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.job_requests import JobRequests
@@ -29,6 +30,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
+from hpo_core.training.by_value import placed
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
@@ -36,17 +38,22 @@ from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
-    forbid_retries,
+    forbid_repetition,
     forget_study,
     limit_attempt,
     prepare,
 )
+from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
+_QUIET = {
+    **dict.fromkeys(("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"), logging.ERROR),
+    **dict.fromkeys(("tornado.application", "distributed.client"), logging.CRITICAL),
+}
+"""Levels of loggers: a scheduler that is gone is said by ClusterError."""
 _DASK_SETTINGS = {
-    "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.deploy.lost-worker-timeout": "1h",
@@ -54,6 +61,8 @@ _DASK_SETTINGS = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
+ADAPTIVE_SECONDS = 2.0
+"""Seconds that a cluster of others may be without a worker before it is given something to do."""
 SHORT_SECONDS = 5.0
 """Seconds for which a cluster must be too small for a gang before a person is told: workers come one by one."""
 DEVICE_SECONDS = 60.0
@@ -74,6 +83,7 @@ class DaskExecutor:
     Args:
         spec: the study; names cluster, objective, limits.
         folder: absolute study folder, reachable from every worker.
+        security: ``distributed.Security`` for a scheduler that runs already; None: as Dask's configuration says.
     """
 
     poll_seconds = 1.0
@@ -82,16 +92,20 @@ class DaskExecutor:
     _watch: ClusterWatch
     _tasks: RankTasks
 
-    def __init__(self, spec: StudySpec, folder: str) -> None:
+    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None, threads: bool = False) -> None:
         self._spec = spec
         self._folder = folder
-        self._kind = cluster_of(spec, folder)
+        self._kind = cluster_of(spec, folder, threads=threads)
+        self._kind.security = security
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
         """How many slots the cluster has, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
-        self._restore: Any = None
+        self._restore: list[Callable[[], None]] = []
+        """Functions that put back what the start changed in this process."""
+        self._kept: Any = None
+        """A result that keeps one worker of an adaptive cluster."""
         self._abandoned = threading.Event()
 
     # Start.
@@ -103,13 +117,11 @@ class DaskExecutor:
             ClusterError: no scheduler answers, no worker is there, or one cannot run studies.
             ObjectiveError: the objective cannot be imported.
         """
-        for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
-            logging.getLogger(name).setLevel(logging.CRITICAL)
         spec, training, asked = self._spec, self._spec.training, WorkerQuestions.of(self._spec, self._folder)
         timeout = training.worker_timeout
-        self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
+        self._restore = [log_levels.begin(_QUIET)]
+        if self._kind.is_ours:
+            self._restore.append(dask_settings.begin(_DASK_SETTINGS | self._kind.dask_settings))
         connection = SchedulerClient(self._kind.connect(), spec.study)
         self._watch = ClusterWatch(
             connection.client,
@@ -136,11 +148,9 @@ class DaskExecutor:
         )
         connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
-        connection.run_on_scheduler(forbid_retries)
+        connection.run_on_scheduler(forbid_repetition, connection.client.id, self._tasks.topic)
         self._wait_for_room()
-        self._import_objective(
-            requests.objective, tuple(spec.pythonpath), requests.threads, spec.functions.get("data.load", "")
-        )
+        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, requests.load)
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -149,6 +159,9 @@ class DaskExecutor:
             ClusterError: they are not there in time, or will not come.
         """
         kind, watch, room = self._kind, self._watch, self.room
+        if not kind.is_ours and not self._wait(lambda: watch.slots() > 0, ADAPTIVE_SECONDS):
+            # an adaptive cluster starts a worker for it, and does not end the only one that holds a result
+            self._kept = self._connected.client.submit(int, key=f"hpo-worker-wanted-{uuid.uuid4().hex}")
 
         def slots_are_there() -> bool:
             if watch.slots() >= kind.starting_workers:
@@ -357,18 +370,20 @@ class DaskExecutor:
         self._kind.remember_processes()
         if self._connection is not None:
             self._watch.stop()
-            if self._kind.cluster is not None:
+            if not self._kind.serves_others:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             elif self._spec.objective is not None:
-                arguments = (self._folder, self._spec.objective, tuple(self._spec.pythonpath))
+                if self._kind.cluster is not None:
+                    self._run_on_each(cancel_attempts_of, self._folder, seconds=CLOSE_SECONDS)
+                arguments = (self._folder, placed(self._spec.objective, self._folder), tuple(self._spec.pythonpath))
                 self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
+            self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
             self._connection = None
         self._kind.close()
-        if self._restore is not None:
-            self._restore.__exit__(None, None, None)
-            self._restore = None
+        while self._restore:
+            self._restore.pop()()
 
 
 def _check_import(address: str, answer: concurrent.futures.Future[Any]) -> None:

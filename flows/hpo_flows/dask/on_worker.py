@@ -172,10 +172,15 @@ async def close_all_children() -> None:
     await asyncio.to_thread(trainers.close_all)
 
 
-async def forget_study(folder: str, objective: str, pythonpath: tuple[str, ...]) -> None:
-    """Leave a worker of others: end its idle trainers of this objective, watch no partitions."""
+async def forget_study(
+    folder: str, objective: str, pythonpath: tuple[str, ...], dask_worker: distributed.Worker
+) -> None:
+    """Leave a worker of others: end its idle trainers of this objective, watch no partitions, tell nothing more."""
     await asyncio.to_thread(trainers.close_idle, objective, pythonpath)
     await asyncio.to_thread(forget_partitions, folder)
+    if not trainers.heartbeats():  # no other study trains here; one that is between two jobs asks again
+        for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
+            dask_worker.metrics.pop(metric, None)
 
 
 async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None, load: str = "") -> None:
@@ -199,6 +204,35 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
     return problem, no_mps
 
 
-def forbid_retries(dask_scheduler: Any = None) -> None:
-    """Make the scheduler give up a job whose worker died; runs on the scheduler."""
-    dask_scheduler.allowed_failures = 0
+class NoRepetition(distributed.SchedulerPlugin):
+    """Scheduler plugin: a task of one client whose worker died ends with an error; Dask does not run it again.
+
+    ``allowed-failures`` would do this to everybody's tasks. The plugin goes when its client does, however that ends,
+    and takes the study's messages with it.
+
+    Args:
+        client: ID of the client.
+        topic: of the study's messages.
+    """
+
+    def __init__(self, client: str, topic: str) -> None:
+        self._client, self._topic = client, topic
+        self.name = f"hpo-no-repetition-{client}"
+
+    def update_graph(self, scheduler: Any, *, client: str, tasks: list[Any], **_more: Any) -> None:
+        """Count as many deaths for a new task as are allowed."""
+        for key in tasks if client == self._client else ():
+            if (task := scheduler.tasks.get(key)) is not None:
+                task.suspicious = scheduler.allowed_failures
+
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        """Go with the client."""
+        if client == self._client:
+            scheduler.remove_plugin(self.name)
+            getattr(getattr(scheduler, "_broker", None), "_topics", {}).pop(self._topic, None)  # Dask only empties it
+
+
+def forbid_repetition(client: str, topic: str, dask_scheduler: Any = None) -> None:
+    """Add :class:`NoRepetition`; runs on the scheduler."""
+    plugin = NoRepetition(client, topic)
+    dask_scheduler.add_plugin(plugin, name=plugin.name)

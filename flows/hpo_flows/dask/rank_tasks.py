@@ -127,8 +127,9 @@ class RankTasks:
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
-        self._topic = f"{study}/{self._id}"
-        self._client.subscribe_topic(self._topic, lambda event: self._open_task_reported(*event[1]))
+        self.topic = f"{study}/{self._id}"
+        """Dask's topic of the messages that workers send while a task is open."""
+        self._client.subscribe_topic(self.topic, lambda event: self._open_task_reported(*event[1]))
         stores = self._folder / GANGS
         if stores.is_dir():  # left by a controller before this one that was killed
             for left in private_folder(stores, below=self._folder).iterdir():
@@ -238,7 +239,7 @@ class RankTasks:
                 train,
                 rank.request,
                 key,
-                self._topic,
+                self.topic,
                 rank.workers,
                 key=key,
                 pure=False,

@@ -1,8 +1,9 @@
-"""A study driven inside a Prefect flow run, and how such a run says that it failed."""
+"""A study driven inside a Prefect flow run, deployed or the user's own, and how such a run says that it failed."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +17,10 @@ import psutil
 from prefect import Flow, get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import FailedRun, Pause
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import Abort, CancelledRun, FailedRun, Pause
 from prefect.runtime import deployment, flow_run
-from prefect.states import Running
+from prefect.states import Cancelled, Running
 
 from hpo_core.home import Home
 from hpo_core.journal.sql import open_journal
@@ -28,24 +30,43 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import no_result_words
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature
-from hpo_flows.prefect_api.api_watch import RETURN_SECONDS, api_is_unreachable, end_process_soon, wait_for_return
+from hpo_flows.prefect_api.api_watch import (
+    PATIENT_SECONDS,
+    RETURN_SECONDS,
+    api_is_unreachable,
+    end_process_soon,
+    wait_for_return,
+)
 from hpo_flows.prefect_pages.prefect_process import tags_of
-from hpo_flows.prefect_pages.study_pages import StudyPages, failed_state, tell_first
+from hpo_flows.prefect_pages.study_pages import StudyPages, end_state, failed_state, run_in_flow, tell_first
 from hpo_flows.study_run.session import Session, Summary
 
 LAST_PAGES_SECONDS = 20.0
 """How long the end of a flow run waits for its pages."""
 
 
-class PagesThread:
-    """Observer that shows its study in the present flow run, and ends the drive once somebody suspended the run."""
+class RunCancelledError(BaseException):
+    """Somebody cancelled the flow run in which a study is driven; the study was halted, as by an interrupt."""
 
-    def __init__(self, session: Session, run: UUID) -> None:
+
+class PagesThread:
+    """Observer that shows its study in the present flow run, and ends the drive once somebody suspended the run.
+
+    Args:
+        heeds_callers: the drive ends as well once this run, or a flow run that it is part of, is cancelled or
+            suspended. For a run of its own process, its worker sees to that.
+    """
+
+    def __init__(self, session: Session, run: UUID, *, heeds_callers: bool = False) -> None:
         self._session = session
         self._run = run
+        self._heeds_callers = heeds_callers
+        self._above: list[UUID] | None = None
+        self._cancelled = False
         self._ended = threading.Event()
         self._suspended: State[Any] | None = None
         self._pages: StudyPages | None = None
@@ -72,19 +93,32 @@ class PagesThread:
         return self
 
     def _on_state(self, client: SyncPrefectClient, state: State[Any]) -> None:
-        if state.is_paused():
-            self._suspended = state
-        elif state.is_crashed() and state.message == NO_HEARTBEAT:
+        self._heed(state)
+        if self._heeds_callers:
+            if self._above is None:
+                self._above = _runs_above(client, self._run)
+            for run in self._above:
+                if (found := client.read_flow_run(run).state) is not None:
+                    self._heed(found)
+        if state.is_crashed() and state.message == NO_HEARTBEAT:
             # the server was away for long, and took heartbeats it missed for heartbeats we did not send
             client.set_flow_run_state(self._run, Running(), force=True)
             attempt = client.read_flow_run(self._run).run_count  # which this has raised
             begin_heartbeats(Home().folder, self._run, attempt)
 
+    def _heed(self, state: State[Any]) -> None:
+        if state.is_paused():
+            self._suspended = state
+        elif self._heeds_callers and (state.is_cancelling() or state.is_cancelled()):
+            self._cancelled = True
+
     def on_report(self, report: Report, granted: list[Job]) -> None:
         """The journal tells of it."""
 
     def on_tick(self) -> None:
-        """Raise Pause, which the loop takes as an interrupt, once the run is suspended."""
+        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state."""
+        if self._cancelled:
+            raise RunCancelledError
         if self._suspended is not None:
             raise Pause("suspended", state=self._suspended)
 
@@ -102,28 +136,113 @@ class PagesThread:
 
 
 @masked_errors()
-def drive(session: Session, action: str, patience: float = RETURN_SECONDS) -> tuple[Study, Summary]:
+def drive(
+    session: Session, action: str, patience: float = RETURN_SECONDS, *, is_callers: bool = False
+) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
     Args:
         action: begins the name of the flow run.
         patience: seconds that the end of the study waits for an API that does not answer.
+        is_callers: the process belongs to a flow of the user's, which goes on afterwards: it is not ended where the API
+            does not answer, and the drive ends with the flow runs that it is part of.
+
+    Raises:
+        RunCancelledError: with ``is_callers``, where one of these flow runs was cancelled.
     """
     end_with_worker()
     mask_logs()
-    pages = PagesThread(session, label_run(session.spec, action))
+    pages = PagesThread(session, label_run(session.spec, action), heeds_callers=is_callers)
     session.say = get_run_logger().warning
     session.add_observer(pages.begin)
     try:
         study, summary = session.run()
     except BaseException as error:
         pages.finish({})
-        if api_is_unreachable():
+        if api_is_unreachable() and not is_callers:
             end_process_soon(130 if isinstance(error, KeyboardInterrupt) else 1)
         raise
-    if wait_for_return(patience):
+    if wait_for_return(patience, or_end=not is_callers):
         pages.finish(summary.links)
     return study, summary
+
+
+def is_in_flow_run() -> bool:
+    """Whether the caller runs in a Prefect flow or task."""
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
+
+
+def drive_as_subflow(session: Session, action: str) -> None:
+    """Drive a session's study in a subflow of the flow run, or of that of the task, which calls; closes the session.
+
+    Raises:
+        HpoError: the study gave up, or has no result.
+        Exception: that of the training function, see ``fail_fast`` of :func:`hpo_core.tune`.
+        CancelledRun: the subflow was cancelled; the study is halted and can go on.
+        Abort: likewise, where a flow run that it is part of was cancelled and no runner of Prefect ends that.
+    """
+    raised: list[BaseException] = []
+
+    def body() -> State[Any]:
+        try:
+            study, _ = drive(session, action, PATIENT_SECONDS, is_callers=True)
+            if warning := session.trackers.finish():
+                get_run_logger().warning(warning)
+            return end_state(study, failed, _cure(study))
+        except RunCancelledError:
+            words = f"Study {session.name!r} was halted with its flow run; {_go_on(session.name)}"
+            raised.append(Abort(words) if _end_cancelled_runs() else CancelledRun(words))
+            return Cancelled(message=words)
+        except Exception as error:  # of the training function, with its traceback as a note
+            raised.append(error)
+            kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
+            return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
+
+    try:
+        session.start_cluster()
+        ended = run_in_flow(session.spec, body)
+    finally:
+        session.close()
+    if raised:
+        raise raised[0]
+    if not ended.is_completed():
+        raise HpoError(ended.message or f"Study {session.name!r} ended as {ended.name}.")
+
+
+def _go_on(name: str) -> str:
+    return f"hpo.resume({name!r}), or the call with resume=True, goes on."
+
+
+def _cure(study: Study) -> str:
+    if study.room_needed:
+        return "A resume would halt again: a study keeps its limits."
+    if no_result_words(study):
+        return f"Mend that and start a new study: {study.name} has no result to go on from."
+    return f"Mend that; {_go_on(study.name)}"
+
+
+def _end_cancelled_runs() -> bool:
+    """Have flow runs above that are being cancelled end as Cancelled, where no runner sees to that; whether any did."""
+    found = False
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        with get_client(sync_client=True) as client:
+            for run in _runs_above(client, UUID(str(flow_run.id))):
+                state = client.read_flow_run(run).state
+                if state is not None and state.is_cancelling():
+                    client.set_flow_run_state(run, Cancelled(message=state.message), force=True)
+                found = found or (state is not None and (state.is_cancelling() or state.is_cancelled()))
+    return found
+
+
+def _runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
+    """The flow runs that a flow run is part of, the nearest first."""
+    found: list[UUID] = []
+    while (task_run := client.read_flow_run(run).parent_task_run_id) is not None:
+        above = client.read_task_run(task_run).flow_run_id
+        if above is None:
+            break
+        found.append(run := above)
+    return found
 
 
 def label_run(spec: StudySpec, action: str) -> UUID:

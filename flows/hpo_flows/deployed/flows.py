@@ -107,7 +107,7 @@ class RerunForm(FormPart):
 
 @form_flow("rerun")
 def rerun(form: RerunForm) -> State[Any]:
-    """Train again along a study's recorded grants: same parameters, seeds and promotions."""
+    """Train again along a study's recorded jobs: same parameters, seeds and promotions."""
     run = this_flow_run()
     journal = deployed_home().read_journal()
     try:

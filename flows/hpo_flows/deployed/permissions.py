@@ -35,6 +35,7 @@ from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import AddressClusterSpec, DataSpec, ShareSpec, StudySpec, load_spec
 from hpo_core.spec.data import in_full, is_manifest
+from hpo_core.spec.sent_functions import names_value, short_name
 from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 from hpo_flows.deployed.name_origins import UnknownOriginError, origins
@@ -137,6 +138,11 @@ class Permissions:
         Raises:
             NotAllowedError: names the value and the setting that would allow it.
         """
+        if names_value(function):  # whatever HPO_ALLOWED_OBJECTIVES says
+            raise NotAllowedError(
+                f"{setting} = {short_name(function)!r} is not allowed here: deployments take no function by value, "
+                "such as one of a notebook or script. Put it into a module, and name that: module:function."
+            )
         if (why := self._refusal(function, folders)) is not None:
             raise NotAllowedError(
                 f"{setting} = {function!r} is not allowed here{why}. Allowed: {', '.join(self.objectives) or 'none'}. "
@@ -145,6 +151,8 @@ class Permissions:
 
     def _refusal(self, function: str, folders: Sequence[str], aliases: tuple[str, ...] = ()) -> str | None:
         """What speaks against a function beyond not being listed; None: it is allowed."""
+        if names_value(function):
+            return ": it was sent by value"
         if function in self.objectives:
             return None
         module = function.partition(":")[0]

@@ -59,12 +59,17 @@ def api_answers() -> bool:
     return False
 
 
-def wait_for_return(seconds: float = RETURN_SECONDS) -> bool:
-    """Wait for the API, 15 s at most by default; False: it does not answer, and this process is going to end."""
+def wait_for_return(seconds: float = RETURN_SECONDS, *, or_end: bool = True) -> bool:
+    """Wait for the API, 15 s at most by default; whether it answers.
+
+    Args:
+        or_end: this process ends soon where it does not.
+    """
     deadline = time.monotonic() + seconds
     while not api_answers():
         if time.monotonic() > deadline:
-            end_process_soon(1)
+            if or_end:
+                end_process_soon(1)
             return False
         time.sleep(ASK_SECONDS)
     return True

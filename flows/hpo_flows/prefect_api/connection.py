@@ -12,7 +12,8 @@ from pathlib import Path
 
 from hpo_core.model.errors import HpoError
 
-_CURE = "or run without Prefect: --no-prefect."
+_CURE = "or run without Prefect: --no-prefect, or prefect: off."
+NO_EPHEMERAL_SERVER = {"PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
 
 
 class PrefectServerError(HpoError):
@@ -108,25 +109,26 @@ def _admits(url: str, password: str | None) -> bool | None:
         return None  # check_api has seen it; what it does later is seen later
 
 
-def prepare_environment(folder: Path) -> None:
-    """What Prefect reads when it is imported, and what no process of a study may do: start a server of its own."""
+def client_environment(folder: Path | None = None) -> dict[str, str]:
+    """Environment of a process that shows a study in Prefect.
+
+    Without an URL, Prefect would start a server of its own, which outlives a ``kill -9``.
+
+    Args:
+        folder: of the home's own server; None: the API that the settings name.
+    """
+    if folder is None:
+        return NO_EPHEMERAL_SERVER
     listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
-    local = {"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))
-    os.environ.update(
-        PREFECT_HOME=str(folder),
-        PREFECT_SERVER_ANALYTICS_ENABLED="false",
-        DO_NOT_TRACK="1",
-        PREFECT_CLI_COLORS="false",
-        NO_PROXY=",".join(sorted(local)),
-        no_proxy=",".join(sorted(local)),
-    )
-    forbid_ephemeral_servers()
-
-
-def forbid_ephemeral_servers() -> None:
-    """Prefect starts a server of its own where it finds no URL; it outlives a ``kill -9``."""
-    os.environ.pop("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", None)
-    os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
+    local = ",".join(sorted({"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))))
+    return NO_EPHEMERAL_SERVER | {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_CLI_COLORS": "false",
+        "NO_PROXY": local,
+        "no_proxy": local,
+    }
 
 
 def point_prefect_at(api_url: str, auth: str) -> None:

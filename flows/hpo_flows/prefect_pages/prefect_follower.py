@@ -4,8 +4,8 @@ It waits for the Prefect server, makes the flow run, and follows the journal the
 with the times of the journal, also for jobs that ended before the server was there.
 
 ``FILE`` is an open file that says what to show. Standard input brings an ``Ending`` when the controller ends. Where it
-ends without one, the controller died. Standard output takes a JSON value per line: null once the flow run is there,
-else a text for the person at the terminal.
+ends without one, the controller died. Standard output takes a JSON value per line: a text for the person at the
+terminal, ``SHOWN`` once the flow run is there, ``CANCEL`` once somebody cancelled it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import select
-import signal
 import sys
 import threading
 import time
@@ -33,7 +32,7 @@ from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.prefect_process import Ending, ShowRequest
+from hpo_flows.prefect_pages.prefect_process import CANCEL, SHOWN, Ending, ShowRequest
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Controller:
         self.ending: Ending | None = None
         """None after its end: it died."""
         self._on_late = on_late
-        self._interrupted = False
+        self._cancelled = False
         self._parent = os.getppid()
         threading.Thread(target=self._read, name="controller", daemon=True).start()
 
@@ -75,17 +74,16 @@ class Controller:
         time.sleep(END_SECONDS)
         self._on_late()
 
-    def tell(self, text: str | None) -> None:
-        """Send a text for the person, or None: the flow run is there."""
+    def tell(self, said: str | int) -> None:
+        """Send a text for the person, ``SHOWN`` or ``CANCEL``."""
         with contextlib.suppress(OSError):  # it has ended
-            os.write(1, json.dumps(text and masked(text)).encode() + b"\n")
+            os.write(1, json.dumps(masked(said) if isinstance(said, str) else said).encode() + b"\n")
 
     def on_state(self, _: SyncPrefectClient, state: State[Any]) -> None:
-        """Interrupt the controller as Ctrl-C does, once, where somebody cancelled the flow run."""
-        if not self._interrupted and (state.is_cancelling() or state.is_cancelled()):
-            self._interrupted = True
-            if os.getppid() == self._parent and not self.ended.is_set():
-                os.kill(self._parent, signal.SIGINT)
+        """Tell the controller, once, that somebody cancelled the flow run."""
+        if not self._cancelled and (state.is_cancelling() or state.is_cancelled()):
+            self._cancelled = True
+            self.tell(CANCEL)
 
 
 def _final_state(study: Study | None, ending: Ending | None, flow_run: UUID | None, began: datetime) -> Any:
@@ -163,7 +161,7 @@ def _main(shown: ShowRequest, controller: Controller, server: SharedServer | Non
         report_killed_runs(client, Path(shown.runs_folder), which_server(shown))
         flow_run = _begin_flow_run(client, shown, began)
     note = ShownRun(Path(shown.runs_folder), flow_run.id, which_server(shown))
-    controller.tell(None)
+    controller.tell(SHOWN)
     pages = StudyPages(
         shown.study,
         lambda: open_journal(os.environ["HPO_JOURNAL"], reading=True),

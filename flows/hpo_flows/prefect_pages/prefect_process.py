@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import msgspec
 from hpo_core.model.short_text import cut
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import short_name
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
@@ -30,6 +30,8 @@ RESTARTS = 2
 """Most processes that follow one that was killed: where memory is short, the next one may be killed as well."""
 _MOST_SHOWN = 20_000
 """Most characters of a setting among the parameters of a flow run."""
+SHOWN, CANCEL = 0, 1
+"""What the process tells besides texts: the flow run is there; somebody cancelled it."""
 WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 
@@ -69,7 +71,9 @@ class PrefectProcess:
     Args:
         folder: of the study.
         journal: URL of the journal.
+        environment: of that process.
         on_shown: called, from another thread, once the flow run is there.
+        on_cancel: called likewise, once, when somebody cancelled the flow run.
         say: called likewise with what a person should know.
     """
 
@@ -79,10 +83,13 @@ class PrefectProcess:
         folder: Path,
         *,
         journal: str,
+        environment: Mapping[str, str],
         on_shown: Callable[[], None],
+        on_cancel: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self._on_shown = on_shown
+        self._on_cancel = on_cancel
         self._say = say
         self._log = folder / LOG
         # arguments of a process can be read by every user of the machine
@@ -96,7 +103,7 @@ class PrefectProcess:
             "hpo_flows.prefect_pages.prefect_follower",
             str(self._shown.fileno()),
         ]
-        self._journal = journal
+        self._environment = {**environment, "HPO_JOURNAL": journal}
         self._lock = threading.Lock()
         """Held where the process is replaced, told of the end, or tells."""
         self._ending = b""
@@ -113,7 +120,7 @@ class PrefectProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is the controller's: it tells how the study ended
-                env=os.environ | {"HPO_JOURNAL": self._journal},
+                env=self._environment,
                 pass_fds=(self._shown.fileno(),),
             )
 
@@ -141,13 +148,14 @@ class PrefectProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
-                text = json.loads(line)
-                if text is not None:
-                    self._say(text)
+                told = json.loads(line)
+                if isinstance(told, str):
+                    self._say(told)
                     continue
                 with self._lock:
-                    if not self._ending:  # the summary has been printed: an address below it says nothing new
-                        self._on_shown()
+                    if self._ending:  # the summary has been printed: an address below it says nothing new
+                        continue
+                self._on_cancel() if told == CANCEL else self._on_shown()
 
     def end(self, *, interrupted: bool = False, error: str = "", links: Mapping[str, str] | None = None) -> None:
         """Say how the study ended, and wait no longer; the first call counts."""
@@ -187,6 +195,8 @@ def shown_parameters(spec: StudySpec) -> dict[str, Any]:
     said = {name: value for name, value in spec.plain().items() if getattr(spec, name) != usual[name]}
     found: dict[str, Any] = {"name": said.pop("study")}
     for name, value in said.items():
+        if isinstance(value, str):
+            value = short_name(value)  # of a function that was sent by value
         text = json.dumps(value)
         found[name] = value if len(text) <= _MOST_SHOWN else cut(text)
     return found

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -37,7 +37,7 @@ from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.failure_reasons import failed_words
 from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
@@ -260,8 +260,8 @@ def log_line(flow_run: UUID, level: int, words: str, when: datetime, task_run: U
     )
 
 
-def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
-    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns what it returns."""
+def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> State[Any]:
+    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns the state in which that ended."""
     parameters = shown_parameters(spec)
 
     def tune(**_: Any) -> Any:
@@ -269,23 +269,23 @@ def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> Any:
 
     # Prefect shows parameters by the names of the signature
     tune.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters])  # type: ignore[attr-defined]
-    return Flow(tune, name="tune", validate_parameters=False, persist_result=False)(**parameters)
+    # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
+    tune.__qualname__ = f"tune-{spec.study.replace('.', '-')}"
+    made: Flow[..., Any] = Flow(tune, name="tune", validate_parameters=False, persist_result=False)
+    state: Any = made(**parameters, return_state=True)
+    return cast("State[Any]", state)
 
 
 def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
     """The final state of a flow run whose study ended by itself.
 
-    A study that a rule of its own ended has done what was asked; one that gave up has not.
-
     Args:
         failed: makes the state Failed from words.
         cure: what to do about a study that gave up, or has no result.
     """
+    if why := failed_words(study, cure):
+        return failed(why)
     halted = None if study.finished else study.state.halted
-    if halted is not None and not halted.rule:
-        return failed(f"{halted.reason.rstrip('.')}. {cure}")
-    if nothing := no_result_words(study):
-        return failed(f"Study {study.name!r} ended without a single result: {nothing}. {cure}")
     words = "" if halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 

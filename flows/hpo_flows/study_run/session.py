@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
+from typing import Any
 
 import msgspec
 
@@ -25,12 +27,14 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import digest_of, given
 from hpo_core.study import Study
+from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
@@ -72,6 +76,10 @@ class Session:
         extend: ask for so many further configurations before driving on.
         train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
             search is over or halted.
+        cluster: settings of a cluster in place of the one that the study names, for this run.
+        security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
+            configuration says.
+        temporary: nothing of the study is kept: no report is written, and local workers are threads of this process.
     """
 
     def __init__(
@@ -83,8 +91,12 @@ class Session:
         force: bool = False,
         extend: int = 0,
         train: tuple[int | None, int] | None = None,
+        cluster: dict[str, Any] | None = None,
+        security: Any = None,
+        temporary: bool = False,
     ) -> None:
         self.home = home
+        self._temporary = temporary
         self.name = name
         self._given = spec
         self._force = force
@@ -108,12 +120,17 @@ class Session:
         try:
             self.spec = self._find_spec(train)
             self.folder = home.study_folder(name, create=True)
+            for function in filter(digest_of, self.spec.functions.values()):
+                by_value.keep(function, self.folder, self.folder.parent)
         except BaseException:
             self._let_go()
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
-        self.executor = DaskExecutor(self._importable(), str(self.folder))
+        trained = self._importable()
+        if cluster is not None:
+            trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
+        self.executor = DaskExecutor(trained, str(self.folder), security=security, threads=temporary)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
@@ -141,7 +158,9 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal))
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
+            )
         spec = Study.open(self.name, self.journal, at=0).spec
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
@@ -158,8 +177,18 @@ class Session:
         Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
         """
         folders = self.home.import_folders(spec)
+        folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
-            if setting == "build" or spec.cluster.permission is None:  # a cluster that stays on this machine
+            if digest_of(name) is not None:
+                sent = by_value.find(name, folder, folder.parent)
+                if given(name) is None and (changed := by_value.changed_since(sent.source)):
+                    log.warning(
+                        "study %r trains what %s keeps, sent by value; changed in the script since: %s.",
+                        self.name,
+                        folder / by_value.FOLDER,
+                        changed,
+                    )
+            elif setting == "build" or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:
@@ -171,6 +200,15 @@ class Session:
             f"`hpo resume {self.name}` goes on with it, `hpo extend {self.name} --configs N` asks for more; or give "
             f"the new one another name, {other}."
         )
+
+    def _other_function(self) -> str:
+        """How the function by value that is given differs from the study's."""
+        assert self._given is not None
+        if digest_of(self._given.objective) is None:
+            return ""
+        recorded = Study.open(self.name, self.journal, at=0).spec.objective
+        other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
+        return other and f" Its training function is another one: {other}"
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
@@ -186,7 +224,9 @@ class Session:
 
         def start() -> None:
             # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal.
+            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
+            # thread that starts the first process, so it is started before.
+            resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self.executor.start()
@@ -242,7 +282,8 @@ class Session:
         )
         warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
         warm.daemon = True
-        warm.start()
+        if not self._temporary:
+            warm.start()
         try:
             status = loop.run()
         finally:
@@ -254,9 +295,11 @@ class Session:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
-        warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
         halted = study.state.halted
-        report, links = self.write_report(study)
+        report, links = "", dict[str, str]()
+        if not self._temporary:
+            warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
+            report, links = self.write_report(study)
         return study, Summary(
             self.name,
             status,

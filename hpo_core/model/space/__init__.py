@@ -38,8 +38,8 @@ def parameter_of(distribution: BaseDistribution) -> ParameterType | None:
     if isinstance(distribution, CategoricalDistribution):
         return CategoricalParameter(type="categorical", choices=list(distribution.choices))
     if isinstance(distribution, FloatDistribution):
-        return FloatParameter(type="float", **vars(distribution))
-    return IntParameter(type="int", **vars(distribution)) if isinstance(distribution, IntDistribution) else None
+        return FloatParameter(**vars(distribution))
+    return IntParameter(**vars(distribution)) if isinstance(distribution, IntDistribution) else None
 
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -107,13 +107,39 @@ class ListedParameter(ParameterType):
 class CategoricalParameter(ListedParameter):
     """One of several values; those of an ordinal ascend, and neighbours are alike."""
 
+    public_name: ClassVar[str] = "Choice"
+
     type: Literal["categorical", "ordinal"] = Field(
-        description="ordinal: the choices ascend, and neighbours are alike."
+        default="categorical", description="ordinal: the choices ascend, and neighbours are alike."
     )
     choices: list[Value] = Field(min_length=1, description="Texts, numbers, true, false, null, or lists of them.")
     weights: list[float] | None = Field(
         default=None, description="How likely each choice is to be drawn, in any unit; default: all equally."
     )
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *values: Value | Sequence[Value],
+            type: Literal["categorical", "ordinal"] = "categorical",
+            choices: Sequence[Value] = (),
+            weights: Sequence[float] | None = None,
+            default: Value | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
+    else:
+
+        def __init__(self, *values: Any, **more: Any) -> None:
+            """Take the choices by position: one by one, or one list of them."""
+            if len(values) == 1 and isinstance(values[0], list | tuple | range):
+                values = tuple(values[0])
+            if values and "choices" in more:
+                raise SpecError("Choice: choices is given twice, by position and by name; drop one.")
+            super().__init__(**({"choices": list(values)} if values else {}), **more)
+
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="after")
     def _check(self) -> CategoricalParameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -30,8 +31,25 @@ class NormalParameter(NumberParameter):
     none is drawn twice or thrown away.
     """
 
+    by_position: ClassVar[tuple[str, ...]] = ("mean", "std")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            mean: float,
+            std: float,
+            *,
+            type: Literal["normal", "lognormal"] = "normal",
+            low: float | None = None,
+            high: float | None = None,
+            default: float | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
+
     type: Literal["normal", "lognormal"] = Field(
-        description="lognormal: the natural logarithm is normally distributed."
+        default="normal", description="lognormal: the natural logarithm is normally distributed."
     )
     mean: float = Field(description="Mean; of lognormal: that of the natural logarithm.")
     std: float = Field(gt=0, description="Standard deviation; of lognormal: that of the natural logarithm.")

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidatorFunctionWrapHandler,
@@ -19,6 +17,7 @@ from pydantic import (
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
+from hpo_core.model.settings import Part
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
@@ -27,10 +26,15 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-class Reference(BaseModel):
-    """``{param: batch_size}``: the value of that parameter."""
+class Reference(Part):
+    """``{param: batch_size}``: the value of that parameter, as an end of a range."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    by_position: ClassVar[tuple[str, ...]] = ("param",)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, param: str) -> None: ...
+
     param: str
 
 
@@ -54,6 +58,7 @@ class NumberParameter(ParameterType):
 
     whole: ClassVar[bool] = False
     """Whether values are integers."""
+    by_position: ClassVar[tuple[str, ...]] = ("low", "high")
 
     if TYPE_CHECKING:
         low: float
@@ -260,11 +265,25 @@ def check_range(low: float, high: float, log: bool) -> None:
 class FloatParameter(NumberParameter):
     """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
 
-    type: Literal["float"]
+    type: Literal["float"] = "float"
     low: Real = Field(description="Smallest value, or ``{param: NAME}``: the value of another number.")
     high: Real = Field(description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            low: float | Reference,
+            high: float | Reference,
+            *,
+            log: bool = False,
+            step: float | None = None,
+            default: float | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
@@ -303,11 +322,25 @@ class IntParameter(NumberParameter):
 
     whole: ClassVar[bool] = True
 
-    type: Literal["int"]
+    type: Literal["int"] = "int"
     low: Whole = Field(description="Smallest value, or ``{param: NAME}``: the value of another whole number.")
     high: Whole = Field(description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            low: int | Reference,
+            high: int | Reference,
+            *,
+            log: bool = False,
+            step: int = 1,
+            default: int | None = None,
+            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
+            static: bool = False,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check(self) -> IntParameter:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
@@ -51,6 +51,12 @@ class ParameterType(Part, ABC):
 
     if TYPE_CHECKING:
         type: str
+
+    @model_serializer(mode="wrap")
+    def _with_type(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keep the type, which tells parameters apart, where defaults are left out."""
+        data: dict[str, Any] = handler(self)
+        return data if "type" in data else {"type": self.type, **data}
 
     def conditions(self) -> tuple[dict[str, Test], ...]:
         """The conditions of which one must hold; empty: it always takes part."""

@@ -21,9 +21,9 @@ import msgspec
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
+from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
-from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -45,7 +45,7 @@ from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {
-    **dict.fromkeys(VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
+    **dict.fromkeys(THREAD_VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
     "PYTHONHASHSEED": "0",  # the order of sets of strings is a random state, too
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # torch advises against find_unused_parameters, which keeps resumes exact
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch.cuda.is_available() at import must not initialize CUDA
@@ -220,7 +220,7 @@ class Trainer:
         environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
         objective, pythonpath, threads = self.key
         if threads is not None:
-            environment |= dict.fromkeys(VARIABLES, str(threads))
+            environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         zygote = ZygoteProcess(environment)
         with self._lock:
             self._zygote = zygote

@@ -33,8 +33,8 @@ import safetensors.numpy  # noqa: F401  (before the fork, so that no child impor
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
+from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Outcome
-from hpo_core.spec.assembly import VARIABLES
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
@@ -367,7 +367,7 @@ def _limit_torch(portion: Portion) -> None:
 def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
     """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
     wanted = max(1, portion.cores // 1000)
-    return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
+    return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
 
 
 def find_thread_pools(portion: Portion, threads: int | None) -> None:
@@ -389,7 +389,7 @@ def _limit_threads(threads: int) -> None:
 
     Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     """
-    os.environ.update(dict.fromkeys(VARIABLES, str(threads)))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)
     if _pools is not None:

@@ -50,7 +50,7 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
             ClusterError: no scheduler answers.
             SpecError: the certificates cannot be used.
         """
-        security = security_of(self.settings)
+        security = self.security or security_of(self.settings)
         try:
             return distributed.Client(  # type: ignore[no-untyped-call]
                 self.settings.address, timeout=CONNECT_SECONDS, set_as_default=False, security=security
@@ -61,6 +61,11 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
                 f"No Dask scheduler answers at {self.settings.address} ({error}). Start one with `dask scheduler` and "
                 f"`dask worker`, or mend cluster.address in the study{cure}."
             ) from error
+
+    @property
+    def is_ours(self) -> bool:
+        """Never."""
+        return False
 
     @property
     def dashboard(self) -> bool:

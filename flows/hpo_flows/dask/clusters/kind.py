@@ -19,6 +19,7 @@ from distributed.deploy import spec
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import ClusterSettings
+from hpo_flows.dask.process_settings import log_levels
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
 
@@ -53,6 +54,8 @@ class ClusterKind(ABC, Generic[Settings]):
         self.settings = settings
         self.study = study
         self.folder = folder
+        self.security: Any = None
+        """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
         self.cluster: Any = None
         """Result of :meth:`create`; None before the start, after the end, and for a scheduler that others started."""
 
@@ -85,6 +88,11 @@ class ClusterKind(ABC, Generic[Settings]):
         return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the study starts the cluster, and may change, replace and end what belongs to it."""
+        return True
+
+    @property
     def starting_workers(self) -> int:
         """Slots that the start waits for, for :attr:`wait_seconds` at most."""
         return 1
@@ -98,6 +106,11 @@ class ClusterKind(ABC, Generic[Settings]):
     def may_hold_attempts(self) -> bool:
         """Whether workers may still train what an earlier controller of the study granted."""
         return True
+
+    @property
+    def serves_others(self) -> bool:
+        """Whether its worker processes train other studies as well, which go on when this one ends."""
+        return self.cluster is None
 
     def connect(self) -> Any:
         """Start the cluster and return a client of its scheduler.
@@ -156,13 +169,13 @@ class ClusterKind(ABC, Generic[Settings]):
         if self.cluster is None:
             return
         # A cancelled flow run's workers got the signal too: their nannies, busy starting others, miss the time.
-        for name in ("distributed.nanny", "distributed.scheduler"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        loud = log_levels.begin(dict.fromkeys(("distributed.nanny", "distributed.scheduler"), logging.CRITICAL))
         try:
             self.cluster.close(timeout=CLOSE_SECONDS)
         except Exception as error:
             logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
+        loud()
         self.cluster = None
 
 

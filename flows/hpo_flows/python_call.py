@@ -1,0 +1,683 @@
+"""``hpo_core.tune`` and ``hpo_core.resume``: studies driven from a script, a notebook or a flow of one's own.
+
+The study is the one that a study file describes: same journal, recovery, report, MLflow, Prefect. What differs is where
+its words come from, and that its result is returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import inspect
+import logging
+import queue
+import re
+import secrets
+import shutil
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
+from hpo_core.model.settings import MetricSpec, plain
+from hpo_core.model.short_text import shown
+from hpo_core.model.space import Parameter
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.result import Result
+from hpo_core.search.search_settings import SearchSettings
+from hpo_core.spec import StudySpec
+from hpo_core.spec.data import DataSpec
+from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.same_study import differing_setting
+from hpo_core.spec.sections import (
+    AddressClusterSpec,
+    CheckpointSpec,
+    ClusterSettings,
+    SamplerSpec,
+    ScalingSpec,
+    ShareSpec,
+    StopSpec,
+    TrackingSpec,
+    TrainingSpec,
+    WarmStartSpec,
+)
+from hpo_core.spec.sent_functions import folders_of, function_name
+from hpo_core.spec.study_file import with_places
+from hpo_core.study import Study
+from hpo_core.tracking.active_run import tracking_here
+from hpo_core.training.by_value import other_source
+from hpo_core.training.objective import check_signature
+from hpo_core.training.user_code import is_library_file
+from hpo_core.views.failure_reasons import cure_words, failed_words
+from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.early_interrupt import one_interrupt
+from hpo_flows.python_progress import ShownProgress, write_line
+from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.shown_session import ShownSession
+
+log = logging.getLogger("hpo.python")
+CALLBACK_SECONDS = 10.0
+"""How long the end of a study waits for callbacks."""
+Callback = Callable[[Report], object]
+
+
+def tune(
+    objective: Callable[..., Any] | str,
+    space: Mapping[str, Parameter | Mapping[str, Any]] | None = None,
+    *,
+    metric: str | MetricSpec | Sequence[str | MetricSpec] | None = None,
+    mode: Literal["min", "max"] | None = None,
+    method: SearchSettings | Mapping[str, Any] | str = "random",
+    sampler: SamplerSpec | Mapping[str, Any] | str = "random",
+    workers: int | None = None,
+    cluster: Any = None,
+    name: str | None = None,
+    resume: bool = False,
+    home: str | Path | None = "",
+    journal: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    max_seconds: float | None = None,
+    max_trials: int | None = None,
+    target: float | None = None,
+    fail_fast: bool = True,
+    progress: bool = True,
+    prefect: Literal["auto", "jobs", "rungs", "off"] = "auto",
+    style: Literal["handle", "optuna"] | None = None,
+    constraints: Sequence[str] = (),
+    forbidden: Sequence[Mapping[str, Any]] = (),
+    start_with: Sequence[Mapping[str, Any] | Literal["default"]] = (),
+    constants: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    repeats: int = 1,
+    best_of: Literal["all_rungs", "highest_rung"] = "all_rungs",
+    packing: PackingSpec | Mapping[str, Any] | bool = False,
+    data: DataSpec | Mapping[str, Any] | None = None,
+    share: ShareSpec | Mapping[str, Any] | bool = False,
+    training: TrainingSpec | Mapping[str, Any] | None = None,
+    scaling: ScalingSpec | Mapping[str, Any] | None = None,
+    stop: StopSpec | Mapping[str, Any] | None = None,
+    checkpoints: CheckpointSpec | Mapping[str, Any] | None = None,
+    tracking: TrackingSpec | Mapping[str, Any] | None = None,
+    warm_start: WarmStartSpec | Mapping[str, Any] | None = None,
+    build: Callable[..., Any] | str | None = None,
+    pythonpath: Sequence[str | Path] = (),
+    retry_seconds: float | None = None,
+) -> Result:
+    """Run a new study to its end and return its result.
+
+    Args:
+        objective: the training function, ``train(trial)``, or an Optuna objective; also as ``module:function``, an
+            object that can be called, or a class whose objects can. A function that workers cannot import (of a
+            notebook or of ``__main__``, a closure, a lambda) is sent by value and kept beside the study.
+        space: parameters by name, such as ``{"lr": hpo.Float(1e-4, 1, log=True)}``. None: an Optuna objective, whose
+            space is found by calling it.
+        metric: what the function reports and the study optimizes; several: a Pareto front. An Optuna objective returns
+            it, and its name is ``value`` unless given.
+        mode: whether a smaller (default) or a larger value of a metric that is given by name is better.
+        method: the search, such as ``hpo.Asha(configs=60, max_resource=27)``.
+        sampler: proposes configurations: ``random``, ``ranked_gp``, a sampler of Optuna by its class name, or
+            ``hpo.Sampler`` with arguments.
+        workers: jobs at once on this machine; default: 2.
+        cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
+            ``distributed`` Client or cluster, which is used and left as it was; each thread of its workers is a slot.
+            Without ``workers`` and ``cluster``, two workers of this machine.
+        name: of the study; default: the function's, with date and time.
+        resume: go on with the study of this name where it has begun, and return its result where it has ended: a
+            script or flow that is started again after a crash, or tried again (``retries``), needs no other call.
+        home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
+            kept, shown in Prefect or tracked in MLflow; the files of the study end with its result.
+        journal: database URL of the journal; default: ``HPO_JOURNAL``, or the home's own.
+        callbacks: functions that are called with each report, one after the other, in a thread of their own. What they
+            raise is logged.
+        max_seconds: seconds after which the study halts (``stop.seconds``).
+        max_trials: number of configurations (``search.configs``).
+        target: value of the first metric that is good enough (``stop.target``).
+        fail_fast: whether an exception of the training function is raised here when no trial has reported before it.
+        progress: whether the terminal or the notebook shows how the study goes on.
+        prefect: whether and how the study is shown in Prefect.
+        style: what the function is; default: an Optuna objective where ``space`` is missing, else ``train(trial)``.
+        constraints: names of values reported beside the metric that must be at most 0.
+        forbidden: combinations of parameters that are never tried, such as ``{"optimizer": "sgd", "lr": {"low": 1}}``.
+        start_with: configurations that are tried first, whole or in part; ``default``: all defaults.
+        constants: fixed arguments that every trial gets beside its parameters.
+        seed: all draws and all training seeds follow from it.
+        repeats: training seeds per configuration; a trial is ranked by the mean.
+        best_of: whose results the best one is of.
+        packing: several jobs at once on a device: ``hpo.Packing(...)``, or True for its defaults.
+        data: partitions that lie on the workers: ``hpo.Data(...)``.
+        share: slots shared with other studies: ``hpo.Share(...)``, or True for its defaults.
+        training: limits of an attempt, retries, threads, gangs: ``hpo.Training(...)``.
+        scaling: how many slots a trial may grow to: ``hpo.Scaling(...)``.
+        stop: rules that end the study early: ``hpo.Stop(...)``.
+        checkpoints: where they lie, and their limits: ``hpo.Checkpoints(...)``.
+        tracking: MLflow and an Optuna storage: ``hpo.Tracking(...)``. What it leaves out is as MLflow is set in this
+            process: the active run (``mlflow.start_run``) is the parent, with its experiment and tracking URI.
+        warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
+        build: function that makes the untrained torch module from the parameters, for MLflow.
+        pythonpath: further folders that modules are imported from.
+        retry_seconds: how long a journal that cannot be reached is tried again (``journal.retry_seconds``).
+
+    Raises:
+        SpecError: the study cannot be run as it is described; says where, what and why.
+        StudyExistsError: there is a study of this name; ``resume=True`` or ``hpo_core.resume(name)`` goes on with it.
+        HpoError: the study gave up, or none of its trials has a result.
+        KeyboardInterrupt: Ctrl-C, or *interrupt kernel*; ``hpo_core.resume(name)`` goes on.
+    """
+    with _place(home, journal) as place:
+        trained, found_mode = _objective(objective, space, style, pythonpath)
+        rules = _stop(stop, max_seconds, target)
+        sections = {
+            "packing": packing,
+            "data": data,
+            "share": share,
+            "training": training,
+            "scaling": scaling,
+            "checkpoints": checkpoints,
+            "tracking": tracking,
+            "warm_start": warm_start,
+            "build": build,
+            "stop": rules,
+            "journal": None if retry_seconds is None else {"retry_seconds": retry_seconds},
+        }
+        described: dict[str, Any] = {
+            "study": name or _new_name(objective),
+            "constraints": list(constraints),
+            **trained,
+            **_metrics(metric, mode or found_mode, trained["style"]),
+            "search": _search(method, max_trials, stops=bool(rules)),
+            "sampler": {"name": sampler} if isinstance(sampler, str) else _plain(sampler),
+            "prefect": prefect,
+            "forbidden": _plain(forbidden),
+            "start_with": _plain(start_with),
+            "constants": _plain(constants or {}),
+            "seed": seed,
+            "repeats": repeats,
+            "best_of": best_of,
+            **{section: _plain(value) for section, value in sections.items() if value is not None},
+        }
+        security: Any = None
+        if cluster is not None and workers is not None:
+            raise SpecError("hpo.tune: workers are those of this machine; give them, or a cluster, not both.")
+        if workers is not None:
+            described["cluster"] = {"kind": "local", "workers": workers}
+        elif cluster is not None:
+            described["cluster"], security = _cluster(cluster)
+        if home is None:
+            described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
+        else:
+            described["tracking"] = tracking_here(described.get("tracking", {}))
+        spec = with_places(StudySpec.from_plain(described, "hpo.tune"), Path.cwd())
+        if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
+            spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
+        known = None
+        if resume:
+            if name is None or home is None:
+                raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
+            known = _recorded(place, spec)
+        if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            return Result(spec.study, place)
+        settings = described.get("cluster") if known else None  # where jobs train from now on
+        session = Session(
+            place,
+            spec.study,
+            spec=None if known else spec,
+            cluster=settings,
+            security=security,
+            temporary=home is None,
+        )
+        action = "resume" if known else "tune"
+        return _drive(
+            session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
+        )
+
+
+def _recorded(place: Home, spec: StudySpec) -> Study | None:
+    """The study of this name, None where there is none.
+
+    Raises:
+        SpecError: it is another one.
+    """
+    journal = place.read_journal()
+    try:
+        known = Study.open(spec.study, journal, reading=True)
+    except StudyNotFoundError:
+        return None
+    finally:
+        journal.close()
+    if difference := differing_setting(known.spec, spec):
+        raise SpecError(
+            f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
+            "A study keeps its settings: give this one another name."
+        )
+    return known
+
+
+def resume(
+    name: str,
+    *,
+    objective: Callable[..., Any] | None = None,
+    configs: int = 0,
+    home: str | Path = "",
+    journal: str | None = None,
+    cluster: Any = None,
+    callbacks: Sequence[Callback] = (),
+    force: bool = False,
+    fail_fast: bool = False,
+    progress: bool = True,
+    prefect: Literal["off"] | None = None,
+) -> Result:
+    """Go on with a study that was interrupted or halted, or whose controller died; returns its result.
+
+    Args:
+        name: of the study; a script, a notebook or a command may have begun it.
+        objective: the function that the study is expected to train. It goes on with the one that it began with; where
+            this one's source differs, that is refused.
+        configs: further configurations to ask for.
+        cluster: where jobs train this time, in place of the cluster that the study names.
+        force: take the study over from a controller that seems alive.
+        prefect: ``off``: the study is not shown in Prefect; None: as it says itself.
+
+    Other arguments are those of :func:`tune`.
+    """
+    with _place(home, journal) as place:
+        if objective is not None:
+            _refuse_other(name, objective, place)
+        settings, security = (None, None) if cluster is None else _cluster(cluster)
+        session = Session(place, name, force=force, extend=configs, cluster=settings, security=security)
+        action = "extend" if configs else "resume"
+        shown = prefect != "off"
+        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
+
+
+def _drive(
+    session: Session,
+    action: str,
+    *,
+    callbacks: Sequence[Callback],
+    fail_fast: bool,
+    progress: bool,
+    shown: bool = True,
+    temporary: bool = False,
+) -> Result:
+    shown = shown and session.spec.prefect != "off"
+    in_flow = shown and _is_in_flow_run()
+    first = _FirstError()
+    if fail_fast:
+        session.add_observer(first.watch)
+    if callbacks:
+        session.add_observer(lambda study: _Callbacks(callbacks))
+    keep_main_from_workers()
+    try:
+        with one_interrupt():
+            if in_flow:
+                from hpo_flows.deployed.flow_run import drive_as_subflow
+
+                drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
+            else:
+                with ShownProgress(session.name, on=progress) as board:
+                    if progress:
+                        session.add_observer(board)
+                    _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(_how_to_go_on(session, temporary))
+        raise
+    except Exception as error:
+        if error is first.error:  # the program's own frames say nothing about it
+            raise error.with_traceback(None) from None
+        raise
+    return Result(session.name, session.home, temporary=temporary)
+
+
+def _how_to_go_on(session: Session, temporary: bool) -> str:
+    """What to do about an interrupted study."""
+    if temporary:
+        return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
+    journal = session.home.read_journal()
+    try:
+        journal.info(session.name)
+    except HpoError:
+        return f"Study {session.name!r} had not begun."
+    finally:
+        journal.close()
+    place = "" if session.home.is_default else f", home={str(session.home.folder)!r}"
+    return (
+        f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "
+        f"hpo.load({session.name!r}{place}) has its results."
+    )
+
+
+def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
+    cancel = _Cancel()
+    session.add_observer(lambda study: cancel)
+    with ShownSession(
+        session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
+    ) as driven:
+        driven.start()
+        study, summary = session.run()
+        if why := failed_words(study, cure_words(study)):
+            raise HpoError(why)
+        driven.ended(summary.links)
+        if warning := session.trackers.finish():
+            log.warning("%s", warning)
+
+
+def _is_in_flow_run() -> bool:
+    """Whether the caller runs in a flow or task of Prefect, which then is imported."""
+    if "prefect" not in sys.modules:
+        return False
+    from hpo_flows.deployed.flow_run import is_in_flow_run
+
+    return is_in_flow_run()
+
+
+class _Cancel:
+    """Interrupts the study once its flow run was cancelled in Prefect."""
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Looked for at each tick."""
+
+    def on_tick(self) -> None:
+        if self.requested.is_set():
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _FirstError:
+    """Raises the exception of the training function, where no trial has reported before it."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def watch(self, study: Study) -> _FirstError:
+        """Watch a study."""
+        self._study = study
+        return self
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        if report.outcome is Outcome.ERROR and not self._study.state.completed_jobs:
+            self.error = exception_of(report)
+            raise self.error
+
+    def on_tick(self) -> None:
+        """Reports say it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def exception_of(report: Report) -> Exception:
+    """The exception that ended an attempt, with its traceback as a note.
+
+    It has its own type where that is Python's, or the only one of this name in this process.
+    """
+    kind, _, words = report.message.partition(": ")
+    known = getattr(builtins, kind, None)
+    types = [known] if isinstance(known, type) and issubclass(known, Exception) else _exceptions(kind)
+    error: Exception = ObjectiveError(report.message)
+    if len(types) == 1:
+        try:
+            error = types[0](words)
+        except Exception:  # it takes other arguments, such as UnicodeDecodeError
+            pass
+    error.add_note(
+        f"raised in trial {report.trial}, attempt {report.attempt}, by the training function:\n{report.detail}"
+    )
+    return error
+
+
+def _exceptions(name: str) -> list[type[Exception]]:
+    """The exceptions of this name that this process knows."""
+    found: set[type[Exception]] = set()
+    waiting: list[type[Exception]] = [Exception]
+    while waiting:
+        kind = waiting.pop()
+        new = set(kind.__subclasses__()) - found
+        found |= new
+        waiting += new
+    return [kind for kind in found if kind.__name__ == name]
+
+
+class _Callbacks:
+    """Calls functions with each report in a thread of their own, so that they can neither stop nor slow the search."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
+        self._thread.start()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        self._reports.put(report)
+
+    def on_tick(self) -> None:
+        """Reports say it."""
+
+    def close(self) -> None:
+        """Wait until all reports were seen, for :data:`CALLBACK_SECONDS` at most."""
+        self._reports.put(None)
+        self._thread.join(CALLBACK_SECONDS)
+        if self._thread.is_alive():
+            log.warning("callbacks still run %g s after the study's end; it does not wait for them", CALLBACK_SECONDS)
+
+    def _run(self) -> None:
+        while (report := self._reports.get()) is not None:
+            for callback in self._callbacks:
+                try:
+                    callback(report)
+                except Exception:
+                    log.exception("callback %r failed for trial %d", callback, report.trial)
+
+
+# From arguments to a study.
+
+
+@contextmanager
+def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
+    refuse_child_import("hpo.tune")
+    if home is not None:
+        yield Home(home, journal)
+        return
+    if journal is not None:
+        raise SpecError("hpo.tune: home=None keeps nothing, and a journal is kept; give one of the two.")
+    folder = tempfile.mkdtemp(prefix="hpo-")
+    try:
+        yield Home(folder, f"sqlite:///{folder}/journal.db")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _objective(
+    objective: Callable[..., Any] | str,
+    space: Mapping[str, Any] | None,
+    style: Literal["handle", "optuna"] | None,
+    pythonpath: Sequence[str | Path],
+) -> tuple[dict[str, Any], Literal["min", "max"]]:
+    """The settings that say what is trained, and the mode of its metric."""
+    folders = [*(str(Path(folder).resolve()) for folder in pythonpath), str(_folder_of_main())]
+    if not isinstance(objective, str):
+        _check_objective(objective)
+    named = function_name(objective)
+    data: dict[str, Any] = {"objective": named, "pythonpath": list(dict.fromkeys(folders))}
+    if space is not None:
+        if not isinstance(space, Mapping):
+            raise SpecError(f"hpo.tune: space = {shown(space)} is no mapping; give {{name: hpo.Float(...)}}.")
+        return data | {"style": style or "handle", "space": _plain(space)}, "min"
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.optuna.space_discovery import find_space
+
+    missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
+    if style == "handle":
+        raise SpecError(f"{missing}.")
+    try:
+        found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
+    except Exception as error:
+        raise SpecError(
+            f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    data |= {"style": "optuna", "space": found.space}
+    return data | (
+        {"constraints": found.constraints} if found.constraints else {}
+    ), "max" if found.mode == "max" else "min"
+
+
+def _check_objective(objective: Callable[..., Any]) -> None:
+    """Refuse what cannot be called with a trial, before it is sent anywhere."""
+    if not callable(objective):
+        raise SpecError(
+            f"hpo.tune: objective = {shown(objective)} cannot be called; give the training function itself, "
+            'hpo.tune(train, ...), or its name, "module:train".'
+        )
+    if inspect.isclass(objective):
+        from hpo_core.training.optuna.trial_adapter import objective_callable
+
+        try:
+            objective_callable(objective)
+        except ObjectiveError as error:
+            raise SpecError(f"hpo.tune: {error}") from None
+        return
+    check_signature("objective", getattr(objective, "__qualname__", type(objective).__qualname__), objective)
+
+
+def _refuse_other(name: str, objective: Callable[..., Any], home: Home) -> None:
+    """Refuse a function that is not the one that a study began with.
+
+    Raises:
+        SpecError: shows the lines that differ.
+    """
+    journal = home.read_journal()
+    try:
+        recorded = Study.open(name, journal, at=0).spec.objective
+    finally:
+        journal.close()
+    if other := other_source(recorded, function_name(objective), home.study_folder(name)):
+        raise SpecError(
+            f"hpo.resume: study {name!r} goes on with the training function that it began with, and {other}\n"
+            "Leave objective out to go on with that one, or begin a new study with this one: hpo.tune(..., "
+            f'warm_start={{"studies": ["{name}"]}}) uses the results. A function of a module may change between two '
+            "resumes; its versions are noted."
+        )
+
+
+def _folder_of_main() -> Path:
+    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt.
+
+    Of ``python -m package.module`` it is the folder that holds the package.
+    """
+    main = sys.modules["__main__"]
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    path = Path(file or "").resolve()
+    if not file or is_library_file(str(path)) or str(path.parent) == sysconfig.get_path("scripts"):  # such as pytest
+        return Path.cwd()
+    return path.parents[0 if spec is None else spec.name.count(".")]
+
+
+def _metrics(metric: str | MetricSpec | Sequence[str | MetricSpec] | None, mode: str, style: str) -> dict[str, Any]:
+    if metric is None:
+        if style != "optuna":
+            raise SpecError(
+                'hpo.tune: metric is missing: the name that the function reports, such as metric="val_loss".'
+            )
+        metric = "value"
+    if isinstance(metric, str | MetricSpec | Mapping):
+        return {"metric": _metric(metric, mode)}
+    return {"metrics": [_metric(one, mode) for one in metric]}
+
+
+def _metric(metric: Any, mode: str) -> Any:
+    return {"name": metric, "mode": mode} if isinstance(metric, str) else _plain(metric)
+
+
+def _search(method: SearchSettings | Mapping[str, Any] | str, max_trials: int | None, *, stops: bool) -> dict[str, Any]:
+    if not isinstance(method, SearchSettings | Mapping | str):
+        raise SpecError(
+            f"hpo.tune: method = {shown(method)} is no search; give hpo.Asha(configs=60, max_resource=27) or the like."
+        )
+    search: dict[str, Any] = {"method": method} if isinstance(method, str) else _plain(method)
+    if max_trials is None and search == {"method": "random"} and not stops:
+        raise SpecError(
+            "hpo.tune: the study would have no end; give max_trials or max_seconds, or a method such as "
+            "hpo.Asha(configs=60, max_resource=27)."
+        )
+    if max_trials is not None:
+        if search.get("configs") not in (None, max_trials):
+            raise SpecError(
+                f"hpo.tune: max_trials = {max_trials}, but method has configs = {search['configs']}; give one."
+            )
+        search["configs"] = max_trials
+    return search
+
+
+def _stop(stop: StopSpec | Mapping[str, Any] | None, seconds: float | None, target: float | None) -> dict[str, Any]:
+    """Rules that end the study early: the section, and what has an argument of its own."""
+    rules: dict[str, Any] = dict(_plain(stop or {}))
+    for argument, rule, value in (("max_seconds", "seconds", seconds), ("target", "target", target)):
+        if value is not None:
+            if rules.get(rule) not in (None, value):
+                raise SpecError(f"hpo.tune: {argument} = {value}, but stop has {rule} = {rules[rule]}; give one.")
+            rules[rule] = value
+    return rules
+
+
+def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
+    """The settings of a cluster, and ``distributed.Security`` where a Dask object was given.
+
+    Of such an object address and certificates are taken, nothing else is used: the study has a client of its own.
+
+    Raises:
+        SpecError: it is no cluster, is closed, or lives in the event loop that this call would block.
+    """
+    if isinstance(cluster, str):
+        return {"kind": "address", "address": cluster}, None
+    if isinstance(cluster, ClusterSettings | Mapping):
+        return _plain(cluster), None
+    scheduler = getattr(cluster, "scheduler", None)
+    address = getattr(cluster, "scheduler_address", None) or getattr(scheduler, "address", None)
+    named = f"hpo.tune: cluster = {type(cluster).__name__}(...)"
+    if not hasattr(cluster, "scheduler") or not hasattr(cluster, "loop"):
+        raise SpecError(
+            f"hpo.tune: cluster = {cluster!r:.100} is no cluster: give hpo.Slurm(...), an address, a "
+            "distributed.Client, or a running Dask cluster."
+        )
+    status = str(getattr(cluster.status, "name", cluster.status))
+    if status != "running" or not address:
+        raise SpecError(f"{named} is {status}; give one that is connected (await an asynchronous one first).")
+    if getattr(cluster.loop, "asyncio_loop", None) is asyncio._get_running_loop() is not None:
+        raise SpecError(
+            f"{named} lives in the event loop of this thread, which the call would block. Call it in a thread: "
+            "result = await asyncio.to_thread(hpo.tune, ...)."
+        )
+    return _plain(AddressClusterSpec(address=address)), getattr(cluster, "security", None)
+
+
+def _plain(value: Any) -> Any:
+    """Settings as plain data, what is not set left out."""
+    if isinstance(value, BaseModel):
+        tags = {name: getattr(value, name) for name in ("method", "kind", "type") if name in type(value).model_fields}
+        return value.model_dump(mode="json", exclude_unset=True) | tags
+    if isinstance(value, Mapping):
+        return {plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain(one) for one in value]
+    return plain(function_name(value))
+
+
+def _new_name(objective: Callable[..., Any] | str) -> str:
+    called = objective.partition(":")[2] if isinstance(objective, str) else getattr(objective, "__name__", "")
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", called).strip("-") or "study"
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,0 +1,197 @@
+"""What shows a study that Python drives: a board in the cell of a notebook or in a terminal, else lines."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import sys
+import threading
+import time
+import warnings
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+
+from hpo_core.execution.loop import Observer
+from hpo_core.model.trial import Job, Report
+from hpo_core.report.notebook_cells import Bar, headline, line, table
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.study import Study
+from hpo_flows.progress import BoardNotes, LiveBoard, PlainLines, drawn_board, redraw_seconds, rung_cells
+
+log = logging.getLogger("hpo.python")
+SLOWEST_SECONDS = 5.0
+"""Seconds between two drawings in a notebook at most: its server keeps all of them while no browser is connected."""
+MOST_WARNINGS = 10
+"""Warnings of training functions that a notebook shows, the latest ones."""
+_WIDTH = 100
+_terminal = threading.Lock()
+"""Held by the one study that has a board in the terminal; others write lines above it."""
+
+
+class ShownProgress:
+    """Shows one study from the call to its result or error; call it with the study once that is open.
+
+    Args:
+        name: of the study.
+        on: False shows nothing.
+    """
+
+    def __init__(self, name: str, *, on: bool = True) -> None:
+        self._name = name
+        self._on = on
+        self._cell: Cell | None = None
+        self._board: NotebookBoard | LiveBoard | None = None
+
+    def __enter__(self) -> ShownProgress:
+        if self._on and (shell := notebook_shell()) is not None:  # before the start, in the cell that asks for it
+            self._cell = Cell(shell)
+            self._cell.show_words(self._name, "starts")
+        return self
+
+    def __call__(self, study: Study) -> Observer:
+        if self._cell is not None:
+            self._board = NotebookBoard(study, self._cell)
+            return self._board
+        console = Console(stderr=True)
+        if console.is_terminal and _terminal.acquire(blocking=False):
+            self._board = LiveBoard(study, console, stays=True)
+            return _Watching(self._board)
+        return PlainLines(study, write_line, sparse=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._board is not None:
+            try:
+                self._board.end(error)
+            finally:
+                if isinstance(self._board, LiveBoard):
+                    _terminal.release()
+        elif self._cell is not None and error is not None:
+            self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
+
+
+def write_line(words: str) -> None:
+    """Write a line for the person at the terminal, or for whoever reads the log."""
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
+        print(terminal_text(words), file=sys.stderr, flush=True)
+
+
+class _Watching:
+    """Passes on what happens, and leaves the end to :meth:`ShownProgress.__exit__`, which knows the error."""
+
+    def __init__(self, board: LiveBoard) -> None:
+        self.on_report = board.on_report
+        self.on_tick = board.on_tick
+
+    def close(self) -> None:
+        """The board ends later."""
+
+
+def notebook_shell() -> Any:
+    """IPython's shell where this process is the kernel of a notebook, else None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning in the notebook: no ipywidgets
+    with warnings.catch_warnings(), contextlib.suppress(ImportError):
+        warnings.simplefilter("ignore")
+        importlib.import_module("tqdm.auto")
+
+
+class Cell:
+    """An output of a notebook's cell that is drawn in place, from whatever thread; what fails there hurts nobody."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._handle: Any = None
+        self._failed = False
+
+    def show_words(self, name: str, words: str) -> None:
+        """A line in place of all."""
+        self.show({"text/plain": f"{name} {words}", "text/html": headline(name, words)})
+
+    def show(self, pictures: dict[str, str]) -> None:
+        """Draw, by media type; nothing after the first time that it failed."""
+        if self._failed:
+            return
+        try:
+            if self._handle is None:
+                from IPython.display import DisplayHandle
+
+                self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+                self._handle.display(pictures, raw=True)
+            else:
+                self._handle.update(pictures, raw=True)
+        except Exception:  # the connection to the browser is no part of the study
+            self._failed = True
+            log.exception("the notebook does not show the study any more")
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether ``%%capture`` keeps every single drawing."""
+        from IPython.core.displaypub import CapturingDisplayPublisher
+
+        return isinstance(self._shell.display_pub, CapturingDisplayPublisher)
+
+
+class NotebookBoard:
+    """The board in the cell of a notebook: HTML, and plain text where no HTML is shown."""
+
+    def __init__(self, study: Study, cell: Cell) -> None:
+        self._study = study
+        self._cell = cell
+        self._notes = BoardNotes(study)
+        self._warnings: list[str] = []
+        self._next = 0.0
+        self._draw()
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        self._warnings += self._notes.take(report, granted)
+        del self._warnings[:-MOST_WARNINGS]
+        self.on_tick()
+
+    def on_tick(self) -> None:
+        if time.monotonic() >= self._next and not self._cell.is_captured:
+            self._draw()
+
+    def close(self) -> None:
+        """:meth:`end` draws the last state."""
+
+    def end(self, error: BaseException | None) -> None:
+        """Show the last state, and how the study ended; it is what a saved notebook holds."""
+        self._notes.end(error)
+        self._draw()
+
+    def _draw(self) -> None:
+        self._next = time.monotonic() + min(redraw_seconds(self._notes.elapsed()), SLOWEST_SECONDS)
+        self._cell.show({"text/plain": self._plain(), "text/html": self._html()})
+
+    def _plain(self) -> str:
+        console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False)
+        console.print(drawn_board(self._study, self._notes, _WIDTH))
+        for words in self._warnings:
+            console.print(words, style="yellow", markup=False, soft_wrap=True)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(drawn.rstrip() for drawn in console.file.getvalue().splitlines())
+
+    def _html(self) -> str:
+        columns, rows = rung_cells(self._study, ended=self._notes.ended)
+        cells = [[_bar(cell) if isinstance(cell, ProgressBar) else cell for cell in row] for row, _ in rows]
+        parts = [
+            headline(self._study.name, self._notes.head()),
+            table(columns, cells, [style == "dim" for _, style in rows]),
+        ]
+        parts += [line(title, words) for title, words, _ in self._notes.lines()]
+        parts += [line("", words) for words in self._warnings]
+        return f'<div style="text-align:left">{"".join(parts)}</div>'
+
+
+def _bar(bar: ProgressBar) -> Bar:
+    return Bar(bar.completed / bar.total if bar.total else 0.0)

@@ -1,0 +1,450 @@
+"""Result of a study as data: best trial, tables, plots; read from the journal alone, of a running study as well."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpo_core.checkpoints.storage import local_path
+from hpo_core.home import Home, checked_name
+from hpo_core.model.errors import CheckpointError, HpoError, SpecError
+from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.replay.audit import damage_named
+from hpo_core.security.masking import without_credentials
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.tracking.tracker_links import read_place
+from hpo_core.views.formatting import number
+from hpo_core.views.summary import FrontMember, StudySummary, summarize
+
+if TYPE_CHECKING:
+    import pandas
+    from plotly.graph_objects import Figure
+
+    from hpo_core.report import style
+    from hpo_core.report.series import Series
+
+
+class TrialResult:
+    """A trial with the result it is known for: parameters, values, checkpoint.
+
+    Attributes:
+        trial: its number.
+        params: the configuration.
+        values: the objectives by name, in the user's metric (not negated).
+        resource: units of training (epochs, steps) behind them.
+    """
+
+    def __init__(self, study: Result, trial: int, values: dict[str, float], resource: int, params: Params) -> None:
+        self.trial = trial
+        self.params = dict(params)
+        self.values = values
+        self.resource = resource
+        self._study = study
+
+    @property
+    def value(self) -> float:
+        """The first objective."""
+        return next(iter(self.values.values()))
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Path of the checkpoint on this machine, or its URL; None where the trial has none."""
+        kept = self._checkpoint
+        if kept is None:
+            return None
+        place = local_path(self._study.folder, kept.uri, self._study.spec.checkpoint_base)
+        return kept.uri if place is None else str(place)
+
+    def state(self) -> dict[str, Any]:
+        """State dicts of all that was tracked (``trial.track``), by name.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it is damaged.
+        """
+        from hpo_core.checkpoints.files import load
+
+        if self._checkpoint is None:
+            raise CheckpointError(
+                f"Trial {self.trial} of study {self._study.name!r} has no checkpoint: its training function tracks "
+                "nothing (trial.track), or the file was removed."
+            )
+        tracked: dict[str, Any] = load(self._study.folder, self._checkpoint, self._study.spec.checkpoint_base)[
+            "tracked"
+        ]
+        return tracked
+
+    def load(self, model: Any, name: str | None = None) -> Any:
+        """Load the checkpoint's weights into a model and return it.
+
+        Args:
+            model: built as the training function builds it from ``params``; anything with ``load_state_dict``.
+            name: under which it was tracked; None: ``model``, or the only object that was tracked.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or no such object in it.
+        """
+        tracked = self.state()
+        wanted = name or ("model" if "model" in tracked or len(tracked) != 1 else next(iter(tracked)))
+        if wanted not in tracked:
+            raise CheckpointError(
+                f"The checkpoint of trial {self.trial} holds no {wanted!r}; it holds "
+                f"{', '.join(map(repr, tracked)) or 'nothing'}. Say which one is the model: load(model, name=...)."
+            )
+        model.load_state_dict(tracked[wanted])
+        return model
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """ID of the trial's run in MLflow; None where it is not tracked there (yet)."""
+        from hpo_core.tracking.mlflow_client import trial_run_id
+
+        place, uri = read_place(self._study.folder), self._study.tracking_uri
+        if place is None or uri is None:
+            return None
+        return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
+
+    @property
+    def _checkpoint(self) -> Checkpoint | None:
+        trial = self._study.study.state.trials[self.trial]
+        kept = {result.resource: result.checkpoint for result in trial.all_results}.get(self.resource)
+        return None if kept is None or kept.resource in trial.condemned else kept
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={number(value, 6)}" for name, value in self.values.items())
+        return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
+
+    def _repr_html_(self) -> str:
+        from hpo_core.report.notebook_cells import members_table
+
+        return members_table([FrontMember(self.trial, self.resource, self.values, self.params)])
+
+
+class Result:
+    """A study, finished or not: what it found, as data.
+
+    Read from the journal when it is first asked for; :meth:`refresh` reads what a running study has added. It may be
+    pickled and sent to other processes that see the same home.
+
+    Attributes:
+        name: the study's.
+        home: folder of the study's home; None where the study kept nothing (``home=None``).
+    """
+
+    def __init__(self, name: str, home: Home, *, temporary: bool = False) -> None:
+        self.name = checked_name(name)
+        self._home = home
+        self._temporary = temporary
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, home.folder, ignore_errors=True)
+
+    def __reduce__(self) -> Any:
+        if self._temporary:
+            raise HpoError(
+                f"The result of study {self.name!r} lies in a temporary folder (home=None) that ends with this object; "
+                "take what is needed of it (result.best.params), or give the study a home."
+            )
+        return load, (self.name, str(self._home.folder), without_credentials(self._home.journal_url))
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder: checkpoints, logs, report."""
+        return self._home.study_folder(self.name)
+
+    @cached_property
+    def _series(self) -> Series:
+        from hpo_core.report.series import read_series
+
+        source = self._home.read_journal()
+        try:
+            with damage_named(source, self.name):
+                return read_series(source.entries(self.name))
+        finally:
+            source.close()
+
+    def refresh(self) -> Result:
+        """Read the journal again; returns this result."""
+        for name in ("_series", "summary"):
+            vars(self).pop(name, None)
+        return self
+
+    @property
+    def study(self) -> Study:
+        """The replayed study, for what has no property here."""
+        return self._series.study
+
+    @property
+    def spec(self) -> StudySpec:
+        """The description; ``result.spec.to_yaml()`` writes the study file."""
+        return self.study.spec
+
+    @cached_property
+    def summary(self) -> StudySummary:
+        """Status, counts and best result (:class:`hpo_core.views.summary.StudySummary`)."""
+        return summarize(self.study)
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``halted`` (a stop rule or a person ended it; it can go on) or ``open``."""
+        return self.summary.status
+
+    @property
+    def reason(self) -> str:
+        """Why it halted; else empty."""
+        return self.summary.reason
+
+    @property
+    def best(self) -> TrialResult:
+        """The best feasible result.
+
+        Raises:
+            HpoError: there is no finite, feasible result.
+        """
+        if not self.front:
+            from hpo_core.views.failure_reasons import no_result_words
+
+            words = no_result_words(self.study) or "no job has reported a finite, feasible value yet"
+            raise HpoError(f"Study {self.name!r} has no result: {words}.")
+        found = self.study.best
+        assert found is not None
+        from hpo_core.views.summary import values_of
+
+        params = self.study.state.trials[found.trial].params
+        return TrialResult(self, found.trial, values_of(self.spec, found), found.resource, params)
+
+    @property
+    def front(self) -> list[TrialResult]:
+        """The Pareto front, the best in the first metric first; with one metric the best result alone."""
+        return [TrialResult(self, one.trial, one.values, one.resource, one.params) for one in self.summary.front]
+
+    # Tables.
+
+    @property
+    def trials(self) -> pandas.DataFrame:
+        """Table with one row a trial, by its number.
+
+        Columns: ``trial`` (the index); ``state``, such as ``winner``, ``running``, ``not promoted``, ``diverged`` or
+        ``abandoned``; a column a metric: values of the trial's best feasible result; ``at``: units of training behind
+        that result; ``trained``: units in all, its ancestors' included; ``bracket``; ``parent``: the trial whose
+        checkpoint it went on from (PBT); ``attempts``; ``params.NAME``: the configuration. A cell is empty where there
+        is no such value.
+        """
+        series, rows = self._series, []
+        from hpo_core.views.trial_story import trial_state
+
+        metrics = [metric.name for metric in self.spec.objectives]
+        for trial in series.trials:
+            losses = [(one.loss, one.resource, one) for one in trial.all_results if one.loss is not None]
+            best = min((one for one in losses if not one[2].infeasible), default=None, key=lambda one: one[:2])
+            values = {} if best is None else best[2].metrics
+            rows.append(
+                {
+                    "trial": trial.number,
+                    "state": trial_state(series.study, trial),
+                    **{metric: values.get(metric) for metric in metrics},
+                    "at": None if best is None else best[1],
+                    "trained": trial.resource,
+                    "bracket": trial.bracket,
+                    "parent": trial.parent,
+                    "attempts": trial.attempts,
+                    **{f"params.{name}": value for name, value in trial.params.items()},
+                }
+            )
+        known = ["trial", "state", *metrics, "at", "trained", "bracket", "parent", "attempts"]
+        table = _frame(rows, [*known, *(f"params.{name}" for name in self.spec.space)]).set_index("trial")
+        return table.astype({"at": "Int64", "parent": "Int64"})  # whole numbers, with empty cells
+
+    @property
+    def results(self) -> pandas.DataFrame:
+        """Table with one row a result: a job that reached its target.
+
+        Columns: ``trial``; ``resource``: units of training behind it; a column for each value that was reported.
+        """
+        rows = [
+            {"trial": trial.number, "resource": result.resource, **result.metrics}
+            for trial in self._series.trials
+            for result in trial.all_results
+        ]
+        return _frame(rows, ["trial", "resource", *(metric.name for metric in self.spec.objectives)])
+
+    @property
+    def curves(self) -> pandas.DataFrame:
+        """Table with one row a report within a job: the first metric while a trial trains, thinned where it is long.
+
+        Columns: ``trial``; ``resource``: units of training at the report; the metric's name.
+        """
+        name = self.spec.metric.name
+        rows = [
+            {"trial": trial, "resource": resource, name: value}
+            for trial, curve in sorted(self._series.curves.items())
+            for resource, value in sorted(curve.items())
+        ]
+        return _frame(rows, ["trial", "resource", name])
+
+    @property
+    def jobs(self) -> pandas.DataFrame:
+        """Table with one row an attempt of a job, in the order of their end; those that run come last.
+
+        Columns: ``trial``; ``attempt``; ``target``: units of training to have at its end; ``start``, ``end`` and
+        ``seconds``: seconds since the first grant, without times in which no controller ran; ``worker``; ``outcome``,
+        such as ``completed``, ``error``, ``lost`` or ``running``; ``value`` of the first metric; ``slots`` it took.
+        """
+        rows = [
+            {
+                "trial": span.trial,
+                "attempt": span.attempt,
+                "target": span.target,
+                "start": span.start,
+                "end": span.end,
+                "seconds": span.end - span.start,
+                "worker": span.worker,
+                "outcome": "running" if span.outcome is None else str(span.outcome),
+                "value": span.value,
+                "slots": span.slots,
+            }
+            for span in self._series.spans
+        ]
+        known = ["trial", "attempt", "target", "start", "end", "seconds", "worker", "outcome", "value", "slots"]
+        return _frame(rows, known)
+
+    # Pictures.
+
+    @property
+    def plot(self) -> Plots:
+        """Plotly figures of the study."""
+        return Plots(self._series)
+
+    @property
+    def report(self) -> Path:
+        """The HTML report, written now."""
+        from hpo_core.report import write_report
+
+        source = self._home.read_journal()
+        try:
+            return write_report(source.entries(self.name), self._home.report_path(self.name), folder=self.folder)
+        finally:
+            source.close()
+
+    @property
+    def tracking_uri(self) -> str | None:
+        """MLflow tracking URI of the study; None where it is not tracked."""
+        return self._home.tracking_uri(self.spec)
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """ID of the study's run in MLflow; None where it is not tracked there (yet)."""
+        place = read_place(self.folder)
+        return None if place is None else place.run_id
+
+    def __repr__(self) -> str:
+        best = f", best {self.best!r}" if self.front else ""
+        return f"Result({self.name!r}, {self.status}, {len(self.study.state.trials)} trials{best})"
+
+    def _repr_html_(self) -> str:
+        from hpo_core.report.notebook_cells import study_cell
+
+        return study_cell(self.study)
+
+
+class Plots:
+    """Plotly figures of a study, those of the report, each by a method.
+
+    Each raises :class:`HpoError` where the study has nothing to draw yet.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+
+    def history(self) -> Figure:
+        """Best value over time, with all results."""
+        from hpo_core.report.curves import incumbent
+
+        return self._drawn(incumbent(self._series))
+
+    def curves(self) -> Figure:
+        """Learning curves of the trials."""
+        from hpo_core.report.curves import learning_curves
+
+        return self._drawn(learning_curves(self._series))
+
+    def front(self) -> Figure:
+        """Results of several metrics, and the Pareto front."""
+        from hpo_core.report.curves import front_figure
+
+        return self._drawn(front_figure(self._series))
+
+    def rungs(self) -> Figure:
+        """Promotions of the trials from rung to rung."""
+        from hpo_core.report.ladder import ladder_figure
+
+        return self._drawn(ladder_figure(self._series))
+
+    def parallel(self) -> Figure:
+        """Parallel coordinates of parameters and metric."""
+        from hpo_core.report.parameters import importances, parallel_coordinates
+
+        found = importances(self._series)
+        return self._drawn(parallel_coordinates(self._series, list(found.shares) if found else []))
+
+    def importances(self) -> Figure:
+        """Importance of each parameter (PED-ANOVA)."""
+        from hpo_core.report.parameters import importance_bars, importances
+
+        found = importances(self._series)
+        return self._drawn(importance_bars(found) if found else None)
+
+    def slices(self) -> Figure:
+        """Metric over each parameter."""
+        from hpo_core.report.parameters import importances, parameter_panels
+
+        found = importances(self._series)
+        return self._drawn(parameter_panels(self._series, found) if found else None)
+
+    def jobs(self) -> Figure:
+        """Jobs of each worker over time."""
+        from hpo_core.report.timelines import jobs_over_time
+
+        return self._drawn(jobs_over_time(self._series))
+
+    def _drawn(self, found: style.Figure | None) -> Figure:
+        if found is None:
+            raise HpoError(
+                f"Study {self._series.study.name!r} has nothing for this picture yet: too few results, or a search "
+                "that has none of it."
+            )
+        return found.plotly()
+
+
+def load(name: str, home: str | Path = "", journal: str | None = None) -> Result:
+    """The result of a study, running or finished, from the journal alone.
+
+    Args:
+        name: of the study.
+        home: its home folder; default: ``HPO_HOME``, or ``.hpo`` here.
+        journal: database URL of the journal; default: ``HPO_JOURNAL``, or the home's own.
+
+    Raises:
+        StudyNotFoundError: the journal has no such study.
+    """
+    if home is None:
+        raise SpecError("hpo.load: home=None keeps nothing that could be loaded; leave home out, or name the folder.")
+    place = Home(home, journal)
+    source = place.read_journal()
+    try:
+        source.info(name)
+    finally:
+        source.close()
+    return Result(name, place)
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pandas.DataFrame:
+    """A table; these columns come first, and are there without any row."""
+    try:
+        import pandas
+    except ImportError:
+        raise SpecError("Tables of a result are pandas DataFrames: `pip install pandas`.") from None
+    more = dict.fromkeys(name for row in rows for name in row)
+    return pandas.DataFrame(rows, columns=list(dict.fromkeys([*columns, *more])))

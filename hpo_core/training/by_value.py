@@ -1,0 +1,208 @@
+"""Functions that were sent by value: kept beside their study, unpickled in the process that trains.
+
+See :mod:`hpo_core.spec.sent_functions` for how they are named.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import linecache
+import pickle
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
+from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
+from hpo_core.spec.sent_functions import (
+    MOST_BYTES,
+    Sent,
+    difference,
+    digest_of,
+    find_node,
+    given,
+    parts_of,
+    short_name,
+    source_digest_of,
+    text_of_node,
+)
+
+FOLDER = "code"
+"""In the study's folder."""
+_MOST_SOURCE = 1024 * 1024
+_PLACE = re.compile(r"(/.*)/code/(by_value\.s[0-9a-f]{16}\.d[0-9a-f]{64}:[A-Za-z_]\w*)")
+
+
+# Files.
+
+
+def keep(name: str, study_folder: Path, studies: Path) -> None:
+    """See that a study's folder has a function that was sent by value, and its source.
+
+    Args:
+        studies: folder of the studies' folders.
+
+    Raises:
+        SpecError: nobody has it, see :func:`find`.
+        StorageError: the folder cannot be written, or is not this user's alone.
+    """
+    sent = find(name, study_folder, studies)
+    folder = private_folder(study_folder / FOLDER, below=study_folder)
+    digest = digest_of(name)
+    write_private(folder / f"{digest}.pkl", sent.content, durable=True)
+    write_private(folder / f"{digest}.py", sent.source.encode(errors="replace"), durable=True)
+
+
+def find(name: str, study_folder: Path, studies: Path) -> Sent:
+    """A function that was sent by value: from this process, the study's folder, or another study of the same home.
+
+    Raises:
+        SpecError: nobody has it, or a file is not what its name says.
+    """
+    if (sent := given(name)) is not None:
+        return sent
+    digest = digest_of(name)
+    others = sorted(studies.glob(f"*/{FOLDER}/{digest}.pkl")) if digest is not None else []
+    for folder in [study_folder, *(file.parents[1] for file in others)]:
+        with contextlib.suppress(FileNotFoundError):
+            return Sent(name, read(name, folder), kept_source(name, folder) or "")
+    raise SpecError(
+        f"{short_name(name)} was sent by value, and no study in {studies} keeps it ({FOLDER}/{digest}.pkl). Put the "
+        "file back, call hpo.tune with the function itself, or put it into a module and name that: module:function."
+    )
+
+
+def read(name: str, study_folder: Path) -> bytes:
+    """The content of a function that was sent by value, checked against its name; nothing is unpickled.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        SpecError: it is not what the study names.
+        StorageError: the file or its folder is a link, or another user's.
+    """
+    digest = digest_of(name)
+    path = study_folder / FOLDER / f"{digest}.pkl"
+    check_folder(path.parent, below=study_folder)
+    with open_private(path, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise SpecError(f"{path} is not the function that the study began with; put that one back.")
+    return content
+
+
+def kept_source(name: str, study_folder: Path) -> str | None:
+    """Source text that was kept with a function sent by value; None where there is none."""
+    try:
+        check_folder(study_folder / FOLDER, below=study_folder)
+        with open_private(study_folder / FOLDER / f"{digest_of(name)}.py", "rb") as file:
+            return file.read(_MOST_SOURCE).decode(errors="replace")
+    except (FileNotFoundError, StorageError):
+        return None
+
+
+def changed_since(source: str) -> str:
+    """Functions and classes of a script that are others now than in the source that was kept; empty: none.
+
+    Only files that are there are compared, by their text; nothing is imported.
+    """
+    changed = []
+    for file, _, text in parts_of(source):
+        try:
+            node = next(iter(ast.parse(text).body), None)
+            there = Path(file).read_text() if Path(file).is_file() else None
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        name = getattr(node, "name", None)
+        if there is None or name is None:  # a notebook's cell, or a lambda
+            continue
+        now = find_node(there, name)
+        if now is None or textwrap.dedent(text_of_node(there, now)[1]).strip() != text.strip():
+            changed.append(f"{name} ({file})")
+    return ", ".join(changed)
+
+
+def other_source(name: str | None, given_name: str | None, study_folder: Path) -> str:
+    """What tells the function that a study began with from one that is given now, in lines; empty: the same source.
+
+    Args:
+        name: of the study's function.
+        given_name: of the other one.
+    """
+    source = source_digest_of(name)
+    if name == given_name or (source is not None and source == source_digest_of(given_name)):
+        return ""
+    sent = given(given_name or "")
+    kept = kept_source(name or "", study_folder)
+    if sent is None or kept is None:
+        return f"it began with {short_name(name) or 'none'}, and {short_name(given_name)} is given."
+    return f"the source of {short_name(name)} differs from what is given:\n{difference(kept, sent.source)}"
+
+
+# In the process that trains.
+
+
+def placed(name: str, study_folder: str | Path) -> str:
+    """What a training process loads: the place of a function that was sent by value, or the name as it is.
+
+    >>> placed("train:main", "/home/studies/a")
+    'train:main'
+    """
+    return name if digest_of(name) is None else f"{Path(study_folder).resolve() / FOLDER}/{name}"
+
+
+def load(place: str) -> Callable[..., Any] | None:
+    """The function at a place that :func:`placed` gave; None where it is the name of one that is imported.
+
+    Raises:
+        SpecError: the file is not there, or is not what the study names.
+        ObjectiveError: it cannot be unpickled here.
+    """
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        return None
+    folder, name = Path(found[1]), found[2]
+    function = name.partition(":")[2]
+    try:
+        content = read(name, folder)
+    except FileNotFoundError:
+        raise SpecError(
+            f"{function}() was sent by value, and its file {folder / FOLDER / str(digest_of(name))}.pkl is not there. "
+            "Workers on other machines need the home folder at the same path; where it was removed, put it back, or "
+            "begin a new study with the function."
+        ) from None
+    version, _, content = content.partition(b"\n")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if version != here.encode():
+        raise ObjectiveError(
+            f"{function}() was sent by value by Python {version[:9].decode(errors='replace')}, and the workers run "
+            f"Python {here}: byte code is of one version. Use the same one, or put the function into a module."
+        )
+    _remember_lines(kept_source(name, folder) or "")
+    try:
+        return pickle.loads(content)  # type: ignore[no-any-return]
+    except BaseException as error:
+        cure = "Install what it imports in the workers' environment"
+        if isinstance(error, ModuleNotFoundError):
+            cure += ", or add the folder of the module to pythonpath"
+        elif isinstance(error, AttributeError) and "__main__" in str(error):
+            cure = "Put what it names into a module of its own: it cannot be sent by value"
+        raise ObjectiveError(
+            f"{function}() was sent by value and cannot be loaded here: {type(error).__name__}: {error}. {cure}."
+        ) from error
+
+
+def _remember_lines(source: str) -> None:
+    """Let tracebacks show the lines of a function as they were sent: a notebook's are in no file."""
+    lines: dict[str, list[str]] = {}
+    for file, line, text in parts_of(source):
+        known = lines.setdefault(file, list(linecache.getlines(file)))
+        here = [f"{one}\n" for one in text.splitlines()]
+        known += ["\n"] * (line - 1 + len(here) - len(known))
+        known[line - 1 : line - 1 + len(here)] = here
+    for file, known in lines.items():
+        linecache.cache[file] = (sum(map(len, known)), None, known, file)

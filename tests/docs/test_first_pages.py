@@ -1,0 +1,111 @@
+"""What a newcomer meets first: the example of the README, and the pages for those who know another library."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpo_core
+from hpo_core import load
+from tests.docs.samples import Sample
+from tests.docs.side_by_side import scripts
+from tests.docs.test_docs import README, ROOT, write_files
+from tests.docs.test_printed import check, sample
+from tests.flows.conftest import LIMIT
+
+FROM_OPTUNA, FROM_RAY = ROOT / "docs" / "from-optuna.md", ROOT / "docs" / "from-ray-tune.md"
+
+
+def run(script: Path) -> str:
+    """Run a script in its own folder, as somebody who follows a page does; what it printed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_", "MLFLOW_"))}
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=script.parent, env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_example_of_the_first_page_has_twenty_lines() -> None:
+    (code,) = re.findall(r"<!-- file: sine.py -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+
+
+def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path) -> None:
+    write_files(tmp_path, "sine.py")
+    printed = run(tmp_path / "sine.py")
+    (folder,) = (tmp_path / ".hpo" / "studies").iterdir()
+    result = load(folder.name, tmp_path / ".hpo")
+    assert result.status == "finished" and len(result.trials) == 30
+    shown = sample("python sine.py")
+    first_row = next(line for line in printed.splitlines() if line.startswith("0 "))
+    check(
+        Sample(shown.page, shown.command, tuple(line for line in shown.lines if not line.startswith("0 "))),
+        printed.replace(first_row + "\n", ""),  # what becomes of trial 0 is another thing at each run
+        {str(tmp_path): "/home/me/sine", folder.name: "train-20261123-235346-3127"},
+    )
+    assert str(result.best.value) in printed and str(result.best.checkpoint) in printed
+    assert result.best.value < 0.3 and Path(result.best.checkpoint or "").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("page", [FROM_OPTUNA, FROM_RAY], ids=lambda page: page.stem)
+def test_both_sides_run_as_written(page: Path, side: str, tmp_path: Path) -> None:
+    if (page, side) == (FROM_RAY, "left"):
+        pytest.importorskip("ray", reason="Ray is not installed (tests/requirements-slow.in has it)")
+    script = tmp_path / f"{side}.py"
+    script.write_text(dict(zip(("left", "right"), scripts(page), strict=True))[side])
+    printed = run(script)
+    if side == "right":
+        assert load("first", tmp_path / ".hpo").status == "finished", printed
+    else:
+        assert list(tmp_path.iterdir()) != [script], "it kept its study"
+
+
+@pytest.mark.parametrize("page", [FROM_OPTUNA, FROM_RAY], ids=lambda page: page.stem)
+def test_both_sides_are_python(page: Path) -> None:
+    for code in scripts(page):
+        assert len(ast.parse(code).body) > 10
+
+
+@pytest.mark.parametrize(
+    "page",
+    [FROM_OPTUNA, FROM_RAY, ROOT / "README.md", ROOT / "docs" / "start.md", ROOT / "docs" / "index.md"],
+    ids=lambda page: page.stem,
+)
+def test_names_of_ours_are_public(page: Path) -> None:
+    written = page.read_text().split("## A study in an Optuna storage")[0]  # below it: attributes
+    names = set(re.findall(r"\bhpo\.([A-Za-z]\w*)", written))
+    assert names and names <= set(hpo_core.__all__), names - set(hpo_core.__all__)
+
+
+@pytest.mark.parametrize(("page", "library", "count"), [(FROM_OPTUNA, "optuna", 20), (FROM_RAY, "tune", 20)])
+def test_names_of_theirs_exist(page: Path, library: str, count: int) -> None:
+    module = {"tune": "ray.tune"}.get(library, library)
+    pytest.importorskip(module, reason=f"{module} is not installed (tests/requirements-slow.in has it)")
+    found = set(re.findall(rf"(?<![\w./-]){library}((?:\.[A-Za-z]\w*)+)", page.read_text()))
+    found -= {".log", ".db", ".yaml"}  # of files
+    assert len(found) > count
+    for name in found:
+        here = importlib.import_module(module)
+        for part in name[1:].split("."):
+            if not hasattr(here, part):
+                importlib.import_module(f"{here.__name__}.{part}")
+            here = getattr(here, part)
+
+
+def test_figures_of_the_first_page_are_those_of_the_benchmarks() -> None:
+    table = README.split("What was measured")[1].split("\n\n")[1]
+    benchmarks = (ROOT / "benchmarks" / "README.md").read_text()
+    for figure in ("15.4", "158", "1,697", "2,956", "756", "26.1", "12.2", "3,439", "537", "27.6", "0.58"):
+        assert figure in benchmarks, figure
+        short = str(round(float(figure))) if "." in figure and float(figure) > 1 else figure
+        assert re.search(rf"\b{re.escape(short)}\b", table), short

@@ -1,0 +1,575 @@
+"""Training functions that no other process can import: sent by value, kept beside their study."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import hpo_core as hpo
+from hpo_core.execution.placing import objective_digest
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StorageError, StudyExistsError
+from hpo_core.spec.sent_functions import (
+    Sent,
+    digest_of,
+    function_name,
+    given,
+    pickled,
+    short_name,
+    source_digest_of,
+    stable_name,
+)
+from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
+from hpo_core.training import by_value
+from hpo_core.training.objective import load_objective
+from hpo_flows.command import app
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.study_run import session
+from hpo_flows.study_run.session import Session
+
+# All kinds of functions, between real processes.
+
+KINDS = """
+import dataclasses, enum, functools, json, sys, types
+from pathlib import Path
+import numpy as np
+import torch
+import beside
+from hpo_core.spec.sent_functions import function_name
+from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
+from hpo_core.training import by_value
+
+SCALE = 3.0
+NAMES = {"a", "b", "c", "d"}
+TABLE = np.arange(4.0)
+
+class Act(enum.Enum):
+    RELU = 1
+    TANH = 2
+
+@dataclasses.dataclass
+class Conf:
+    x: float
+    act: Act = Act.TANH
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(self.layer.weight, SCALE)
+    def forward(self, x):
+        return self.layer(x)
+
+def helper(x):
+    return x * SCALE + (1 if "a" in {"a", "b", "q"} else 0)
+
+@functools.lru_cache(maxsize=7)
+def cached(x):
+    return helper(x)
+
+def noted(function):
+    @functools.wraps(function)
+    def wrapper(trial):
+        return function(trial) + 100
+    return wrapper
+
+def plain(x): return helper(x)
+def classes(x): return Conf(x).x + Conf(x).act.value
+def module(x): return float(Net()(torch.tensor([x])).detach())
+def table(x): return x + float(TABLE.sum()) + len(NAMES)
+def imported(x): return beside.twice(x)
+def uses_cached(x): return cached(x) + cached.cache_parameters()["maxsize"]
+def late(x):
+    from beside import twice
+    return twice(x)
+def recursive(x): return 1.0 if x < 1 else x * recursive(x - 1)
+@noted
+def decorated(x): return x
+def closure(factor):
+    def inner(x): return x * factor
+    return inner
+def two(a, x): return a + x
+
+class Callable_:
+    def __init__(self, shift): self.shift = shift
+    def __call__(self, x): return x + self.shift
+    def method(self, x): return x - self.shift
+    @classmethod
+    def kind(cls, x): return x * 1000
+
+made = types.ModuleType("made_here")
+sys.modules["made_here"] = made
+exec("LEVEL = 5\\ndef inner(x): return x + LEVEL\\ndef outer(x): return inner(x) * 2", vars(made))
+
+FUNCTIONS = {
+    "plain": plain, "classes": classes, "module": module, "table": table, "imported": imported, "late": late,
+    "uses_cached": uses_cached, "cached": cached, "recursive": recursive, "decorated": decorated,
+    "closure": closure(4.0), "lambda": lambda x: x * SCALE, "partial": functools.partial(two, 7.0),
+    "object": Callable_(2.0), "method": Callable_(2.0).method, "classmethod": Callable_.kind, "made": made.outer,
+}
+if __name__ == "__main__":
+    studies = Path(sys.argv[1])
+    names = {kind: function_name(one) for kind, one in FUNCTIONS.items()}
+    for kind, name in names.items():
+        by_value.keep(name, studies / kind, studies)
+    print(json.dumps({"names": names, "values": {kind: one(2.0) for kind, one in FUNCTIONS.items()}}))
+"""
+LOADER = """
+import json, sys
+from hpo_core.training.objective import load_objective
+from hpo_core.training.by_value import placed
+studies, folder, names = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+found = {kind: load_objective(placed(name, f"{studies}/{kind}"), [folder]) for kind, name in names.items()}
+print(json.dumps({kind: function(2.0) for kind, function in found.items()}))
+"""
+
+
+def test_functions_of_all_kinds_do_the_same_in_another_process(tmp_path: Path) -> None:
+    """Also in one that has none of their modules; and the digest of their source is that of every process."""
+    import json
+
+    script = tmp_path / "kinds.py"
+    script.write_text(KINDS)
+    (tmp_path / "beside.py").write_text("def twice(x): return 2 * x\n")
+    (tmp_path / "studies").mkdir()
+
+    def begin(*arguments: str, seed: str = "0") -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd="/")
+
+    runs = [begin(str(script), str(tmp_path / "studies" / seed), seed=seed) for seed in ("1", "2")]
+    first, second = (json.loads(run.communicate()[0]) for run in runs)
+    place, names = str(tmp_path / "studies" / "1"), json.dumps(first["names"])
+    loaded = json.loads(begin("-c", LOADER, place, str(tmp_path), names).communicate()[0])
+
+    assert loaded == first["values"] == second["values"]
+    assert len(loaded) == 17 and loaded["closure"] == 8.0 and loaded["object"] == 4.0
+    assert all(digest_of(name) for name in first["names"].values())
+    for kind, name in first["names"].items():
+        assert source_digest_of(name) == source_digest_of(second["names"][kind]), kind
+    assert first["names"]["module"] != second["names"]["module"]  # a class is another pickle in each process
+    kept = by_value.kept_source(first["names"]["plain"], Path(place) / "plain") or ""
+    assert "SCALE = 3.0" in kept and "def helper(x):" in kept and "def plain(x)" in kept
+
+
+def test_values_are_those_of_the_call(tmp_path: Path) -> None:
+    rate = 1.0
+    name = function_name(lambda trial: rate)
+    rate = 2.0
+    assert _back(name, tmp_path)(None) == 1.0
+
+
+# What cannot be sent.
+
+
+@pytest.fixture
+def made() -> Iterator[types.ModuleType]:
+    """A module of this process alone."""
+    module = types.ModuleType("made_for_a_test")
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+class _Holds:
+    def __init__(self, value: Any) -> None:
+        self.lock = value
+
+    def __call__(self, trial: Any) -> None:
+        """Nothing."""
+
+
+def _reads_lock(made: types.ModuleType) -> Callable[..., Any]:
+    made.__dict__["lock"] = threading.Lock()
+    exec("def helper(): return lock\ndef train(trial): return helper()", vars(made))
+    return made.train  # type: ignore[no-any-return]
+
+
+def _closure_over(value: Any) -> Callable[..., Any]:
+    def train(trial: Any) -> Any:
+        return value
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_reads_lock, "global 'lock' of helper() is a lock"),
+        (lambda _: _closure_over(threading.Lock()), "closure variable 'value' of train() is a lock"),
+        (lambda _: _closure_over(x for x in "ab"), "closure variable 'value' of train() is a generator"),
+        (lambda _: _closure_over({"a": [threading.Lock()]}), "closure variable \"value['a'][0]\" of train() is a lock"),
+        (lambda _: functools.partial(_closure_over(0), threading.Lock()), "argument '0' of train() is a lock"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_pickled_is_named(
+    make: Callable[[types.ModuleType], Any], words: str, made: types.ModuleType
+) -> None:
+    with pytest.raises(SpecError, match="cannot be sent to the workers") as caught:
+        pickled(make(made))
+    assert words in str(caught.value)
+
+
+def test_a_large_value_is_named() -> None:
+    table, small = bytes(by_value.MOST_BYTES), "small"
+    with pytest.raises(SpecError, match="closure variable 'table' of <lambda>.. has 16,777"):
+        pickled(lambda trial: (small, table))
+
+
+@pytest.mark.parametrize("make", [lambda: [torch.zeros(1)], lambda: torch.nn.Linear(1, 1)])
+def test_a_value_on_a_gpu_is_named(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unpickled, it would begin CUDA in the process that forks the trainings."""
+    weights = make()
+    assert pickled(lambda trial: weights)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    with pytest.raises(SpecError, match="closure variable 'weights.* of <lambda>.. is a .* on a GPU"):
+        pickled(lambda trial: weights)
+
+
+# What is kept is what is run.
+
+
+def _back(name: str, folder: Path) -> Callable[..., Any]:
+    by_value.keep(name, folder / "study", folder)
+    return load_objective(by_value.placed(name, folder / "study"))
+
+
+class _Opens:
+    """Its unpickling leaves a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_other_content_is_refused_before_it_is_unpickled(tmp_path: Path) -> None:
+    name = function_name(lambda trial: 1)
+    assert _back(name, tmp_path)(None) == 1
+    file = tmp_path / "study" / "code" / f"{digest_of(name)}.pkl"
+    file.write_bytes(file.read_bytes().partition(b"\n")[0] + b"\n" + pickle.dumps(_Opens(tmp_path / "opened")))
+    with pytest.raises(SpecError, match="is not the function that the study began with"):
+        load_objective(by_value.placed(name, tmp_path / "study"))
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_link_is_not_followed(what: str, tmp_path: Path) -> None:
+    name = function_name(lambda trial: 1)
+    _back(name, tmp_path)
+    real = tmp_path / "study" / "code"
+    real = real / f"{digest_of(name)}.pkl" if what == "file" else real
+    real.rename(tmp_path / "elsewhere")
+    real.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="symbolic link"):
+        load_objective(by_value.placed(name, tmp_path / "study"))
+
+
+def test_a_function_of_another_python_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpo_core.spec.sent_functions._PYTHON", b"3.2\n")
+    with pytest.raises(ObjectiveError, match=r"sent by value by Python 3\.2, and the workers run Python 3\.1"):
+        _back(function_name(lambda trial: 1), tmp_path)
+
+
+def test_a_function_that_is_gone_is_named(tmp_path: Path) -> None:
+    name = function_name(lambda trial: 1)
+    _back(name, tmp_path)
+    (tmp_path / "study" / "code" / f"{digest_of(name)}.pkl").unlink()
+    with pytest.raises(SpecError, match="its file .* is not there"):
+        load_objective(by_value.placed(name, tmp_path / "study"))
+
+
+def test_what_a_worker_lacks_is_said_with_a_cure(tmp_path: Path, made: types.ModuleType) -> None:
+    name = function_name(_Holds(made))
+    sys.modules.pop("made_for_a_test")
+    sys.modules["made_for_a_test"] = made
+    assert digest_of(name)
+    content = b"%d.%d\n" % sys.version_info[:2] + b"cno_such_module\nname\n."
+    import hashlib
+
+    odd = f"by_value.s{'0' * 16}.d{hashlib.sha256(content).hexdigest()}:train"
+    folder = tmp_path / "study" / "code"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / f"{digest_of(odd)}.pkl").write_bytes(content)
+    with pytest.raises(ObjectiveError, match="No module named 'no_such_module'. .* add the folder .* to pythonpath"):
+        load_objective(by_value.placed(odd, tmp_path / "study"))
+
+
+def test_tracebacks_show_the_lines_that_were_sent(tmp_path: Path) -> None:
+    """A notebook's cells are in no file, and a script may have changed since."""
+    script = tmp_path / "cell.py"
+    script.write_text("\n\ndef train(trial):\n    return 1 / trial\n")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    exec(compile(script.read_text(), str(script), "exec"), vars(module))
+    name = function_name(module.train)
+    script.write_text("# another text\n" * 9)
+    assert by_value.changed_since((given(name) or Sent("", b"", "")).source) == f"train ({script})"
+    import traceback
+
+    try:
+        _back(name, tmp_path)(0)
+    except ZeroDivisionError as error:
+        assert "return 1 / trial" in traceback.format_exc()
+        assert error.__traceback__ is not None
+
+
+# Never through a deployment, and unpickled by nobody but the training.
+
+
+def _study(home: Home, name: str, objective: str) -> hpo.StudySpec:
+    plain = {
+        "study": name,
+        "objective": objective,
+        "metric": {"name": "loss"},
+        "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        "search": {"method": "random", "configs": 2},
+        "tracking": {"mlflow": "off"},
+        "prefect": "off",
+    }
+    spec = hpo.StudySpec.from_plain(plain)
+    journal = home.open_journal()
+    hpo.Study.create(spec, journal)
+    journal.close()
+    home.study_folder(name, create=True)
+    return spec
+
+
+def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    name = function_name(lambda trial: 1)
+    spec = _study(home, "mine", name)
+    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    module = name.partition(":")[0]
+    for allowed in (name, module, "by_value", f"{module}:function"):
+        permissions = Permissions(objectives=(allowed,))
+        assert not permissions.allows_objective(name)
+        with pytest.raises(NotAllowedError, match="deployments take no function by value"):
+            permissions.check(spec)
+    file = tmp_path / "files" / "study.yaml"
+    file.parent.mkdir()
+    file.write_text(study_file(spec))
+    here = file.parent.resolve()
+    with pytest.raises(NotAllowedError, match="deployments take no function by value"):
+        Permissions(objectives=(name,), folder=here, import_folders=(here, Path.cwd())).load("study.yaml")
+
+
+def test_a_resume_says_what_has_changed_in_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on with what is kept."""
+    script = tmp_path / "train.py"
+    script.write_text("LEVEL = 1\ndef helper(): return LEVEL\ndef train(trial): return helper()\n")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    exec(compile(script.read_text(), str(script), "exec"), vars(module))
+    home, name = Home(tmp_path / "home"), function_name(module.train)
+    _study(home, "mine", name)
+    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    _as_in_another_process(monkeypatch)
+    Session(home, "mine").close()
+    assert "changed" not in caplog.text
+    script.write_text(script.read_text().replace("return LEVEL", "return 2 * LEVEL"))
+    Session(home, "mine").close()
+    assert f"changed in the script since: helper ({script})" in caplog.text
+    assert load_objective(by_value.placed(name, home.study_folder("mine")))(None) == 1
+
+
+def test_its_source_is_noted_with_the_code_versions(tmp_path: Path) -> None:
+    """And the modules that it imports from beside it; MLflow gets all files of the folder."""
+    (tmp_path / "beside_it.py").write_text("VALUE = 1\n")
+
+    def train(trial: Any) -> Any:
+        from beside_it import VALUE  # type: ignore[import-not-found]
+
+        return VALUE
+
+    home = Home(tmp_path / "home")
+    name = function_name(train)
+    spec = _study(home, "mine", name).model_copy(update={"pythonpath": [str(tmp_path)]})
+    folder = home.study_folder("mine")
+    by_value.keep(name, folder, home.folder / "studies")
+    note_version(folder, spec, 0)
+    (noted,) = read_versions(folder)
+    assert set(noted.version.files) == {"beside_it.py", f"source-{source_digest_of(name)}-train.py"}
+    assert "def train(trial" in (folder / "provenance" / f"source-{source_digest_of(name)}-train.py").read_text()
+
+
+def test_measured_needs_are_those_of_the_source() -> None:
+    """Another process has another pickle of the same classes."""
+    one = f"by_value.s{'a' * 16}.d{'1' * 64}:train"
+    assert objective_digest(one) == objective_digest(one.replace("1", "2")) != objective_digest(one.replace("a", "b"))
+    assert stable_name(one) == stable_name(one.replace("1", "2")) != stable_name(one.replace("a", "b"))
+
+
+@pytest.mark.parametrize("objective", ["/tmp/x/code/by_value.s0.d0:f", "../by_value:f", "by_value.d0/../../x:f"])
+def test_no_study_names_a_path(objective: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="objective"):
+        _study(Home(tmp_path), "paths", objective)
+
+
+def test_only_the_training_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that read a study, and those that refuse to go on with it, leave its pickle alone."""
+    home = Home(tmp_path / "home")
+    name = function_name(_closure_over(_Opens(tmp_path / "opened")))
+    _study(home, "mine", name)
+    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    for command in (["status", "mine"], ["report", "mine"], ["audit", "mine"], ["list"]):
+        done = CliRunner().invoke(app, [*command, "--home", str(home.folder)])
+        assert done.exit_code == 0, (command, done.output)
+    assert short_name(name) in CliRunner().invoke(app, ["show", "mine", "--home", str(home.folder)]).output
+    assert hpo.load("mine", home.folder).spec.objective == name
+    file = home.study_folder("mine") / "code" / f"{digest_of(name)}.pkl"
+    file.write_bytes(b"other")
+    _as_in_another_process(monkeypatch)
+    done = CliRunner().invoke(app, ["resume", "mine", "--home", str(home.folder)])
+    assert done.exit_code != 0 and "is not the function that the study began with" in str(done.exception)
+    assert not (tmp_path / "opened").exists()
+
+
+def test_a_study_whose_function_is_not_here_is_refused_before_a_cluster_starts(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    _study(home, "imported", f"by_value.s{'0' * 16}.d{'1' * 64}:train")
+    done = CliRunner().invoke(app, ["resume", "imported", "--home", str(tmp_path)])
+    assert "was sent by value, and no study in" in str(done.exception) and "module:function" in str(done.exception)
+
+
+def _as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (by_value, session):
+        monkeypatch.setattr(module, "given", lambda name: None)
+
+
+# Whole studies.
+
+
+def _trained(factor: float) -> Callable[..., Any]:
+    def train(trial: Any) -> None:
+        for step in trial.steps():
+            trial.report(loss=trial.params["x"] * factor + step)
+
+    return train
+
+
+SPACE = {"x": hpo.Float(0.0, 1.0)}
+OFF = {"tracking": {"mlflow": "off"}, "prefect": "off", "progress": False, "metric": "loss", "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A finished study of a function by value."""
+    home = Home(tmp_path_factory.mktemp("studies"))
+    result = hpo.tune(_trained(2.0), SPACE, name="mine", home=home.folder, max_trials=2, **OFF)
+    assert result.status == "finished"
+    return home
+
+
+def test_another_function_under_the_same_name_is_refused_with_the_difference(study: Home) -> None:
+    def train(trial: Any) -> None:
+        trial.report(loss=0.0)
+
+    with pytest.raises(StudyExistsError, match=r"(?s)another one.*-    for step.*\+ +trial.report\(loss=0.0\)"):
+        hpo.tune(train, SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
+    with pytest.raises(StudyExistsError) as caught:
+        hpo.tune(_trained(2.0), SPACE, name="mine", home=study.folder, max_trials=2, **OFF)
+    assert "another one" not in str(caught.value)
+    with pytest.raises(SpecError, match="goes on with the training function that it began with") as refused:
+        hpo.resume("mine", objective=_trained(3.0), home=study.folder)
+    assert "factor = 2.0" in str(refused.value) and "factor = 3.0" in str(refused.value)
+
+
+def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
+    """`hpo extend`, and `hpo rerun`, whose new study has the function, too."""
+    place = ["--home", str(study.folder), "--no-prefect"]
+    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=120)
+    commands = (["extend", "mine", "--configs", "1"], ["rerun", "mine", "--as", "again"])
+    for command in commands:
+        done = run([sys.executable, "-m", "hpo_flows", *command, *place])
+        assert done.returncode == 0, done.stdout + done.stderr
+    mine, again = (hpo.load(name, study.folder) for name in ("mine", "again"))
+    assert len(mine.trials) == len(again.trials) == 3
+    assert list(mine.trials["loss"]) == list(again.trials["loss"])
+    assert by_value.read(again.spec.objective, again.folder) == by_value.read(mine.spec.objective, mine.folder)
+    assert by_value.kept_source(again.spec.objective, again.folder)
+
+
+def test_its_study_file_runs_in_the_same_home(study: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _as_in_another_process(monkeypatch)
+    file = tmp_path / "study.yaml"
+    file.write_text(study_file(hpo.load("mine", study.folder).spec))
+    done = CliRunner().invoke(app, ["try", str(file), "--params", "x=0.5", "--home", str(study.folder)])
+    assert done.exit_code == 0 and "loss = 1" in done.output, done.output
+    done = CliRunner().invoke(app, ["try", str(file), "--params", "x=0.5", "--home", str(tmp_path / "other")])
+    assert isinstance(done.exception, HpoError) and "no study in" in str(done.exception)
+
+
+def _modes() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    class Steps:
+        def __init__(self) -> None:
+            self.done = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"done": self.done}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.done = state["done"]
+
+    def train(trial: Any) -> None:
+        model = Steps()
+        trial.track(model=model)
+        for _ in trial.steps():
+            model.done += 1
+            trial.report(loss=trial.params["x"] - model.done)
+
+    def hop(trial: Any) -> None:
+        model = Steps()
+        trial.track(model=model)
+        for _ in trial.steps():
+            model.done += len(trial.partition)
+            trial.report(loss=trial.params["x"] - model.done)
+
+    asha = hpo.Asha(configs=3, min_resource=1, max_resource=2, reduction_factor=2)
+    return {
+        "data.load": (hop, {"method": hpo.Random(configs=2, max_resource=2)}),
+        "pbt": (train, {"method": hpo.Pbt(population=2, generations=2)}),
+        "gang": (train, {"method": asha, "training": hpo.Training(gang=2), "workers": 2}),
+        "packing": (train, {"method": asha, "packing": hpo.Packing(devices="cpu")}),
+        "repeats": (train, {"method": asha, "repeats": 2}),
+    }
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["data.load", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("pbt", "gang", "packing", "repeats"))],
+)
+def test_functions_by_value_in_each_mode(mode: str, tmp_path: Path) -> None:
+    train, settings = _modes()[mode]
+    if mode == "data.load":
+        folder = tmp_path / "parts"
+        folder.mkdir()
+        for name, text in {"part-0": "abc", "part-1": "defgh"}.items():
+            (folder / name).write_text(text)
+
+        def load(path: str) -> str:
+            return Path(path).read_text()
+
+        settings["data"] = hpo.Data(partitions="part-*", folder=str(folder), load=load)
+        assert digest_of(settings["data"].load)
+    result = hpo.tune(train, SPACE, **{**OFF, **settings}, home=tmp_path / "home", seed=3)
+    assert result.status == "finished", result
+    most = {"data.load": 16, "pbt": 2}.get(mode, 2)
+    assert result.best.value == pytest.approx(result.best.params["x"] - most)
+    assert len(list((result.folder / "code").glob("*.pkl"))) == len(result.spec.functions)

@@ -1,0 +1,244 @@
+"""``hpo_core.tune``: what may be trained, how it ends, and that shell and Python drive the same study."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import hpo_core as hpo
+from hpo_flows.command import app
+from tests.python.training import train
+
+RUNNER = CliRunner()
+SPACE = {"x": hpo.Float(0, 1)}
+QUIET: dict[str, Any] = {"home": None, "progress": False}
+
+
+class FullError(Exception):
+    """An exception of the user's own."""
+
+
+class Trains:
+    """A class whose objects are called with the trial."""
+
+    def __call__(self, trial: hpo.Trial) -> None:
+        train(trial)
+
+
+def fails(trial: hpo.Trial, first: int = 0) -> None:
+    if trial.number >= first:
+        raise FullError("the glass")
+    train(trial)
+
+
+def suggests(trial: Any) -> float:
+    """An Optuna objective."""
+    return float(trial.suggest_float("x", 0, 1) ** 2)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [train, "tests.python.training:train", functools.partial(train), lambda trial: train(trial), Trains, Trains()],
+    ids=["function", "name", "partial", "lambda", "class", "object"],
+)
+def test_what_may_be_trained(objective: Any) -> None:
+    result = hpo.tune(objective, SPACE, metric="loss", max_trials=2, **QUIET)
+    assert result.status == "finished"
+    assert result.best.value == pytest.approx((result.best.params["x"] - 0.3) ** 2 + 1)
+
+
+def test_an_optuna_objective_needs_neither_space_nor_metric() -> None:
+    result = hpo.tune(suggests, max_trials=3, **QUIET)
+    assert result.spec.style == "optuna"
+    assert result.best.values == {"value": pytest.approx(result.best.params["x"] ** 2)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"objective": 3}, "objective = 3 cannot be called"),
+        ({"objective": lambda: None}, "is called with one argument, the trial"),
+        ({"objective": dict}, "class without __call__"),
+        ({"space": None}, "space is missing"),
+        ({"space": [1]}, "space = a list of 1 is no mapping"),
+        ({"space": {"x": {"type": "float", "low": 1}}}, "space.x.high: is required and absent"),
+        ({"metric": None}, "metric is missing"),
+        ({"method": 3}, "method = 3 is no search"),
+        ({"method": "ahsa"}, "did you mean 'asha'?"),
+        ({"method": hpo.Random(configs=3), "max_trials": 4}, "max_trials = 4, but method has configs = 3"),
+        ({"stop": hpo.Stop(seconds=3), "max_seconds": 4}, "max_seconds = 4, but stop has seconds = 3"),
+        ({"workers": 2, "cluster": "tcp://h:1"}, "not both"),
+        ({"cluster": "h:1"}, "no protocol"),
+        ({"cluster": 3}, "is no cluster"),
+        ({"name": "../x"}, "study: '../x' is no name"),
+        ({"sampler": "TPE"}, "did you mean 'TPESampler'?"),
+        ({"packing": {"polcy": "fill"}}, "did you mean 'policy'?"),
+        ({"journal": "sqlite:///x.db"}, "home=None keeps nothing"),
+        ({"resume": True}, "give name="),
+        ({"max_trials": None}, "the study would have no end; give max_trials"),
+        ({"seed": "a"}, "seed: Input should be a valid integer"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_mistakes_are_refused_in_words_before_anything_starts(arguments: dict[str, Any], words: str) -> None:
+    before = psutil.Process().children(recursive=True)
+    given: dict[str, Any] = {"objective": train, "space": SPACE, "metric": "loss", "max_trials": 1, **QUIET} | arguments
+    with pytest.raises(hpo.HpoError) as caught:
+        hpo.tune(**given)
+    assert words in str(caught.value)
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="metrc"):
+        hpo.tune(train, SPACE, metrc="loss")  # type: ignore[call-arg]
+
+
+def test_the_exception_of_the_first_trial_appears_as_itself(tmp_path: Path) -> None:
+    with pytest.raises(FullError, match="the glass") as caught:
+        hpo.tune(fails, SPACE, metric="loss", max_trials=60, **QUIET)
+    (note,) = caught.value.__notes__
+    assert "in trial 0" in note or "in trial 1" in note
+    assert 'raise FullError("the glass")' in note  # the line of the user's file
+    frames = [frame.name for frame in caught.traceback]
+    assert frames[-2:] == ["tune", "_drive"]  # nothing of the program's inside
+
+
+def test_trials_that_fail_later_do_not_end_the_study_and_a_study_without_any_result_raises() -> None:
+    result = hpo.tune(functools.partial(fails, first=2), SPACE, metric="loss", max_trials=4, workers=1, **QUIET)
+    assert list(result.trials["state"]).count("abandoned") == 2
+    with pytest.raises(hpo.HpoError, match="FullError: the glass"):
+        hpo.tune(fails, SPACE, metric="loss", max_trials=6, fail_fast=False, **QUIET)
+
+
+def test_callbacks_see_every_report_and_can_hurt_nothing() -> None:
+    seen: list[tuple[int, dict[str, float]]] = []
+    threads: set[str] = set()
+
+    def look(report: hpo.Report) -> None:
+        seen.append((report.trial, dict(report.metrics)))
+        threads.add(threading.current_thread().name)
+
+    def raises(report: hpo.Report) -> None:
+        raise RuntimeError("a callback fails")
+
+    result = hpo.tune(train, SPACE, metric="loss", max_trials=4, callbacks=[raises, look], **QUIET)
+    assert {trial: metrics["loss"] for trial, metrics in seen} == result.trials["loss"].to_dict()
+    assert threads == {"callbacks"}
+
+
+def test_rules_that_end_the_study() -> None:
+    result = hpo.tune(train, SPACE, metric="loss", max_trials=1000, target=2.0, **QUIET)
+    assert (result.status, result.summary.rule) == ("halted", "target")
+    assert result.best.value <= 2
+    result = hpo.tune(train, SPACE, metric="loss", method="random", max_seconds=0.5, **QUIET)
+    assert (result.status, result.summary.rule) == ("halted", "seconds")
+
+
+def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
+    async def within_a_loop() -> hpo.Result:
+        return hpo.tune(train, SPACE, metric="loss", max_trials=3, name="third", **QUIET)
+
+    found: dict[str, hpo.Result] = {}
+
+    def call(name: str) -> None:
+        found[name] = hpo.tune(train, SPACE, metric="loss", max_trials=5, name=name, **QUIET)
+
+    threads = [threading.Thread(target=call, args=[name]) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    found["third"] = asyncio.run(within_a_loop())
+    for thread in threads:
+        thread.join()
+    assert {name: (one.name, one.status, len(one.trials)) for name, one in found.items()} == {
+        "first": ("first", "finished", 5),
+        "second": ("second", "finished", 5),
+        "third": ("third", "finished", 3),
+    }
+
+
+def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    result = hpo.tune(train, SPACE, metric="loss", max_trials=2, **QUIET)
+    folder = result.folder
+    assert folder.exists()
+    assert result.mlflow_run_id is None
+    left = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.pid not in before and process.status() != psutil.STATUS_ZOMBIE
+    ]
+    assert not left
+    del result
+    assert not folder.exists()
+    with pytest.raises(hpo.SpecError, match="home=None keeps nothing"):
+        hpo.load("x", None)  # type: ignore[arg-type]
+
+
+def run_hpo(home: Path, *arguments: str) -> str:
+    """Run the command ``hpo`` in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpo_flows", *arguments, "--home", str(home)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+KEPT: dict[str, Any] = {
+    "workers": 1,
+    "prefect": "off",
+    "tracking": hpo.Tracking(mlflow="off"),
+    "progress": False,
+}
+
+
+def test_the_shell_goes_on_with_a_study_of_a_script(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    result = hpo.tune(functools.partial(train), SPACE, metric="loss", max_trials=3, name="both", home=home, **KEPT)
+    assert result.status == "finished"
+    run_hpo(home, "extend", "both", "--configs", "2", "--no-prefect")
+    assert len(result.trials) == 3  # as it was read
+    assert len(result.refresh().trials) == 5
+    again = hpo.resume("both", configs=1, home=home, prefect="off", progress=False)
+    assert len(again.trials) == 6
+    for command in ("status", "show", "audit", "report", "export"):
+        assert RUNNER.invoke(app, [command, "both", "--home", str(home)]).exit_code == 0, command
+    with pytest.raises(hpo.StudyExistsError):
+        hpo.tune(train, SPACE, metric="loss", max_trials=3, name="both", home=home, **KEPT)
+
+
+def test_a_script_goes_on_with_a_study_of_the_shell(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    described = hpo.tune("tests.python.training:train", SPACE, metric="loss", max_trials=3, seed=7, **QUIET)
+    data = yaml.safe_load(described.spec.to_yaml()) | {"study": "shell", "cluster": {"kind": "local", "workers": 1}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(data))
+    run_hpo(home, "tune", str(tmp_path / "study.yaml"), "--no-prefect")
+    result = hpo.resume("shell", configs=2, home=home, prefect="off", progress=False)
+    assert len(result.trials) == 5
+    known = described.trials["params.x"].to_dict()
+    assert {number: x for number, x in result.trials["params.x"].items() if number in known} == known
+
+
+def test_the_example_of_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    code = page.partition("## One call")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "study: train-" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]  # home=None keeps nothing

@@ -1,0 +1,458 @@
+"""Studies in a notebook: in a real Jupyter kernel, and what the cells show."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+from rich.console import Console
+
+import hpo_core as hpo
+from docs.hooks.notebooks import NOTEBOOKS, ROOT, cleaned, executed
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.report.notebook_cells import study_cell
+from hpo_core.report.pictures import search_picture
+from hpo_flows import python_progress
+from hpo_flows.progress import PlainLines
+from hpo_flows.python_progress import Cell, ShownProgress, notebook_shell
+from tests.conftest import make_spec
+
+LIMIT = 300.0
+"""Seconds that a kernel may take for a cell on a busy machine."""
+TRAIN = """
+import time
+from pathlib import Path
+import hpo_core as hpo
+
+gate = Path("gate").resolve()
+scale = 1.0
+
+def train(trial):
+    for step in trial.steps():
+        trial.report(loss=scale * (trial.params["x"] - 0.3) ** 2 + 1 / (step + 1))
+
+def slow(trial):
+    for step in trial.steps():
+        while not gate.exists():
+            time.sleep(0.05)
+        trial.report(loss=trial.params["x"])
+
+space = {"x": hpo.Float(0, 1), "<script>alert(1)</script>": hpo.Choice("<b>bold</b>", "plain")}
+random = {"metric": "loss", "method": hpo.Random(configs=4), "workers": 1, "seed": 1}
+"""
+
+
+class Kernel:
+    """A kernel of a notebook in a folder, and what its cells leave."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=str(folder), env=os.environ | {"PYTHONPATH": str(ROOT)})
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT)
+
+    @property
+    def process(self) -> psutil.Process:
+        pid: Any = getattr(self.manager.provisioner, "pid", None)
+        return psutil.Process(pid)
+
+    def begin(self, code: str) -> str:
+        identity: str = self.client.execute(code, store_history=True)
+        return identity
+
+    def wait_for(self, words: str) -> Outputs:
+        """Read outputs until one of them says ``words``; returns all of them."""
+        outputs, deadline = Outputs(), time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            message = self.client.get_iopub_msg(timeout=LIMIT)
+            outputs.take(message)
+            if words in json.dumps(message["content"]):
+                return outputs
+        raise AssertionError(words)
+
+    def finish(self, identity: str, outputs: Outputs | None = None) -> Outputs:
+        """Outputs of a cell to its end, after those that were read before."""
+        outputs = outputs or Outputs()
+        while True:
+            message = self.client.get_iopub_msg(timeout=LIMIT)
+            outputs.take(message)
+            idle = message["msg_type"] == "status" and message["content"]["execution_state"] == "idle"
+            if idle and message["parent_header"].get("msg_id") == identity:
+                return outputs
+
+    def run(self, code: str) -> Outputs:
+        return self.finish(self.begin(code))
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+class Outputs:
+    """Outputs of a cell as a front end keeps them: an update replaces the display of its id."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, str]] = []
+        self.drawn: list[dict[str, str]] = []
+        self.streams = ""
+        self.error = ""
+        self._places: dict[str, int] = {}
+
+    def take(self, message: dict[str, Any]) -> None:
+        content = message["content"]
+        match message["msg_type"]:
+            case "stream":
+                self.streams += content["text"]
+            case "error":
+                self.error = f"{content['ename']}: {content['evalue']}"
+            case "display_data":
+                if "display_id" in content["transient"]:
+                    self._places[content["transient"]["display_id"]] = len(self.shown)
+                self.shown.append(content["data"])
+                self.drawn.append(content["data"])
+            case "update_display_data":
+                self.shown[self._places[content["transient"]["display_id"]]] = content["data"]
+                self.drawn.append(content["data"])
+            case "execute_result":
+                self.shown.append(content["data"])
+
+
+class Tags(HTMLParser):
+    """Elements and words of a piece of HTML."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def trained_by(kernel: Kernel) -> list[psutil.Process]:
+    """Processes below a kernel, without the one in which Python tracks resources until the kernel ends."""
+    found = kernel.process.children(recursive=True)
+    return [process for process in found if "resource_tracker" not in " ".join(process.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    made = Kernel(tmp_path_factory.mktemp("notebook"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ready(kernel: Kernel) -> Kernel:
+    found = kernel.run(TRAIN)
+    assert not found.error and not found.shown
+    return kernel
+
+
+@pytest.fixture(scope="module")
+def found(ready: Kernel) -> Outputs:
+    """Outputs of a cell that runs a study."""
+    return ready.run("result = hpo.tune(train, space, name='first', home=None, **random)")
+
+
+def test_a_cell_shows_one_board_drawn_in_place_and_keeps_its_last_state(found: Outputs) -> None:
+    assert not found.error and not found.streams
+    (board,) = found.shown
+    assert len(found.drawn) > 2, "it was drawn before the start, while the study ran and at its end"
+    assert found.drawn[0]["text/plain"] == "first starts"
+    assert any("ETA" in drawn["text/plain"] for drawn in found.drawn)
+    for kind in ("text/plain", "text/html"):
+        assert "finished: 4 jobs done in" in board[kind] and "ETA" not in board[kind] and "4/4" in board[kind]
+    assert "best     loss " in board["text/plain"]
+
+
+def test_a_result_shows_its_best_trial_and_a_picture_and_no_parameter_becomes_html(
+    ready: Kernel, found: Outputs
+) -> None:
+    assert not found.error
+    (shown,) = ready.run("result").shown
+    page = Tags(shown["text/html"])
+    assert set(page.tags) == {"div", "b", "span", "table", "thead", "tbody", "tr", "th", "td", "img"}
+    assert "<script>alert(1)</script>" in page.words and "finished, 4 trials" in page.words
+    assert 'src="data:image/svg+xml;base64,' in shown["text/html"] and "http" not in shown["text/html"]
+    (best,) = ready.run("result.best").shown
+    assert set(Tags(best["text/html"]).tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
+    (figure,) = ready.run("result.plot.history()").shown
+    assert list(figure) == ["application/vnd.plotly.v1+json"], "no copy of Plotly's script in the notebook"
+
+
+def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> None:
+    code = (
+        "def bad(trial):\n    raise ValueError('no such thing')\nhpo.tune(bad, space, name='bad', home=None, **random)"
+    )
+    found = ready.run(code)
+    assert found.error == "ValueError: no such thing"
+    (board,) = found.shown
+    assert "bad  ended by ValueError: 0 jobs done" in board["text/plain"] and "ETA" not in board["text/plain"]
+    found = ready.run("hpo.tune(train, space, metric='loss', workers=1, method=hpo.Random(configs=1), journal='x://y')")
+    assert found.error and "starts" not in "".join(shown["text/plain"] for shown in found.shown)
+
+
+def test_a_study_in_another_thread_and_beside_a_running_loop(ready: Kernel) -> None:
+    found = ready.run(
+        "import asyncio\n"
+        "async def beside():\n"
+        "    ticks = 0\n"
+        "    call = asyncio.to_thread(hpo.tune, train, space, name='thread', home=None, **random)\n"
+        "    study = asyncio.create_task(call)\n"
+        "    while not study.done():\n"
+        "        await asyncio.sleep(0.01)\n"
+        "        ticks += 1\n"
+        "    return (await study).status, ticks > 10\n"
+        "await beside()"
+    )
+    board, returned = found.shown
+    assert returned["text/plain"] == "('finished', True)" and not found.error
+    assert "thread  finished: 4 jobs" in board["text/plain"]
+
+
+def test_nothing_is_shown_without_progress_and_captured_cells_hold_two_drawings(ready: Kernel) -> None:
+    found = ready.run("silent = hpo.tune(train, space, name='silent', home=None, progress=False, **random)")
+    assert not (found.shown or found.streams or found.error)
+    found = ready.run("%%capture kept\ncaptured = hpo.tune(train, space, name='captured', home=None, **random)")
+    assert not (found.shown or found.streams or found.error)
+    (counted,) = ready.run("[out.data['text/plain'].split('  ')[1][:9] for out in kept.outputs[1:]]").shown
+    assert counted["text/plain"].endswith("'finished:']"), counted
+    assert counted["text/plain"].count(",") <= 2
+
+
+def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(ready: Kernel) -> None:
+    before = trained_by(ready)  # home=None trains below the kernel itself, and may leave a trainer for the next study
+    identity = ready.begin(
+        "long = hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, "
+        "method=hpo.Random(configs=2), prefect='off', tracking={'mlflow': 'off'})"
+    )
+    begun = ready.wait_for("1 running")
+    assert set(trained_by(ready)) - set(before)
+    ready.manager.interrupt_kernel()
+    found = ready.finish(identity, begun)
+    assert found.error.startswith("KeyboardInterrupt") and not found.streams, "no traceback of a worker"
+    assert "halted: 0 jobs done" in found.drawn[-1]["text/plain"]
+    _, alive = psutil.wait_procs(set(trained_by(ready)) - set(before), timeout=60)
+    assert not alive, [process.cmdline() for process in alive]
+    (status,) = ready.run("hpo.load('long', home='kept').status").shown
+    assert status["text/plain"] == "'halted'"
+    found = ready.run("gate.touch()\nhpo.resume('long', home='kept', prefect='off').status")
+    assert not found.error and found.shown[-1]["text/plain"] == "'finished'"
+
+
+def test_nothing_goes_on_after_a_kernel_that_is_killed(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    try:
+        kernel.run(TRAIN)
+        kernel.begin(
+            "hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, prefect='off', "
+            "method=hpo.Random(configs=2), tracking={'mlflow': 'off'})"
+        )
+        kernel.wait_for("1 running")
+        started = kernel.process.children(recursive=True)
+        assert trained_by(kernel)
+        os.kill(kernel.process.pid, signal.SIGKILL)  # it alone, not its process group
+        _, alive = psutil.wait_procs(started, timeout=60)
+        assert not alive
+        assert hpo.load("long", home=tmp_path / "kept").status == "open"
+    finally:
+        kernel.close()
+
+
+# What is shown, without a kernel.
+
+
+def played(count: int = 12, **changes: Any) -> hpo.Study:
+    plain = make_spec().model_dump(mode="json", exclude_unset=True) | changes
+    if "metrics" in changes:
+        del plain["metric"]
+    study = hpo.Study.create(hpo.StudySpec.from_plain(plain))
+    for _ in range(count):
+        job = study.ask()
+        if job is None:
+            break
+        x = job.params["x"]
+        values = {"loss": abs(x - 0.3), "size": 1 - x} | {study.spec.metric.name: abs(x - 0.3) + 1 / (job.target + 1)}
+        study.tell(job, {metric.name: values[metric.name] for metric in study.spec.objectives})
+    return study
+
+
+SHAPES = {
+    "a line for each trial": ({}, "by units of training"),
+    "trials that report once": ({"search": {"method": "random", "configs": 12}}, "as they ended"),
+    "a front": (
+        {
+            "search": {"method": "random", "configs": 12},
+            "metrics": [{"name": "loss"}, {"name": "size"}],
+        },
+        "the Pareto front",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
+    changes, words = SHAPES[shape]
+    study = played(**changes)
+    svg = search_picture(study, themed=False)
+    assert svg is not None and words in svg
+    assert "prefers-color-scheme" not in svg and "#fff" not in svg and "#1f2933" not in svg
+    themed = search_picture(study)
+    assert themed is not None and "prefers-color-scheme" in themed
+    page = Tags(study_cell(study))
+    assert ("Pareto front:" in page.words) == (shape == "a front")
+
+
+def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
+    class Seen(Cell):
+        is_captured = False
+
+        def show(self, pictures: dict[str, str]) -> None:
+            self.pictures = pictures
+
+    study, cell = hpo.Study.create(make_spec(search={"method": "random", "configs": 50})), Seen(None)
+    board = python_progress.NotebookBoard(study, cell)
+    for place, job in enumerate(study.set_capacity(python_progress.MOST_WARNINGS + 5)):
+        nasty = f"<img src=x onerror=alert({place})>"
+        report = Report(
+            trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message=nasty, warnings=(f"{nasty} warned",)
+        )
+        board.on_report(report, study.tell_report(report))
+    board._draw()
+    page = Tags(cell.pictures["text/html"])
+    assert "img" not in page.tags and page.words.count("> warned") == python_progress.MOST_WARNINGS
+    assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
+
+
+def test_a_study_without_a_result_says_so() -> None:
+    page = study_cell(hpo.Study.create(make_spec()))
+    assert "no result yet" in page and "<img" not in page
+
+
+def test_sparse_lines_are_no_flood_and_hold_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hpo_flows.progress.time.monotonic", lambda: now[0])
+    study = hpo.Study.create(make_spec(search={"method": "random", "configs": 3000}))
+    lines: list[str] = []
+    shown = PlainLines(study, lines.append, sparse=True)
+    while (job := study.ask()) is not None:
+        now[0] += 1.0
+        report = Report(
+            trial=job.trial, attempt=job.attempt, outcome=Outcome.COMPLETED, metrics={"loss": job.params["x"]}
+        )
+        shown.on_report(report, study.tell_report(report))
+    shown.close()
+    assert 100 < len(lines) < 400, len(lines)
+    assert lines[-1].startswith("[3000 done") and "trial 2999" in lines[-1]
+
+
+def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take_the_board(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert notebook_shell() is None
+    study = played(0)
+    with ShownProgress("example") as shown:
+        assert isinstance(shown(study), PlainLines)
+    terminal = io.StringIO()
+    monkeypatch.setattr(
+        python_progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
+    )
+    with ShownProgress("one") as one, ShownProgress("two") as two:
+        board, lines = one(study), two(study)
+        assert not isinstance(board, PlainLines) and isinstance(lines, PlainLines)
+        board.close()
+    last = terminal.getvalue()
+    assert f"{study.name}  open: 0 jobs done" in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", last)
+    with ShownProgress("three") as three:
+        assert not isinstance(three(study), PlainLines), "the terminal is free again"
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
+    sys.stderr.close()
+    python_progress.write_line("a closed stderr ends no study")
+
+
+def test_a_notebook_that_takes_no_more_drawings_ends_no_study(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        calls = 0
+
+        def update(self, pictures: dict[str, str], raw: bool) -> None:
+            Broken.calls += 1
+            raise ValueError("socket closed")
+
+    cell = Cell(None)
+    cell._handle = Broken()
+    cell.show({"text/plain": "a"})
+    cell.show({"text/plain": "b"})
+    assert Broken.calls == 1 and "does not show the study any more" in caplog.text
+
+
+# The notebooks of the examples.
+
+
+def kinds(notebook: nbformat.NotebookNode) -> list[list[tuple[str, tuple[str, ...]]]]:
+    """Kinds of the outputs of each cell of code."""
+    return [
+        [(output.output_type, tuple(sorted(output.get("data", {})))) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_committed_notebooks_are_executed_small_and_of_no_machine(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    written = path.read_text()
+    assert len(written) < 200_000
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    assert not re.search(r'/(home|root|tmp|work|Users)/|0x[0-9a-f]{6}|"id": "[0-9a-f]{8}"', written)
+    again = nbformat.writes(cleaned(nbformat.reads(written, as_version=4), Path("/nowhere")))
+    assert json.loads(again) == json.loads(written)
+
+
+def run_again(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert kinds(executed(path, folder)) == kinds(nbformat.read(path, as_version=4))
+
+
+@pytest.mark.slow
+def test_the_first_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_again(ROOT / "examples" / "notebook" / "first_study.ipynb", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_again(ROOT / "examples" / "notebook" / "tutorial.ipynb", tmp_path, monkeypatch)
+
+
+def test_the_tutorial_has_the_sections_of_its_page() -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    notebook = nbformat.read(ROOT / "examples" / "notebook" / "tutorial.ipynb", as_version=4)
+    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    mine = re.findall(r"^## .*$", words, re.MULTILINE)
+    sections = [line for line in re.findall(r"^## \d.*$", page, re.MULTILINE) if not line.startswith("## 2.")]
+    assert [line.removesuffix(", from the UI") for line in sections] == mine
+    assert "examples/notebook/tutorial.ipynb" in page

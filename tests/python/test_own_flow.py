@@ -1,0 +1,143 @@
+"""``hpo.tune`` in a user's own flow, on a real Prefect server: a subflow of it, with its tasks, cancel and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.conftest import LIMIT, prefect_api
+from tests.flows.prefect_api import ask
+
+__all__ = ["prefect_api"]
+PROGRAM = Path(__file__).with_name("own_flows.py")
+
+
+class Seen:
+    """What the flows of :mod:`tests.python.own_flows` saw, and what Prefect shows of them."""
+
+    def __init__(self, facts: dict[str, Any], environment: dict[str, str], said: str) -> None:
+        self.facts = facts
+        self.environment = environment
+        self.said = said
+
+    def run(self, flow: str) -> Any:
+        return ask(self.environment, f"flow_runs/{self.facts[flow]}")
+
+    def subflows(self, flow: str) -> dict[str, Any]:
+        """Flow runs directly below one, by name."""
+        found = {"flow_runs": {"parent_flow_run_id": {"any_": [self.facts[flow]]}}}
+        return {run["name"]: run for run in ask(self.environment, "flow_runs/filter", found)}
+
+    def task_runs(self, run: Any) -> list[Any]:
+        answer: list[Any] = ask(
+            self.environment, "task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}, "limit": 200}
+        )
+        return answer
+
+
+@pytest.fixture(scope="module")
+def seen(prefect_api: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    folder = tmp_path_factory.mktemp("own")
+    environment = os.environ | prefect_api | {"HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (folder / ".hpo" / "prefect").exists(), "a second Prefect server"
+    yield Seen(json.loads((folder / "facts.json").read_text()), prefect_api, done.stdout + done.stderr)
+
+
+def test_a_call_in_a_flow_is_a_subflow_of_it(seen: Seen) -> None:
+    assert seen.run("in_a_flow")["state_name"] == "Completed"
+    subflows = seen.subflows("in_a_flow")
+    assert set(subflows) == {"tune-plain", "tune-in-task"}
+    plain = subflows["tune-plain"]
+    assert plain["state_name"] == "Completed" and plain["state"]["message"].startswith("best loss ")
+    assert {"hpo", "plain", "asha"} <= set(plain["tags"])
+    shown = plain["parameters"]
+    assert shown["name"] == "plain" and shown["space"]["x"]["high"] == 1.0 and shown["search"]["configs"] == 6
+    assert shown["objective"].startswith("train (by value, source ")
+
+
+def test_its_jobs_and_artifacts_belong_to_that_run(seen: Seen) -> None:
+    plain = seen.subflows("in_a_flow")["tune-plain"]
+    jobs = seen.task_runs(plain)
+    assert len(jobs) >= 8 and {job["state_name"] for job in jobs} == {"Completed"}
+    assert any(job["name"] == "trial-00000/rung-0/to-1" for job in jobs)
+    found = ask(seen.environment, "artifacts/filter", {"flow_runs": {"id": {"any_": [plain["id"]]}}})
+    assert {artifact["key"] for artifact in found} == {"plain-study", "plain-progress"}
+
+
+def test_results_of_calls_and_tasks_are_passed_on_and_cached(seen: Seen) -> None:
+    assert seen.facts["promoted"] == pytest.approx(seen.facts["best"])
+    assert seen.facts["task"] == "finished" and set(seen.facts["cached"]) == {"x"}
+    states = [run["state_name"] for run in seen.task_runs(seen.run("in_a_flow")) if run["name"].startswith("tuned")]
+    assert sorted(states) == ["Cached", "Completed"]
+
+
+def test_in_an_async_flow_calls_side_by_side_share_a_cluster(seen: Seen) -> None:
+    assert seen.facts["async"] == ["finished", "finished"] and seen.facts["workers"] == 2
+    assert set(seen.subflows("in_an_async_flow")) == {"tune-in-thread", "tune-blocking"}
+
+
+def test_a_search_without_a_result_fails_the_flow_with_the_sentence(seen: Seen) -> None:
+    assert seen.facts["without-a-result raised"].startswith(
+        "HpoError: Study 'nothing' ended without a single result: no trial has a finite value of loss: of 6 trials"
+    )
+    sub = seen.subflows("without_a_result")["tune-nothing"]
+    assert sub["state_name"] == "Failed" and sub["state"]["message"].startswith("Study 'nothing' ended without")
+    above = seen.run("without_a_result")["state"]
+    assert above["name"] == "Failed" and "Study 'nothing' ended without a single result" in above["message"]
+
+
+def test_a_cancel_of_the_flow_halts_the_study_which_can_go_on(seen: Seen) -> None:
+    assert seen.facts["cancelled raised"].startswith("Abort: Study 'halted' was halted with its flow run")
+    status, jobs = seen.facts["halted"]
+    assert status == "halted" and jobs < 60
+    assert seen.run("cancelled")["state_name"] == "Cancelled"
+    sub = seen.subflows("cancelled")["tune-halted"]
+    assert sub["state_name"] == "Cancelled" and "hpo.resume('halted')" in sub["state"]["message"]
+    assert {job["state_name"] for job in seen.task_runs(sub)} <= {"Completed", "Crashed"}
+
+
+def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(seen: Seen) -> None:
+    assert seen.facts["jobs"] == [60, 60]
+    assert seen.run("tried_again")["state_name"] == "Completed"
+    assert set(seen.subflows("tried_again")) == {"resume-halted"}
+
+
+def test_outside_a_flow_prefect_shows_the_call_and_a_cancel_there_interrupts_it(
+    prefect_api: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | prefect_api | {"HOME": str(tmp_path)}
+    command = [sys.executable, str(PROGRAM), "outside"]
+    with (tmp_path / "log").open("w") as log:
+        called = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        query = {"flow_runs": {"name": {"any_": ["tune-shown", "tune-unseen"]}}}
+        deadline = time.monotonic() + LIMIT
+        while not (found := ask(prefect_api, "flow_runs/filter", query)) or not (tmp_path / ".hpo/journal.db").exists():
+            assert called.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        run = found[0]
+        assert [one["name"] for one in found] == ["tune-shown"] and run["parameters"]["name"] == "shown"
+        body = {"state": {"type": "CANCELLING"}, "force": True}
+        ask(prefect_api, f"flow_runs/{run['id']}/set_state", body)
+        assert called.wait(LIMIT) == 0, (tmp_path / "log").read_text()
+        said = json.loads((tmp_path / "outside.json").read_text())
+        assert said["status"] in ("halted", "open") and said["set"] == []
+        assert set(said["left"]) <= {"python"}, "the process that shows the study, and nothing of the cluster"
+        while ask(prefect_api, f"flow_runs/{run['id']}")["state_name"] != "Cancelled":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        called.kill()

@@ -1,0 +1,196 @@
+"""Studies inside one's own MLflow run: parent, experiment and tracking URI are those of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+import hpo_core as hpo
+from hpo_core.model.errors import SpecError
+from hpo_core.result import Result
+from hpo_core.spec import StudySpec
+from hpo_core.testing.fake_training import new_study
+from hpo_core.tracking.active_run import tracking_here
+from tests.flows.conftest import ROOT, Runner
+from tests.mlflow.conftest import empty_store, free_port
+from tests.mlflow.test_restored_over_http import server
+
+__all__ = ["empty_store", "free_port", "server"]
+PARENT = "mlflow.parentRunId"
+
+
+def train(trial: hpo.TrialHandle) -> None:
+    for step in trial.steps():
+        trial.report(loss=(trial.params["x"] - 0.3) ** 2 + 1 / (step + 1))
+
+
+def run(**changes: Any) -> Result:
+    """A small study by the call."""
+    given = {"method": hpo.Asha(configs=3, max_resource=3), "workers": 1, "progress": False, "prefect": "off"}
+    return hpo.tune(train, {"x": hpo.Float(0, 1)}, metric="loss", **(given | changes))
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A SQLite store that MLflow is told to use in this process."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.setenv(name, "")  # MLflow sets them; they are put back after the test
+        monkeypatch.delenv(name)
+    (tmp_path / "own.db").write_bytes(empty_store.read_bytes())
+    uri = f"sqlite:///{tmp_path / 'own.db'}"
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps the files of its first experiment
+    mlflow.set_tracking_uri(uri)
+    yield uri
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
+    mlflow.tracking.fluent._active_experiment_id = None
+
+
+def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: Path) -> None:
+    mlflow.set_experiment("mine")
+    mlflow.autolog(silent=True)
+    with mlflow.start_run() as outer, mlflow.start_run(nested=True, run_name="inner") as inner:
+        mlflow.log_param("owner", "me")
+        before = mlflow.get_run(inner.info.run_id).to_dictionary()
+        result = run(home=tmp_path / "home", name="child")
+        assert mlflow.active_run().info.run_id == inner.info.run_id
+        assert mlflow.get_run(inner.info.run_id).to_dictionary() == before, "nothing is logged to the user's run"
+    mlflow.autolog(disable=True)
+    study = mlflow.get_run(result.mlflow_run_id)
+    assert study.data.tags[PARENT] == inner.info.run_id != outer.info.run_id
+    assert study.info.experiment_id == inner.info.experiment_id and study.info.status == "FINISHED"
+    best = mlflow.get_run(result.best.mlflow_run_id)
+    assert best.data.tags[PARENT] == result.mlflow_run_id and best.data.tags["hpo.trial"] == str(result.best.trial)
+    settings = result.spec.tracking
+    assert (settings.mlflow, settings.experiment, settings.parent_run) == (store, "mine", inner.info.run_id)
+    assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
+
+
+def test_a_shell_goes_on_in_the_same_run_and_rebuilds_it_below_its_parent(store: str, tmp_path: Path) -> None:
+    shell = Runner(tmp_path, {})
+    with mlflow.start_run() as parent:
+        result = run(home=shell.home, name="child")
+    shell.environment.pop("MLFLOW_TRACKING_URI", None)  # the study says where it is
+    shell("extend", "child", "--configs", "2", "--no-prefect")
+    assert len(result.refresh().trials) == 5
+    (study,) = mlflow.search_runs([parent.info.experiment_id], "tags.`hpo.kind` = 'study'", output_format="list")
+    assert study.info.run_id == result.mlflow_run_id
+    assert len(mlflow.search_runs([parent.info.experiment_id], "tags.`hpo.kind` = 'trial'")) == 5
+    mlflow.delete_run(study.info.run_id)
+    shell("project", "child", "--rebuild")
+    again = mlflow.get_run(result.mlflow_run_id)
+    assert again.info.run_id != study.info.run_id and again.data.tags[PARENT] == parent.info.run_id
+
+
+def test_threads_have_parents_of_their_own(store: str) -> None:
+    """MLflow's active run is a thread's own."""
+    found: dict[str, dict[str, Any]] = {}
+    both = threading.Barrier(2)
+
+    def go() -> None:
+        with mlflow.start_run() as own:
+            both.wait()
+            found[own.info.run_id] = tracking_here({})
+            both.wait()
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2 and all(settings["parent_run"] == own for own, settings in found.items())
+    assert "parent_run" not in tracking_here({}), "no run is active in this thread"
+
+
+def test_what_the_call_says_goes_before_what_the_process_says(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tracking_here({}) == {"mlflow": store}
+    mlflow.set_experiment("mine")
+    assert tracking_here({}) == {"mlflow": store, "experiment": "mine"}
+    assert tracking_here({"experiment": "other"})["experiment"] == "other"
+    elsewhere = {"mlflow": f"sqlite:///{tmp_path / 'other.db'}"}
+    with mlflow.start_run() as active:
+        assert tracking_here({})["parent_run"] == active.info.run_id
+        assert tracking_here({"mlflow": "off"}) == {"mlflow": "off"}
+        assert tracking_here(elsewhere) == elsewhere, "a run has no parent in another store"
+        mlflow.set_tracking_uri(elsewhere["mlflow"])
+        with pytest.raises(SpecError, match=r"tracking\.experiment: .* cannot be read"):
+            tracking_here({})
+        mlflow.set_tracking_uri(store)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "named")
+    assert tracking_here({})["experiment"] == "named"
+
+
+def test_a_password_stays_in_the_environment(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpo_core.home import Home
+
+    mlflow.set_tracking_uri("http://me:verysecret@127.0.0.1:1")
+    found = tracking_here({})
+    assert found == {"mlflow": "http://127.0.0.1:1"}
+    spec = StudySpec.from_plain({**_plain(), "tracking": found}, "test")
+    assert Home(tmp_path / "home").tracking_uri(spec) == "http://me:verysecret@127.0.0.1:1"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:verysecret@127.0.0.1:2")
+    assert Home(tmp_path / "home").tracking_uri(spec) == "http://127.0.0.1:1", "a server of others gets none"
+
+
+def test_a_study_that_is_imported_keeps_its_parent_where_that_is(tmp_path: Path) -> None:
+    from hpo_core.home import Home
+    from hpo_core.tracking.restore import _replacements
+
+    plain = _plain() | {"tracking": {"parent_run": "abc"}}
+    study, home = new_study(StudySpec.from_plain(plain, "test")), Home(tmp_path / "home")
+    for uri, parent in {home.default_tracking_uri: "abc", f"sqlite:///{tmp_path / 'other.db'}": None}.items():
+        changes, words = _replacements(study, "again", (), tracking_uri=uri, home=home)
+        assert changes["tracking"]["parent_run"] == parent
+        assert any("tracking.parent_run = abc: now none" in line for line in words) == (parent is None)
+
+
+def _plain() -> dict[str, Any]:
+    return {
+        "study": "plain",
+        "objective": "a:b",
+        "metric": {"name": "loss", "mode": "min"},
+        "space": {"x": {"type": "float", "low": 0, "high": 1}},
+        "search": {"method": "random", "configs": 2},
+    }
+
+
+def test_a_study_that_keeps_nothing_is_not_tracked(store: str) -> None:
+    with mlflow.start_run() as active:
+        result = run(home=None)
+        assert result.mlflow_run_id is None and result.best.mlflow_run_id is None
+        assert len(mlflow.search_runs([active.info.experiment_id])) == 1
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(store: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "python.md").read_text().partition("## Inside your own MLflow run and Dask cluster")[2]
+    (tmp_path / "page.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    told = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    study, best = told.stdout.split()[-2:]
+    parent = mlflow.get_run(mlflow.get_run(study).data.tags[PARENT])
+    assert mlflow.get_run(best).data.tags[PARENT] == study
+    assert parent.data.metrics == {"best_loss": mlflow.get_run(best).data.metrics["final_loss"]}
+    assert mlflow.get_experiment(parent.info.experiment_id).name == "digits"
+
+
+@pytest.mark.slow
+def test_a_run_on_a_server_is_the_parent(store: str, server: str, tmp_path: Path) -> None:
+    mlflow.set_tracking_uri(server)
+    mlflow.set_experiment("served")
+    with mlflow.start_run() as active:
+        result = run(home=tmp_path / "home")
+    study = mlflow.get_run(result.mlflow_run_id)
+    assert study.data.tags[PARENT] == active.info.run_id and study.info.experiment_id == active.info.experiment_id
+    assert mlflow.get_run(result.best.mlflow_run_id).data.tags[PARENT] == result.mlflow_run_id
+    assert study.info.artifact_uri.startswith("mlflow-artifacts:")

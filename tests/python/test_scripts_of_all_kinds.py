@@ -1,0 +1,212 @@
+"""``hpo.tune`` from scripts of all kinds: one study each, however the script was started, and no process left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+IMPORTS = "import hpo_core as hpo\n"
+TRAIN = """
+from pathlib import Path
+with open(FOLDER + "/begun", "a") as file:
+    file.write("begun\\n")
+FACTOR = 2.0
+def scaled(x):
+    return x * FACTOR
+def train(trial):
+    for step in trial.steps():
+        trial.report(loss=scaled(trial.params["x"]) + step)
+
+"""
+CALL = """{name} = hpo.tune(
+    train, {{"x": hpo.Float(0, 1)}}, metric="loss", max_trials=2, {place}, home=None, progress=False
+)
+print("ENDED", {name}.status, len({name}.trials), {name}.best.value)
+"""
+TUNE = CALL.format(name="result", place="workers=1")
+GUARD = 'if __name__ == "__main__":\n'
+
+
+def guarded(text: str) -> str:
+    return GUARD + "".join(f"    {line}\n" for line in text.splitlines())
+
+
+@dataclass
+class Script:
+    """A kind of script: its files, the command that runs it, what it reads."""
+
+    files: dict[str, str]
+    command: list[str]
+    folder: str = "."
+    typed: str = ""
+    ends: str = "ENDED finished 2"
+    begun: int = 1
+    tag: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, home: Path) -> subprocess.Popen[str]:
+        """Write the files and run it; FOLDER stands for its folder."""
+        for name, text in self.files.items():
+            file = home / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text.replace("FOLDER", repr(str(home))))
+        (home / self.folder).mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, *(part.replace("FOLDER", repr(str(home))) for part in self.command)],
+            cwd=home / self.folder,
+            env={**os.environ, "OF_THIS_TEST": self.tag},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(self.typed.replace("FOLDER", repr(str(home))))
+        process.stdin.close()
+        return process
+
+    def check(self, process: subprocess.Popen[str], home: Path) -> str:
+        """It ran once, said how it ended, and left no process; returns what it printed."""
+        assert process.stdout is not None
+        printed = process.stdout.read()
+        process.wait()
+        assert self.ends in printed, printed
+        assert (home / "begun").read_text().count("begun") == self.begun, printed
+        until = time.monotonic() + 60
+        while left := _processes(self.tag):
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
+        return printed
+
+
+def _processes(tag: str) -> list[str]:
+    """Processes with a script's tag in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("OF_THIS_TEST") == tag and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+WHOLE = IMPORTS + TRAIN + TUNE
+PACKAGE = {
+    "package/__init__.py": "",
+    "package/beside.py": "VALUE = 0\n",
+    "package/tool.py": IMPORTS
+    + "from . import beside\n"
+    + TRAIN.replace("+ step", "+ step + beside.VALUE")
+    + guarded(TUNE),
+    # were the package's own folder searched first, this would be Python's
+    "package/random.py": "raise RuntimeError('imported from inside the package')\n",
+}
+OWN_CLUSTER = "from distributed import LocalCluster\n"
+OWN = "cluster = LocalCluster(n_workers=1, threads_per_worker=1)\n" + CALL.format(
+    name="result", place="cluster=cluster"
+)
+SPAWNS = """
+import multiprocessing
+def work(): pass
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+    raise SystemExit(f"ENDED with {process.exitcode}")
+"""
+
+BEGUN = """
+with open(FOLDER + "/begun", "a") as file:
+    file.write("begun\\n")
+"""
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text().partition("## Functions of a notebook or script")[2]
+EXAMPLE = PAGE.partition("```python\n")[2].partition("```")[0]
+
+QUICK = {
+    "the example of the documentation": Script(
+        {"train.py": EXAMPLE + 'print("ENDED", result.status, len(result.trials))' + BEGUN},
+        ["train.py"],
+        ends="ENDED finished 4",
+    ),
+    "a script without a guard, from another folder": Script({"train.py": WHOLE}, ["../train.py"], folder="else"),
+    "standard input": Script({}, ["-"], typed=WHOLE),
+    "a module of a package": Script(PACKAGE, ["-m", "package.tool"]),
+    "a script that a process of its own imports again": Script(
+        {"train.py": IMPORTS + SPAWNS + TRAIN + TUNE},
+        ["train.py"],
+        ends="hpo.tune is called while a process that the script started imports it again",
+    ),
+}
+SLOW = {
+    "a script with a guard": Script({"train.py": IMPORTS + TRAIN + guarded(TUNE)}, ["train.py"]),
+    "-c": Script({}, ["-c", WHOLE]),
+    "a prompt": Script({}, ["-i", "-q"], typed=WHOLE.replace("\nFACTOR", "\n\nFACTOR").replace("\ndef", "\n\ndef")),
+    "a module without a file": Script(
+        {"train.py": WHOLE},
+        ["-c", "import sys; sys.modules['m'] = m = type(sys)('m'); exec(open('train.py').read(), vars(m))"],
+    ),
+    "runpy": Script({"train.py": WHOLE}, ["-c", "import runpy; runpy.run_path('train.py', run_name='__main__')"]),
+    "pytest": Script(
+        {"test_train.py": IMPORTS + TRAIN + guarded(TUNE).replace(GUARD, "def test_it():\n")},
+        ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_train.py"],
+        begun=2,  # a module, which workers import
+    ),
+    "a cluster of its own": Script({"train.py": IMPORTS + OWN_CLUSTER + TRAIN + guarded(OWN)}, ["train.py"], begun=2),
+    # Dask's own words: its worker imports the script, which starts a cluster again
+    "a cluster of its own, without a guard": Script(
+        {"train.py": IMPORTS + OWN_CLUSTER + TRAIN + OWN},
+        ["train.py"],
+        ends="An attempt has been made to start a new process before the",
+        begun=2,
+    ),
+}  # fmt: skip
+if find_spec("IPython") is not None:
+    SLOW["IPython"] = Script({"train.py": WHOLE}, ["-m", "IPython", "--colors=NoColor", "train.py"])
+
+
+def test_each_runs_one_study_and_leaves_no_process(tmp_path: Path) -> None:
+    """They run side by side: each waits for processes most of the time."""
+    running = {}
+    for number, (kind, script) in enumerate(QUICK.items()):
+        (home := tmp_path / str(number)).mkdir()
+        running[kind] = script, script.start(home), home
+    for script, process, home in running.values():
+        script.check(process, home)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SLOW)
+def test_each_other_kind_runs_one_study_and_leaves_no_process(kind: str, tmp_path: Path) -> None:
+    SLOW[kind].check(SLOW[kind].start(tmp_path), tmp_path)
+
+
+LOADER = """
+import torch
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, place): return torch.tensor([float(place)])
+def train(trial):
+    loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, multiprocessing_context={context!r}, batch_size=4)
+    for step in trial.steps():
+        trial.report(loss=float(sum(batch.sum() for batch in loader)))
+with open(FOLDER + "/begun", "a") as file:
+    file.write("begun\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("context", "ends"), [("fork", "ENDED finished 2 28.0"), ("spawn", "Can't pickle <class")])
+def test_processes_of_a_data_loader(context: str, ends: str, tmp_path: Path) -> None:
+    """Forked ones have the classes of the script; spawned ones cannot, and say so."""
+    script = Script({"train.py": IMPORTS + LOADER.format(context=context) + TUNE}, ["train.py"], ends=ends)
+    script.check(script.start(tmp_path), tmp_path)

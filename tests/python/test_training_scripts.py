@@ -1,0 +1,284 @@
+"""Training scripts as people write them, tuned by ``hpo_core.tune``: killed, started again, and the end is the same.
+
+Each script is one that runs by itself; what a study needs of it is marked with ``# hpo`` in its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mypy.api
+import psutil
+import pytest
+
+import hpo_core as hpo
+from hpo_core.model.errors import HpoError
+from hpo_flows import python_call
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240.0
+"""How long a script may take on a busy machine."""
+
+TORCH = """
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm import tqdm
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    x = torch.linspace(-1, 1, 256).unsqueeze(1)
+    data = TensorDataset(x, torch.sin(3 * x))
+    batches = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=1)
+    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.8)
+    lr, best = args.lr, None
+    trial.track(model=model, optimizer=optimizer, schedule=schedule, kept=(kept := hpo.State(lr=lr, best=best)))  # hpo
+    for epoch in tqdm(trial.steps()):  # hpo
+        lr, best = kept.lr, kept.best  # hpo
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            val_loss = nn.functional.mse_loss(model.eval()(x), data.tensors[1]).item()
+        model.train()
+        print(f"epoch {epoch}: {val_loss:.4f}, lr {lr}")
+        best, lr = val_loss if best is None else min(best, val_loss), lr / 2
+        kept.lr, kept.best = lr, best  # hpo
+        trial.report(val_loss=val_loss, best=best)  # hpo
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+SKLEARN = """
+import sys
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import log_loss
+
+class Model(SGDClassifier):  # hpo
+    def state_dict(self):  # hpo
+        return {name: vars(self)[name] for name in ("classes_", "coef_", "intercept_", "t_") if name in vars(self)}
+
+    def load_state_dict(self, state):  # hpo
+        vars(self).update(state)
+
+alpha, eta0 = float(sys.argv[1]), float(sys.argv[2])
+X, y = load_breast_cancer(return_X_y=True)
+X = (X - X.mean(0)) / X.std(0)
+model = Model(loss="log_loss", alpha=alpha, learning_rate="invscaling", eta0=eta0)
+trial.track(model=model)  # hpo
+for epoch in trial.steps():  # hpo
+    for batch in np.array_split(np.random.permutation(400), 10):
+        model.partial_fit(X[batch], y[batch], classes=[0, 1])
+    trial.report(val_loss=log_loss(y[400:], model.predict_proba(X[400:])))  # hpo
+"""
+
+OPTUNA = """
+import optuna
+
+
+def objective(trial):
+    x = trial.suggest_float("x", 0, 5)
+    y = trial.suggest_float("y", 0, 3)
+    trial.set_constraint("inside", (x - 5) ** 2 + y**2 - 25)
+    trial.set_constraint("outside", 7.7 - (x - 8) ** 2 - (y + 3) ** 2)
+    return 4 * x**2 + 4 * y**2, (x - 5) ** 2 + (y - 5) ** 2
+
+
+if __name__ == "__main__":
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    study.optimize(objective, n_trials=32, timeout=600)
+    print("Number of finished trials: ", len(study.trials))
+"""
+
+HELD = """
+import os
+import time
+
+
+def hold(trial):  # of the run that is killed: it waits within trial 2 and within what is promoted
+    while "HOLD" in os.environ and (trial.number >= 2 or getattr(trial, "resource", 0) > 1):
+        time.sleep(0.05)
+"""
+
+RECIPE = (
+    (ROOT / "docs" / "python.md").read_text().partition("<!-- file: tune.py -->\n```python\n")[2].partition("```")[0]
+)
+"""The script of the documentation that tunes another one."""
+
+
+def recipe(imports: str, arguments: str | None = None, space: str | None = None) -> str:
+    """The documentation's script for a small study that can be held."""
+    changed = {
+        "import torch": f"import {imports}\nfrom held import hold",
+        "def train": "def train(trial):\n    hold(trial)",
+        "    sys.argv": arguments and f"    sys.argv = ['main.py', *{arguments}]",
+        "    space=": space and f"    space={space},",
+        "    method=": "    method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2), workers=1, seed=3,",
+        "    name=": "    name='script', home=sys.argv[1], prefect='off', tracking={'mlflow': 'off'},",
+    }
+    lines = RECIPE.splitlines()
+    for begin, text in changed.items():
+        (at,) = [n for n, line in enumerate(lines) if line.startswith(begin)]
+        lines[at] = text or lines[at]
+    return "\n".join(lines)
+
+
+OF_OBJECTIVE = """
+import sys
+import hpo_core as hpo
+import main
+from held import hold
+
+
+def objective(trial):
+    hold(trial)
+    return main.objective(trial)
+
+
+hpo.tune(
+    objective, metric=["cost", "distance"], constraints=["inside", "outside"], sampler="TPESampler", max_trials=15,
+    workers=1, seed=3, name="script", resume=True, home=sys.argv[1], prefect="off", tracking={"mlflow": "off"},
+)
+"""
+
+
+class Kind(NamedTuple):
+    script: str
+    tuned: str
+    continues: bool
+    """Whether a promoted trial goes on from its checkpoint."""
+
+
+KINDS = {
+    "torch": Kind(TORCH, recipe(imports="torch, tqdm"), True),
+    "sklearn": Kind(
+        SKLEARN,
+        recipe(
+            imports="sklearn.linear_model",
+            arguments="map(str, trial.params.values())",
+            space='{"alpha": hpo.Float(1e-6, 1, log=True), "eta0": hpo.Float(0.001, 1, log=True)}',
+        ),
+        True,
+    ),
+    "optuna": Kind(OPTUNA, OF_OBJECTIVE, False),
+}
+
+
+def start(folder: Path, home: str, **environment: str) -> subprocess.Popen[bytes]:
+    """The tuning script, without ``if __name__``, as a process of its own."""
+    log = (folder / f"{home}.log").open("ab")
+    command = [sys.executable, "tune.py", home]
+    return subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    )
+
+
+def rows(folder: Path, home: str) -> list[dict[str, Any]]:
+    """All results so far; none where the study has not begun."""
+    try:
+        return hpo.load("script", home=folder / home).results.to_dict("records")  # type: ignore[no-any-return]
+    except HpoError:
+        return []
+
+
+def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
+    assert process.wait(SECONDS) == 0, (folder / f"{home}.log").read_text()[-4000:]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("torch", marks=pytest.mark.slow), "sklearn", "optuna"])
+def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
+    script, tuned, continues = KINDS[kind]
+    for name, text in (("main", script), ("tune", tuned), ("held", HELD)):
+        (tmp_path / f"{name}.py").write_text(text)
+    killed, whole = start(tmp_path, "killed", HOLD="1"), start(tmp_path, "whole")
+    try:
+        deadline = time.monotonic() + SECONDS
+        while len(found := rows(tmp_path, "killed")) < 2 and time.monotonic() < deadline and killed.poll() is None:
+            time.sleep(0.1)
+        assert len(found) == 2, (tmp_path / "killed.log").read_text()[-4000:]
+        below = psutil.Process(killed.pid).children(recursive=True)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        _, left = psutil.wait_procs(below, timeout=60)
+        assert not left, left
+        ended(whole, tmp_path, "whole")
+        ended(start(tmp_path, "killed"), tmp_path, "killed")
+    finally:
+        for process in (killed, whole):
+            process.kill()
+    assert rows(tmp_path, "killed") == rows(tmp_path, "whole")
+    result = hpo.load("script", home=tmp_path / "killed")
+    assert result.status == "finished"
+    if continues:  # each epoch was trained once, but for those of the job that was killed
+        done = result.jobs[result.jobs["outcome"] == "completed"]
+        assert result.results["resource"].max() == 4 and len(done) == len(done.drop_duplicates(["trial", "target"]))
+        log = (tmp_path / "killed.log").read_text()
+        assert "is not tracked" not in log and "are not tracked" not in log
+    else:
+        assert len(result.front) > 1
+        assert all(trial.values.keys() == {"cost", "distance"} for trial in result.front)
+        assert {"inside", "outside"} <= set(result.results.columns)
+
+
+def test_first_example_is_the_same_study_in_python_and_in_yaml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import runpy
+
+    import examples.digits
+
+    said: list[hpo.StudySpec] = []
+
+    class Best:
+        best = None
+
+    def only_described(session: Any, *_: Any, **__: Any) -> type[Best]:
+        said.append(session.spec)
+        session.close()
+        return Best
+
+    monkeypatch.setattr(python_call, "_drive", only_described)
+    monkeypatch.setenv("HPO_HOME", str(tmp_path))
+    runpy.run_module("examples.digits.tune", run_name="__main__")
+    assert examples.digits.__file__ is not None
+    written = hpo.load_spec(Path(examples.digits.__file__).with_name("study.yaml"))
+    elsewhere = {"pythonpath", "tracking", "prefect"}
+    assert said[0].model_dump(exclude=elsewhere) == written.model_dump(exclude=elsewhere)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    programs = [block for block in blocks if "import hpo_core as hpo" in block and "hpo.tune(" in block]
+    assert programs
+    for number, program in enumerate(programs):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    said, wrong, code = mypy.api.run(
+        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--ignore-missing-imports", str(tmp_path)]
+    )
+    assert code == 0, said + wrong
