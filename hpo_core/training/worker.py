@@ -40,6 +40,8 @@ class TrainerPool:
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
         """Trainers, and numbers of the units that they train where models hop."""
+        self._leaving: set[Trainer] = set()
+        """Trainers that end with the attempt that they run: their study has ended."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
@@ -146,6 +148,12 @@ class TrainerPool:
         for trainer in closing:
             trainer.close()
 
+    def forget(self, folder: str, objective: str, pythonpath: Sequence[str] = ()) -> None:
+        """End the trainers of a study that has ended: idle ones now, others once their cancelled attempts are over."""
+        with self._lock:
+            self._leaving |= {trainer for key, (trainer, _) in self._running.items() if key[0] == folder}
+        self.close_idle(objective, pythonpath)
+
     def close_all(self) -> None:
         """End every trainer, idle or not; running attempts report PREEMPTED."""
         with self._lock:
@@ -156,9 +164,11 @@ class TrainerPool:
 
     def _give_back(self, trainer: Trainer) -> None:
         with self._lock:
-            if not trainer.closed:
+            surplus = [trainer] if trainer in self._leaving else []
+            self._leaving.discard(trainer)
+            if not trainer.closed and not surplus:
                 self._idle.append(trainer)
-            surplus = self._idle[:-_MAX_IDLE]
+            surplus += self._idle[:-_MAX_IDLE]
             self._idle = self._idle[-_MAX_IDLE:]
         for old in surplus:
             old.close()

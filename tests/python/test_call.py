@@ -168,18 +168,26 @@ def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
     }
 
 
+def children() -> set[int]:
+    """Process ids of this process's descendants that have not ended."""
+    found = psutil.Process().children(recursive=True)
+    return {process.pid for process in found if process.status() != psutil.STATUS_ZOMBIE}
+
+
+def fails_at_once(trial: hpo.Trial) -> None:
+    raise ValueError("on purpose")
+
+
 def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = children()
     result = hpo.tune(train, SPACE, metric="loss", max_trials=2, **QUIET)
     folder = result.folder
     assert folder.exists()
     assert result.mlflow_run_id is None
-    left = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.pid not in before and process.status() != psutil.STATUS_ZOMBIE
-    ]
-    assert not left
+    assert not children() - before
+    with pytest.raises(ValueError, match="on purpose"):  # while the other worker's attempt begins
+        hpo.tune(fails_at_once, SPACE, metric="loss", max_trials=4, **QUIET)
+    assert not children() - before
     del result
     assert not folder.exists()
     with pytest.raises(hpo.SpecError, match="home=None keeps nothing"):

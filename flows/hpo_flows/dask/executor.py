@@ -31,6 +31,7 @@ from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.training.by_value import placed
+from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
@@ -368,20 +369,24 @@ class DaskExecutor:
         """End children, client and a cluster of ours, within a minute and for certain."""
         self._abandoned.set()
         self._kind.remember_processes()
+        objective = placed(self._spec.objective or "", self._folder)
+        study = self._folder, objective, tuple(self._spec.pythonpath)
+        in_this_process = self._kind.serves_others and self._kind.cluster is not None
         if self._connection is not None:
             self._watch.stop()
             if not self._kind.serves_others:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
-            elif self._spec.objective is not None:
-                if self._kind.cluster is not None:
+            else:
+                if in_this_process:
                     self._run_on_each(cancel_attempts_of, self._folder, seconds=CLOSE_SECONDS)
-                arguments = (self._folder, placed(self._spec.objective, self._folder), tuple(self._spec.pythonpath))
-                self._run_on_each(forget_study, *arguments, seconds=2 * CLOSE_SECONDS)
+                self._run_on_each(forget_study, *study, seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
             self._connection = None
         self._kind.close()
+        if in_this_process:  # an attempt may have begun after the worker was told
+            trainers.forget(*study)
         while self._restore:
             self._restore.pop()()
 

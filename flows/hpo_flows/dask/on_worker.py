@@ -175,8 +175,8 @@ async def close_all_children() -> None:
 async def forget_study(
     folder: str, objective: str, pythonpath: tuple[str, ...], dask_worker: distributed.Worker
 ) -> None:
-    """Leave a worker of others: end its idle trainers of this objective, watch no partitions, tell nothing more."""
-    await asyncio.to_thread(trainers.close_idle, objective, pythonpath)
+    """Leave a worker of others: end the trainers of this study, watch no partitions, tell nothing more."""
+    await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
     await asyncio.to_thread(forget_partitions, folder)
     if not trainers.heartbeats():  # no other study trains here; one that is between two jobs asks again
         for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
