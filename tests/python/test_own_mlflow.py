@@ -74,6 +74,7 @@ def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: 
     assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
 
 
+@pytest.mark.slow
 def test_a_shell_goes_on_in_the_same_run_and_rebuilds_it_below_its_parent(store: str, tmp_path: Path) -> None:
     shell = Runner(tmp_path, {})
     with mlflow.start_run() as parent:
