@@ -111,7 +111,9 @@ def test_a_cancel_of_the_flow_halts_the_study_which_can_go_on(seen: Seen) -> Non
     assert seen.run("cancelled")["state_name"] == "Cancelled"
     sub = seen.subflows("cancelled")["tune-halted"]
     assert sub["state_name"] == "Cancelled" and "hpo.resume('halted')" in sub["state"]["message"]
-    assert {job["state_name"] for job in seen.task_runs(sub)} <= {"Completed", "Crashed"}
+    assert {job["state_name"] for job in seen.task_runs(sub)} <= {"Completed", "Crashed", "Cancelled"}, (
+        "none looks as if it ran"
+    )
 
 
 def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(seen: Seen) -> None:
