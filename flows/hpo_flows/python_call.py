@@ -316,8 +316,8 @@ def _drive(
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     keep_main_from_workers()
-    try:
-        with one_interrupt():
+    with one_interrupt():
+        try:
             if in_flow:
                 from hpo_flows.deployed.flow_run import drive_as_subflow
 
@@ -327,13 +327,13 @@ def _drive(
                     if progress:
                         session.add_observer(board)
                     _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note(_how_to_go_on(session, temporary))
-        raise
-    except Exception as error:
-        if error is first.error:  # the program's own frames say nothing about it
-            raise error.with_traceback(None) from None
-        raise
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(_how_to_go_on(session, temporary))
+            raise
+        except Exception as error:
+            if error is first.error:  # the program's own frames say nothing about it
+                raise error.with_traceback(None) from None
+            raise
     return Result(session.name, session.home, temporary=temporary)
 
 

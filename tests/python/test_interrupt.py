@@ -19,7 +19,7 @@ import hpo_core as hpo
 from tests.python.training import train
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 import hpo_core as hpo
 
 def say(word):
@@ -41,6 +41,7 @@ try:
     )
     say("ended")
 except KeyboardInterrupt as error:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # more may come after the call
     say("interrupted")
     print(*error.__notes__, flush=True)
 """
