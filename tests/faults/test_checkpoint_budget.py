@@ -94,6 +94,7 @@ def files_of(real: Real) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in (folder / "checkpoints").glob("*/*")}
 
 
+@pytest.mark.slow
 def test_disk_use_of_a_population_does_not_grow_with_its_generations(tmp_path: Path) -> None:
     """Two generations to meet, the one that fills, the best, and what two jobs write."""
     members, generations = 4, 15

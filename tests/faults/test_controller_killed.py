@@ -207,6 +207,7 @@ def test_a_controller_killed_after_each_entry_of_further_training_recovers(
     assert killed >= 8
 
 
+@pytest.mark.slow
 def test_a_controller_killed_after_every_result_finishes_the_study(folder: Path) -> None:
     url = f"sqlite:///{folder / 'journal.db'}"
     kills, recorded = 0, 0

@@ -62,7 +62,7 @@ def every_assignment(
         yield {name: owner for name, owner in zip(free, owners, strict=True) if owner is not None}
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(pools())
 def test_no_other_assignment_serves_earlier_members_better_or_leaves_less_unused(pool: Pool) -> None:
     held, shares, order = pool.held, pool.shares, [member.study for member in pool.members]
@@ -134,7 +134,7 @@ def gives_one_by_one(pool: Pool) -> dict[str, set[str]]:
     return given
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(pools())
 def test_what_the_arbiter_may_do(pool: Pool) -> None:
     grants = pool.arbitrate()

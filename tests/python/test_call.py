@@ -230,6 +230,7 @@ def test_the_shell_goes_on_with_a_study_of_a_script(tmp_path: Path) -> None:
         hpo.tune(train, SPACE, metric="loss", max_trials=3, name="both", home=home, **KEPT)
 
 
+@pytest.mark.slow
 def test_a_script_goes_on_with_a_study_of_the_shell(tmp_path: Path) -> None:
     home = tmp_path / "home"
     described = hpo.tune("tests.python.training:train", SPACE, metric="loss", max_trials=3, seed=7, **QUIET)

@@ -164,6 +164,7 @@ def test_the_tasks_of_others_are_repeated_as_before(client: distributed.Client, 
     client.wait_for_workers(2, LIMIT)
 
 
+@pytest.mark.slow
 def test_cluster_objects_addresses_and_clients_of_all_kinds(secured: distributed.LocalCluster, tmp_path: Path) -> None:
     assert run(cluster=secured).status == "finished"
     with distributed.LocalCluster(
@@ -186,6 +187,7 @@ def max_at_once(result: Result) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_an_adaptive_cluster_without_workers_starts_one() -> None:
     with distributed.LocalCluster(
         n_workers=0, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"

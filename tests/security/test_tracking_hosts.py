@@ -72,6 +72,7 @@ def test_the_own_server_gets_credentials(hpo: Runner, named: bool) -> None:
         assert own.heard and all(BASIC in headers.get("Authorization", "") for _, headers in own.heard)
 
 
+@pytest.mark.slow
 def test_the_credentials_file_is_used_for_the_own_server_only(hpo: Runner) -> None:
     file = hpo.folder / ".mlflow" / "credentials"
     file.parent.mkdir()
