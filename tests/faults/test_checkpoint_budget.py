@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from hpo_core import Study
 from hpo_core.model.events import CheckpointRemoved, JobGranted
 from tests.faults.test_real_study import Real

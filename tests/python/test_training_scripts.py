@@ -211,7 +211,9 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
     assert process.wait(SECONDS) == 0, (folder / f"{home}.log").read_text()[-4000:]
 
 
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("torch", "sklearn")), "optuna"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("torch", marks=pytest.mark.slow), pytest.param("sklearn", marks=pytest.mark.slow), "optuna"]
+)
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
     for name, text in (("main", script), ("tune", tuned), ("held", HELD)):
