@@ -346,7 +346,7 @@ def test_what_nobody_claims_is_lent_and_nothing_else(asked: list[tuple[int, int,
     assert all(0 <= lent[member.study] <= member.spare for member in members)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True), min_size=3, max_size=3),
     st.lists(st.integers(1, 5), min_size=12, max_size=12),
