@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_CODE = ("python", "yaml", "json", "toml", "sh", "bash", "ini")
+_CODE = ("python", "yaml", "json", "toml", "sh", "bash", "ini", "diff")
 _FENCED = re.compile(r"^( *)(?:<!-- ([^>]*) -->\n\1)?```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _TIME = r"(?:\d[\d,.]* (?:ms|s|min|h|days?)\b ?)+"
 _SHORT = re.compile(rf"(?P<id>\b[0-9a-f]{{12,64}}\b)|(?P<time>{_TIME})|(?P<number>\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)")

@@ -279,6 +279,6 @@ def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_p
     for number, program in enumerate(programs):
         (tmp_path / f"program_{number}.py").write_text(program)
     said, wrong, code = mypy.api.run(
-        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--ignore-missing-imports", str(tmp_path)]
+        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--no-warn-unused-ignores", str(tmp_path)]
     )
     assert code == 0, said + wrong
