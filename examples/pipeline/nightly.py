@@ -3,6 +3,8 @@
 ``python examples/pipeline/nightly.py`` waits for three o'clock; ``prefect deployment run nightly/digits`` runs it now.
 """
 
+from typing import Any
+
 import mlflow
 import numpy as np
 import torch
@@ -18,18 +20,18 @@ CHAMPION = "models:/digits@champion"
 SPACE = {"width": hpo.Int(8, 64, log=True), "lr": hpo.Float(1e-3, 0.1, log=True)}
 
 
-def build(params):
+def build(params: dict[str, Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(64, params["width"]), nn.ReLU(), nn.Linear(params["width"], 10))
 
 
-def parts(file):
+def parts(file: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The data to fit and to validate with: images and labels of each."""
     with np.load(file) as data:
         images, labels = torch.tensor(data["images"], dtype=torch.float32), torch.tensor(data["labels"])
     return images[360:], labels[360:], images[:360], labels[:360]
 
 
-def train(trial):
+def train(trial: hpo.Trial) -> None:
     images, labels, valid, targets = parts(trial.params["file"])
     model = build(trial.params)
     optimizer = torch.optim.Adam(model.parameters(), trial.params["lr"])
@@ -43,16 +45,17 @@ def train(trial):
             trial.report(loss=cross_entropy(model(valid), targets))
 
 
-@task
-def new_data(file):
+@task(persist_result=True)  # a second attempt of the run finds the same
+def new_data(file: str) -> str:
     """Stands for a query of today's data."""
     digits = load_digits()
     order = np.random.default_rng().permutation(len(digits.data))
     np.savez(file, images=digits.data[order] / 16, labels=digits.target[order])
+    return file
 
 
 @task
-def champions_loss(file):
+def champions_loss(file: str) -> float:
     """Loss of the champion on the new data; infinite where there is none yet."""
     if not mlflow.MlflowClient().search_registered_models("name = 'digits'"):
         return float("inf")
@@ -62,7 +65,7 @@ def champions_loss(file):
 
 
 @task
-def promote(best):
+def promote(best: hpo.TrialResult) -> None:
     """Register the best trial's model as the champion."""
     model = mlflow.pytorch.log_model(
         best.load(build(best.params)),
@@ -75,9 +78,9 @@ def promote(best):
 
 
 @flow(retries=1)
-def nightly(configs: int = 12):
+def nightly(configs: int = 16) -> None:
     run = flow_run.name  # the same when the run is tried again, which then goes on with its study
-    new_data(file := f"{run}.npz")
+    file = new_data(f"{run}.npz")
     result = hpo.tune(
         train,
         SPACE,

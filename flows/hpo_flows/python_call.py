@@ -128,7 +128,8 @@ def tune(
             ``hpo.Sampler`` with arguments.
         workers: jobs at once on this machine; default: 2.
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
-            ``distributed`` Client or cluster, which is used and left as it was.
+            ``distributed`` Client or cluster, which is used and left as it was; each thread of its workers is a slot.
+            Without ``workers`` and ``cluster``, two workers of this machine.
         name: of the study; default: the function's, with date and time.
         resume: go on with the study of this name where it has begun, and return its result where it has ended: a
             script or flow that is started again after a crash, or tried again (``retries``), needs no other call.
@@ -158,7 +159,8 @@ def tune(
         scaling: how many slots a trial may grow to: ``hpo.Scaling(...)``.
         stop: rules that end the study early: ``hpo.Stop(...)``.
         checkpoints: where they lie, and their limits: ``hpo.Checkpoints(...)``.
-        tracking: MLflow and an Optuna storage: ``hpo.Tracking(...)``.
+        tracking: MLflow and an Optuna storage: ``hpo.Tracking(...)``. What it leaves out is as MLflow is set in this
+            process: the active run (``mlflow.start_run``) is the parent, with its experiment and tracking URI.
         warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
         build: function that makes the untrained torch module from the parameters, for MLflow.
         pythonpath: further folders that modules are imported from.

@@ -25,7 +25,9 @@ from hpo_flows.progress import BoardNotes, LiveBoard, PlainLines, drawn_board, r
 
 log = logging.getLogger("hpo.python")
 SLOWEST_SECONDS = 5.0
-"""Between two drawings in a notebook: its server keeps all of them while no browser is connected."""
+"""Seconds between two drawings in a notebook at most: its server keeps all of them while no browser is connected."""
+MOST_WARNINGS = 10
+"""Warnings of training functions that a notebook shows, the latest ones."""
 _WIDTH = 100
 _terminal = threading.Lock()
 """Held by the one study that has a board in the terminal; others write lines above it."""
@@ -152,6 +154,7 @@ class NotebookBoard:
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         self._warnings += self._notes.take(report, granted)
+        del self._warnings[:-MOST_WARNINGS]
         self.on_tick()
 
     def on_tick(self) -> None:

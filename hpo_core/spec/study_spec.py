@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -41,6 +41,8 @@ from hpo_core.spec.validation_errors import check_constraints, check_plain, chec
 
 class StudySpec(Part):
     """One hyperparameter search, fully described."""
+
+    public_name: ClassVar[str] = "StudySpec"
 
     study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
     objective: FunctionName | None = Field(

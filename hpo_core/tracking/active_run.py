@@ -38,7 +38,8 @@ def tracking_here(given: Mapping[str, Any]) -> dict[str, Any]:
     import mlflow
 
     active = mlflow.active_run()
-    if active is None and number is None and name is None and not mlflow.is_tracking_uri_set():
+    known = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    if active is None and number is None and name is None and not known:
         return said
     uri = settled_database(mlflow.get_tracking_uri())
     add_secrets_of(uri)

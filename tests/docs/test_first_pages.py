@@ -77,7 +77,9 @@ def test_both_sides_are_python(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [FROM_OPTUNA, FROM_RAY, ROOT / "README.md", ROOT / "docs" / "start.md"], ids=lambda page: page.stem
+    "page",
+    [FROM_OPTUNA, FROM_RAY, ROOT / "README.md", ROOT / "docs" / "start.md", ROOT / "docs" / "index.md"],
+    ids=lambda page: page.stem,
 )
 def test_names_of_ours_are_public(page: Path) -> None:
     written = page.read_text().split("## A study in an Optuna storage")[0]  # below it: attributes

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from distributed import Client, LocalCluster
 from prefect import flow, task
 from prefect.cache_policies import INPUTS
@@ -118,5 +121,20 @@ def main() -> None:
     Path("facts.json").write_text(json.dumps(facts))
 
 
+def outside() -> None:
+    """Calls in no flow: one that nothing shows, and one that is cancelled in Prefect."""
+    before = dict(os.environ)
+    space, given = {"x": hpo.Float(0, 1)}, {"metric": "loss", "workers": 1, "tracking": {"mlflow": "off"}}
+    hpo.tune(train, space, max_trials=1, home=None, name="unseen", metric="loss", workers=1)
+    try:
+        hpo.tune(slow, space, max_trials=5000, name="shown", **given)
+    except KeyboardInterrupt:
+        left = [process.name() for process in psutil.Process().children(recursive=True)]
+        known = ("PREFECT", "NO_PROXY", "no_proxy", "HOME")
+        changed = [name for name, value in os.environ.items() if before.get(name) != value and name.startswith(known)]
+        said = {"status": hpo.load("shown").status, "left": left, "set": changed}
+        Path("outside.json").write_text(json.dumps(said))
+
+
 if __name__ == "__main__":
-    main()
+    outside() if sys.argv[1:] == ["outside"] else main()

@@ -85,15 +85,15 @@ def test_an_optuna_objective_needs_neither_space_nor_metric() -> None:
         ({"sampler": "TPE"}, "did you mean 'TPESampler'?"),
         ({"packing": {"polcy": "fill"}}, "did you mean 'policy'?"),
         ({"journal": "sqlite:///x.db"}, "home=None keeps nothing"),
-        ({"resume": True, "max_trials": 1}, "give name="),
-        ({}, "the study would have no end; give max_trials"),
+        ({"resume": True}, "give name="),
+        ({"max_trials": None}, "the study would have no end; give max_trials"),
         ({"seed": "a"}, "seed: Input should be a valid integer"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_mistakes_are_refused_in_words_before_anything_starts(arguments: dict[str, Any], words: str) -> None:
     before = psutil.Process().children(recursive=True)
-    given: dict[str, Any] = {"objective": train, "space": SPACE, "metric": "loss", **QUIET} | arguments
+    given: dict[str, Any] = {"objective": train, "space": SPACE, "metric": "loss", "max_trials": 1, **QUIET} | arguments
     with pytest.raises(hpo.HpoError) as caught:
         hpo.tune(**given)
     assert words in str(caught.value)
@@ -232,3 +232,13 @@ def test_a_script_goes_on_with_a_study_of_the_shell(tmp_path: Path) -> None:
     assert len(result.trials) == 5
     known = described.trials["params.x"].to_dict()
     assert {number: x for number, x in result.trials["params.x"].items() if number in known} == known
+
+
+def test_the_example_of_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    code = page.partition("## One call")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "study: train-" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]  # home=None keeps nothing

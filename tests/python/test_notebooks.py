@@ -243,18 +243,19 @@ def test_nothing_is_shown_without_progress_and_captured_cells_hold_two_drawings(
 
 
 def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(ready: Kernel) -> None:
+    before = trained_by(ready)  # home=None trains below the kernel itself, and may leave a trainer for the next study
     identity = ready.begin(
         "long = hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, "
         "method=hpo.Random(configs=2), prefect='off', tracking={'mlflow': 'off'})"
     )
     begun = ready.wait_for("1 running")
-    assert trained_by(ready)
+    assert set(trained_by(ready)) - set(before)
     ready.manager.interrupt_kernel()
     found = ready.finish(identity, begun)
     assert found.error.startswith("KeyboardInterrupt") and not found.streams, "no traceback of a worker"
     assert "halted: 0 jobs done" in found.drawn[-1]["text/plain"]
-    _, alive = psutil.wait_procs(trained_by(ready), timeout=60)
-    assert not alive
+    _, alive = psutil.wait_procs(set(trained_by(ready)) - set(before), timeout=60)
+    assert not alive, [process.cmdline() for process in alive]
     (status,) = ready.run("hpo.load('long', home='kept').status").shown
     assert status["text/plain"] == "'halted'"
     found = ready.run("gate.touch()\nhpo.resume('long', home='kept', prefect='off').status")
@@ -322,6 +323,27 @@ def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
     assert themed is not None and "prefers-color-scheme" in themed
     page = Tags(study_cell(study))
     assert ("Pareto front:" in page.words) == (shape == "a front")
+
+
+def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
+    class Seen(Cell):
+        is_captured = False
+
+        def show(self, pictures: dict[str, str]) -> None:
+            self.pictures = pictures
+
+    study, cell = hpo.Study.create(make_spec(search={"method": "random", "configs": 50})), Seen(None)
+    board = python_progress.NotebookBoard(study, cell)
+    for place, job in enumerate(study.set_capacity(python_progress.MOST_WARNINGS + 5)):
+        nasty = f"<img src=x onerror=alert({place})>"
+        report = Report(
+            trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message=nasty, warnings=(f"{nasty} warned",)
+        )
+        board.on_report(report, study.tell_report(report))
+    board._draw()
+    page = Tags(cell.pictures["text/html"])
+    assert "img" not in page.tags and page.words.count("> warned") == python_progress.MOST_WARNINGS
+    assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
 
 
 def test_a_study_without_a_result_says_so() -> None:
@@ -416,6 +438,7 @@ def run_again(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert kinds(executed(path, folder)) == kinds(nbformat.read(path, as_version=4))
 
 
+@pytest.mark.slow
 def test_the_first_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_again(ROOT / "examples" / "notebook" / "first_study.ipynb", tmp_path, monkeypatch)
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,32 @@ def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(see
     assert seen.facts["jobs"] == [60, 60]
     assert seen.run("tried_again")["state_name"] == "Completed"
     assert set(seen.subflows("tried_again")) == {"resume-halted"}
+
+
+def test_outside_a_flow_prefect_shows_the_call_and_a_cancel_there_interrupts_it(
+    prefect_api: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | prefect_api | {"HOME": str(tmp_path)}
+    command = [sys.executable, str(PROGRAM), "outside"]
+    with (tmp_path / "log").open("w") as log:
+        called = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        query = {"flow_runs": {"name": {"any_": ["tune-shown", "tune-unseen"]}}}
+        deadline = time.monotonic() + LIMIT
+        while not (found := ask(prefect_api, "flow_runs/filter", query)) or not (tmp_path / ".hpo/journal.db").exists():
+            assert called.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        run = found[0]
+        assert [one["name"] for one in found] == ["tune-shown"] and run["parameters"]["name"] == "shown"
+        body = {"state": {"type": "CANCELLING"}, "force": True}
+        ask(prefect_api, f"flow_runs/{run['id']}/set_state", body)
+        assert called.wait(LIMIT) == 0, (tmp_path / "log").read_text()
+        said = json.loads((tmp_path / "outside.json").read_text())
+        assert said["status"] in ("halted", "open") and said["set"] == []
+        assert set(said["left"]) <= {"python"}, "the process that shows the study, and nothing of the cluster"
+        while ask(prefect_api, f"flow_runs/{run['id']}")["state_name"] != "Cancelled":
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        called.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,9 @@ import hpo_core as hpo
 from hpo_core.model.errors import SpecError
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
+from hpo_core.testing.fake_training import new_study
 from hpo_core.tracking.active_run import tracking_here
-from tests.flows.conftest import Runner
+from tests.flows.conftest import ROOT, Runner
 from tests.mlflow.conftest import empty_store, free_port
 from tests.mlflow.test_restored_over_http import server
 
@@ -71,6 +74,7 @@ def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: 
     assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
 
 
+@pytest.mark.slow
 def test_a_shell_goes_on_in_the_same_run_and_rebuilds_it_below_its_parent(store: str, tmp_path: Path) -> None:
     shell = Runner(tmp_path, {})
     with mlflow.start_run() as parent:
@@ -140,6 +144,18 @@ def test_a_password_stays_in_the_environment(store: str, tmp_path: Path, monkeyp
     assert Home(tmp_path / "home").tracking_uri(spec) == "http://127.0.0.1:1", "a server of others gets none"
 
 
+def test_a_study_that_is_imported_keeps_its_parent_where_that_is(tmp_path: Path) -> None:
+    from hpo_core.home import Home
+    from hpo_core.tracking.restore import _replacements
+
+    plain = _plain() | {"tracking": {"parent_run": "abc"}}
+    study, home = new_study(StudySpec.from_plain(plain, "test")), Home(tmp_path / "home")
+    for uri, parent in {home.default_tracking_uri: "abc", f"sqlite:///{tmp_path / 'other.db'}": None}.items():
+        changes, words = _replacements(study, "again", (), tracking_uri=uri, home=home)
+        assert changes["tracking"]["parent_run"] == parent
+        assert any("tracking.parent_run = abc: now none" in line for line in words) == (parent is None)
+
+
 def _plain() -> dict[str, Any]:
     return {
         "study": "plain",
@@ -155,6 +171,18 @@ def test_a_study_that_keeps_nothing_is_not_tracked(store: str) -> None:
         result = run(home=None)
         assert result.mlflow_run_id is None and result.best.mlflow_run_id is None
         assert len(mlflow.search_runs([active.info.experiment_id])) == 1
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(store: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "python.md").read_text().partition("## Inside your own MLflow run and Dask cluster")[2]
+    (tmp_path / "page.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    told = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    study, best = told.stdout.split()[-2:]
+    parent = mlflow.get_run(mlflow.get_run(study).data.tags[PARENT])
+    assert mlflow.get_run(best).data.tags[PARENT] == study
+    assert parent.data.metrics == {"best_loss": mlflow.get_run(best).data.metrics["final_loss"]}
+    assert mlflow.get_experiment(parent.info.experiment_id).name == "digits"
 
 
 @pytest.mark.slow

@@ -44,7 +44,9 @@ def parts() -> list[type[Part]]:
         for part in _classes(field.annotation)
         if issubclass(part, Part)
     ]
-    return list(dict.fromkeys([*PARAMETER_TYPES, *SEARCH_METHODS, *get_args(get_args(Cluster)[0]), *sections]))
+    return list(
+        dict.fromkeys([hpo.StudySpec, *PARAMETER_TYPES, *SEARCH_METHODS, *get_args(get_args(Cluster)[0]), *sections])
+    )
 
 
 def _classes(annotation: Any) -> list[type]:
