@@ -11,12 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import distributed
 import pytest
 
+import hpo_core
 from hpo_core.home import Home
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
@@ -93,7 +95,8 @@ def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(tmp_path: 
         executor.start()
         cluster = executor._kind.cluster
         servers = [cluster.scheduler, *cluster.workers.values()]
-        places = [Path(server.local_directory) for server in servers] + [Path(entry) for entry in sys.path]
+        places = [Path(server.local_directory) for server in servers]
+        assert not [entry for entry in sys.path if Path(entry).is_relative_to(home.folder)]
         client = executor._connected.client
         for local, paths in client.run(_places_of_worker).values():
             places += [Path(local), *map(Path, paths)]
@@ -105,6 +108,24 @@ def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(tmp_path: 
     finally:
         executor.close()
     assert not list(shared.iterdir())
+
+
+def test_worker_threads_of_this_process_leave_no_folder_to_import_from(shared: Path) -> None:
+    """Studies without a home have theirs below ``/tmp``: whoever made that name later had code imported here."""
+    names = [f"s{number}" for number in range(3)]
+    with ThreadPoolExecutor(3) as threads:  # servers of Dask that end in another order than they began
+        calls = [
+            threads.submit(
+                hpo_core.tune, _loss, {"x": hpo_core.Float(0, 1)}, metric="loss", max_trials=2, name=name, home=None
+            )
+            for name in names
+        ]
+    assert all(call.result().best for call in calls)
+    assert not [entry for entry in sys.path if Path(entry).is_relative_to(shared)]
+
+
+def _loss(trial: Any) -> None:
+    trial.report(loss=trial.params["x"])
 
 
 def _places_of_worker(dask_worker: Any) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +133,19 @@ class ClusterKind(ABC, Generic[Settings]):
                 f"({'; '.join(str(cause) for cause in causes)}). A worker was killed, or the machine is very busy: "
                 "start again, with fewer workers if that does not help."
             ) from error
+        self._import_nothing_from_scratch()
         return distributed.Client(self.cluster, set_as_default=False)  # type: ignore[no-untyped-call]
+
+    def _import_nothing_from_scratch(self) -> None:
+        """Take the scratch folders of Dask's servers in this process out of ``sys.path``, where Dask puts them first.
+
+        Dask takes each out only if it is still the first when its server ends. A folder that is left there is deleted
+        with its study, and whoever makes one of that name in ``/tmp`` has code imported.
+        """
+        for entry in list(sys.path):
+            if Path(entry).is_relative_to(self.scratch):
+                with contextlib.suppress(ValueError):  # Dask has just taken it out
+                    sys.path.remove(entry)
 
     def no_workers(self, seconds: float) -> ClusterError:
         """The error for a cluster without any worker after so many seconds."""
@@ -177,6 +190,7 @@ class ClusterKind(ABC, Generic[Settings]):
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
         loud()
         self.cluster = None
+        self._import_nothing_from_scratch()  # of nannies that were started later
 
 
 @functools.cache
