@@ -79,6 +79,7 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             threads=self.threads,
+            process=spec.training.process,
             grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,

@@ -101,7 +101,7 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     uri: str
     """Path relative to the study's folder, or a full URI."""
     digest: str
-    """SHA-256 of the file, hexadecimal."""
+    """``blake3:`` and the BLAKE3 of the file, hexadecimal; of files of earlier versions their SHA-256."""
     resource: int
     """Units of training (epochs, steps) done when it was taken."""
     size: int

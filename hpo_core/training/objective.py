@@ -141,7 +141,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
         found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
         raise SpecError(no_function(setting, objective, found))
     check_signature(setting, objective, function)
-    if _cuda_is_initialized():
+    if cuda_is_initialized():
         raise ObjectiveError(
             f"{setting} = {objective!r}: module {module_name!r} used CUDA while it was imported, and a process forked "
             "after that cannot. Move everything that touches a GPU into the training function."
@@ -149,7 +149,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     return function  # type: ignore[no-any-return]
 
 
-def _cuda_is_initialized() -> bool:
+def cuda_is_initialized() -> bool:
     """Whether anything in this process initialized CUDA. Asks the driver: torch does not know of everything."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)

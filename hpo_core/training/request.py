@@ -86,6 +86,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Place of this process in its gang; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
+    process: Literal["fresh", "kept", "auto"] = "fresh"
+    """Whether the process of an attempt stays for the next one; ``auto``: where the attempt used a GPU."""
     portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False

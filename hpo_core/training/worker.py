@@ -13,6 +13,7 @@ import msgspec
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
+from hpo_core.training.child.processes import process_state
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -105,12 +106,15 @@ class TrainerPool:
             return {_name(attempt): trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids of the attempts that run, by folder of their study."""
+        """Process ids of the attempts that run, and of those that wait for the next one, by folder of their study."""
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
+            for pid, folder in (trainer.waiting for trainer in self._idle):
+                if pid and process_state(pid):
+                    found.setdefault(folder, []).append(pid)
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:

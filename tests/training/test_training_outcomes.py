@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ def trainer():
 class Bench:
     trainer: Trainer
     folder: Path
+    process: str = "fresh"
 
     def request(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, params=None, **limits):
         job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **(params or {})}, checkpoint)
@@ -45,6 +47,7 @@ class Bench:
             seed=3,
             folder=str(self.folder),
             pythonpath=(HERE,),
+            process=self.process,
             **{"timeout": 600.0, "stall_timeout": 600.0, "grace": 0.3, **limits},
         )
 
@@ -52,9 +55,16 @@ class Bench:
         return self.trainer.run(self.request(do, **options))
 
 
-@pytest.fixture
-def bench(trainer, tmp_path):
-    return Bench(trainer, tmp_path)
+@pytest.fixture(params=["fresh", "kept"])
+def bench(trainer, tmp_path, request):
+    """All holds as well in a process that served an attempt before."""
+    bench = Bench(trainer, tmp_path, request.param)
+    if request.param == "kept":
+        assert bench.run("simple").outcome == Outcome.COMPLETED
+        assert trainer.waiting[0], "it stays"
+        for folder in tmp_path.iterdir():
+            shutil.rmtree(folder)
+    return bench
 
 
 def gone(pid):

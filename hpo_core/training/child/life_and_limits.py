@@ -28,7 +28,8 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import StorageError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
-from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox
+from hpo_core.training.child.child_process import ChildProcess
+from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox, Settled
 from hpo_core.training.child.meter import AttemptMeter
 from hpo_core.training.child.processes import process_state
 from hpo_core.training.child.shared_progress import SharedProgress
@@ -69,7 +70,7 @@ class AttemptLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._size = os.lseek(self._file, 0, os.SEEK_END)
+            self._size = self._began = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             raise StorageError(
                 f"Log {path} cannot be written: {error.strerror or error}. Free space on that disk or make the folder "
@@ -111,6 +112,13 @@ class AttemptLog:
             return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
         return ""
 
+    def forget(self) -> None:
+        """Remove what was written, where all of it is still there."""
+        if not self._dropped:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._began)
+                self._size = self._began
+
     def close(self) -> None:
         """Release the descriptor."""
         os.close(self._file)
@@ -122,6 +130,8 @@ _READS_TO_DRAIN = 256
 """Reads that empty any pipe, once nobody writes to it."""
 _LIMIT_GRACE = 0.1
 """Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
+SETTLE_SECONDS = 10.0
+"""Seconds, beside the grace period, in which a process that reported may put back what the attempt changed."""
 LOOK_SECONDS = 1.0
 """Longest time between two looks at the limits; an eighth of the shortest limit where that is less."""
 
@@ -138,8 +148,11 @@ def _stopwatch(*limits: float | None) -> Stopwatch:
 class RunningChild:
     """One child, from before its fork until it is reaped.
 
+    A process may serve several attempts, one after another; each has a view of its own.
+
     Args:
         request: what it is to do.
+        process: in which it does it.
         progress: page shared with it.
         without: process ids of children of the zygote that do not belong to the attempt.
 
@@ -147,16 +160,16 @@ class RunningChild:
         StorageError: the attempt's log cannot be written.
     """
 
-    def __init__(self, request: JobRequest, progress: SharedProgress, without: Container[int] = ()) -> None:
+    def __init__(
+        self, request: JobRequest, process: ChildProcess, progress: SharedProgress, without: Container[int] = ()
+    ) -> None:
         self.request = request
+        self.process = process
+        self.settled: Settled | None = None
+        """What the child says after its report, where its process may stay for the next attempt."""
         self.ending = self._ended = False
         """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
-        self.pid = 0
         self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
-        self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for descriptor in (self.result_in, self.output_in):
-            os.set_blocking(descriptor, True)
         self._progress = progress
         self._inbox = MessageInbox()
         self._started = time.time()
@@ -171,7 +184,17 @@ class RunningChild:
         self._end_within(request.grace)
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         progress.begin(self._start)
-        self._meter = AttemptMeter(request.portion, progress, without)
+        self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
+
+    @property
+    def pid(self) -> int:
+        """Id of the process; 0 before its fork."""
+        return self.process.pid
+
+    @property
+    def was_given_to_nobody(self) -> bool:
+        """Whether its process, which had waited for it, ended or was stopped before it began: another one can do it."""
+        return self.process.idle_since > 0 and not self._progress.begun and self._stop_reason is None
 
     def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
         """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
@@ -190,10 +213,8 @@ class RunningChild:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
 
     def kill(self) -> None:
-        """Send SIGKILL to the child and its process group (which it may not have created yet)."""
-        for kill in (os.kill, os.killpg):
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
-                kill(self.pid, signal.SIGKILL)
+        """Send SIGKILL to the child and its process group."""
+        self.process.kill()
 
     def end(self) -> None:
         """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
@@ -202,9 +223,7 @@ class RunningChild:
         self.read_result(_READS_TO_DRAIN)
 
     def close(self) -> None:
-        """Release descriptors and log; call it after the child was reaped."""
-        for descriptor in (self.result, self.output):
-            os.close(descriptor)
+        """Release the log; call it after the child was reaped, or has settled."""
         self.log.close()
 
     def lower(self, memory: int) -> None:
@@ -218,15 +237,18 @@ class RunningChild:
         """Read what the child wrote so far; False once nothing more can come or matter."""
         for _ in range(reads):
             try:
-                data = os.read(self.result, 1 << 16)
+                data = os.read(self.process.result, 1 << 16)
             except BlockingIOError:
                 return True
-            if not data or self._done is not None:  # anything after the report is ignored
+            if not data or self.settled is not None:  # anything after the last message is ignored
                 return False
             try:
                 for message in self._inbox.feed(data):
                     self._accept(message)
             except MalformedMessageError as error:
+                if self._done is not None:  # its result counts, and the process is ended
+                    self._end_within(self.request.grace)
+                    return False
                 self.stop(
                     Outcome.CRASHED,
                     f"The training process wrote to the descriptor its report goes through: {error}. Write to "
@@ -237,20 +259,26 @@ class RunningChild:
 
     def _accept(self, message: object) -> None:
         job = self.request.job
-        if not isinstance(message, Finished):
+        if isinstance(message, Settled) and self._done is not None:
+            self.settled = message
+            if not message.stays:
+                self._end_within(self.request.grace)  # its exit functions may take so long
+            return
+        if not isinstance(message, Finished) or self._done is not None:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
         self._done = message
         if not self._ended:
             self.ending = True
-            self._end_within(self.request.grace)  # its exit functions may take so long
+            settle = min(SETTLE_SECONDS, self.request.zygote_timeout / 2) if self.process.stays else 0.0
+            self._end_within(self.request.grace + settle)
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:
         """Copy what was printed so far into the log; False once nothing more can come."""
         for _ in range(reads):
             try:
-                data = os.read(self.output, 1 << 16)
+                data = os.read(self.process.output, 1 << 16)
             except BlockingIOError:
                 return True
             if not data:
@@ -341,6 +369,13 @@ class RunningChild:
         self._spent.elapsed()
         still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
+
+    def report_of_settled(self, settled: Settled) -> Report:
+        """The report of a child whose process stays; with what it used."""
+        self.read_output(_READS_TO_DRAIN)
+        self.ending = self._ended = True
+        self.process.cpu += settled.cpu
+        return self.final_report(os.CLD_EXITED, 0, settled.cpu)
 
     def _judged_report(self, code: int, status: int) -> Report:
         printed = self.log.tail()

@@ -89,6 +89,19 @@ class Finished(_Message, frozen=True):
     report: Report
     traceback: str = ""
     """Whole traceback, for the log, of an error whose report shows the user's own frames alone."""
+    stays: int = 0
+    """Id of the process, where it stays for the next attempt; 0: it has ended."""
+
+
+class Settled(_Message, frozen=True):
+    """Child to zygote, after its report: what the attempt left behind was put back."""
+
+    change: str = ""
+    """What could not be put back, for people; empty: nothing."""
+    stays: bool = False
+    """Whether the process waits for the next attempt; else it ends now."""
+    cpu: float = 0.0
+    """Processor seconds of the attempt, with the processes that it waited for."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26
@@ -99,7 +112,7 @@ class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | RunJob | Loading | Started | Measured | Lower | Cancel | Ping | Pong | Finished
+Message = Prepare | Ready | RunJob | Loading | Started | Measured | Lower | Cancel | Ping | Pong | Finished | Settled
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 

@@ -55,9 +55,17 @@ class AttemptMeter:
         share: what the attempt was given; None: its worker.
         progress: what the child tells.
         without: children of this process that are none of the attempt.
+        cpu_before: processor seconds that its process took before.
     """
 
-    def __init__(self, share: Portion | None, progress: SharedProgress, without: Container[int] = ()) -> None:
+    def __init__(
+        self,
+        share: Portion | None,
+        progress: SharedProgress,
+        without: Container[int] = (),
+        *,
+        cpu_before: float = 0.0,
+    ) -> None:
         """Call it right before the fork."""
         self._started = time.monotonic()
         self.next_at = self._started + FIRST_SECONDS
@@ -70,6 +78,7 @@ class AttemptMeter:
         self._interval = FIRST_SECONDS
         self._exact_at = self._doubt_at = 0.0
         self._cpu = 0.0
+        self._cpu_before = cpu_before
         self._looks = 0
         self._profiled = False
         self._told: Usage | None = None
@@ -89,7 +98,7 @@ class AttemptMeter:
         self._profiled = self._progress.figures().profiled  # before the look: it must show what the profile took
         now, began = time.monotonic(), time.thread_time()  # the time in which others ran is no cost
         processes = descendants(os.getpid(), self._without)
-        self._cpu = max(self._cpu, sum(map(cpu_seconds, processes)))
+        self._cpu = max(self._cpu, sum(map(cpu_seconds, processes)) - self._cpu_before)
         self.memory = max(self.memory, self._lower(processes))
         self._looks += 1
         limit, listed = self.limit, time.thread_time()

@@ -181,18 +181,29 @@ class Growth(NamedTuple):
     """Largest so far. Files that were mapped at that time, and are not now, are in it: the kernel keeps one number."""
 
 
-def own_growth(before: int, *, faults: bool = False) -> Growth:
+def page_faults() -> int:
+    """Number of page faults of this process that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def reset_peak() -> None:
+    """Begin anew with the largest memory of this process, which the kernel keeps; best effort."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def own_growth(before: int, *, faults: int | None = None) -> Growth:
     """What this process holds, and held at most, beyond what it inherited.
 
     Args:
         before: what :func:`resident` said at its start.
-        faults: count inherited pages that it wrote to in the peak, as well: at most one for each page fault. After a
-            while that is far too many, for memory that is freed and taken again faults each time.
+        faults: count inherited pages that it wrote to in the peak, as well: at most one for each of these page faults.
+            After a while that is far too many, for memory that is freed and taken again faults each time; None: do not.
     """
     largest, files, *held = _bytes("self/status", "VmHWM", "RssFile", "RssAnon", "RssShmem", "VmSwap")
     now = max(0, _sum(*held) - before)
     peak = max(now, _sum(largest) - _sum(files) - before)
-    if faults:
-        touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
+    if faults is not None:
+        touched = faults * resource.getpagesize()
         peak = max(peak, min(touched, peak + before))
     return Growth(now, peak)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_type_hints
 
-from hpo_core.training.child.processes import own_growth, resident
+from hpo_core.training.child.processes import own_growth, page_faults, reset_peak, resident
 
 FIRST_SECONDS = 0.1
 """Seconds after its start at which an attempt is first looked at. Shorter ones are measured by themselves alone."""
@@ -62,6 +62,7 @@ class _Page(ctypes.Structure):
         ("resource", ctypes.c_int64),
         ("when", ctypes.c_double),
         ("storing", ctypes.c_int64),
+        ("begun", ctypes.c_int64),
         *((name, _KINDS[kind]) for name, kind in get_type_hints(ChildFigures).items()),
     ]
 
@@ -73,8 +74,9 @@ class SharedProgress:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
         self._at: Any = _Page.from_buffer(self._page)
         self._start_resource, self._start_time = 0, 0.0
-        self._resident = 0
-        self._started = 0.0
+        self._resident: int | None = None
+        self._started = self._cpu = 0.0
+        self._faults = 0
         self._asked_torch = -_TORCH_SECONDS
 
     def begin(self, resource: int) -> None:
@@ -82,6 +84,15 @@ class SharedProgress:
         self._start_resource, self._start_time = resource, time.monotonic()
         ctypes.memset(ctypes.addressof(self._at), 0, ctypes.sizeof(self._at))
         self._write(resource, storing=False)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the child has begun with the attempt."""
+        return bool(self._at.begun)
+
+    @begun.setter
+    def begun(self, value: bool) -> None:
+        self._at.begun = int(value)
 
     def read(self, target: int) -> tuple[int, float, bool]:
         """Return (steps done, monotonic time of that record, whether a checkpoint is being stored).
@@ -124,8 +135,13 @@ class SharedProgress:
         at.resource, at.when, at.storing = resource, time.monotonic(), _STORING if storing else 0
 
     def start(self) -> None:
-        """Begin to measure; the first call in the child, so that inherited memory does not count."""
-        self._resident = resident("self")
+        """Begin to measure an attempt; the first call in the child, so that inherited memory does not count."""
+        self.begun = True
+        if self._resident is None:
+            self._resident = resident("self")
+        else:
+            reset_peak()
+        self._cpu, self._faults = time.process_time(), page_faults()
         self._started = time.monotonic()
 
     def begin_units(self) -> None:
@@ -156,11 +172,12 @@ class SharedProgress:
         """Note the final figures; the last call before the child reports."""
         with contextlib.suppress(Exception):  # whatever user code did to torch, or to /proc
             short = time.monotonic() - self._started < FIRST_SECONDS
-            self._at.memory, self._at.peak = own_growth(self._resident, faults=short)
+            faults = page_faults() - self._faults if short else None
+            self._at.memory, self._at.peak = own_growth(self._resident or 0, faults=faults)
             self._note_torch()
 
     def _mark(self, now: float) -> None:
-        self._at.mark, self._at.mark_cpu = now, time.process_time()
+        self._at.mark, self._at.mark_cpu = now, time.process_time() - self._cpu
 
     def _note_torch(self) -> None:
         """Note the largest memory that torch reserved of the GPUs of this process: others cannot have it.

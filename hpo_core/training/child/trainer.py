@@ -169,7 +169,7 @@ def _kill_group(group: int) -> None:
 
 
 class Trainer:
-    """Runs jobs of one objective, each in a fresh process forked from a zygote.
+    """Runs jobs of one objective, each in a process forked from a zygote: a new one, or one that stayed.
 
     The zygote imports the objective once. ``run`` is called from one thread; ``cancel`` and ``close`` from any. The
     zygote enforces an attempt's limits. The trainer watches the zygote: one that does not answer, or cannot get rid
@@ -190,6 +190,8 @@ class Trainer:
         self._measured: Usage | None = None
         self._gpu_meter: GpuMeter | None = None
         self.closed = False
+        self.waiting = 0, ""
+        """Id of the process that stayed for the next attempt, if it is there still, and the study's folder; 0: none."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
@@ -316,7 +318,8 @@ class Trainer:
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
-        loading = False
+        loading, attempt = False, (request.job.trial, request.job.attempt)
+        self.waiting = 0, ""
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -337,8 +340,9 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Finished(report) if (report.trial, report.attempt) == (request.job.trial, request.job.attempt):
+                case Finished(report, stays=stays) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
+                    self.waiting = stays, request.folder
                     return report, ""
                 case Started(pid):
                     zygote.child = pid

@@ -2,8 +2,8 @@
 
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
-Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does is here, too: it leaves the
-zygote's state behind, trains, reports, ends.
+Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does: :mod:`attempt_process`. A
+child that ended an attempt well, and put back what it changed, may stay for the next attempt of the same demand.
 """
 
 from __future__ import annotations
@@ -11,31 +11,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import faulthandler
 import gc
 import importlib
 import os
-import resource
 import selectors
 import signal
 import sys
-import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
-from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
-from hpo_core.model.thread_variables import THREAD_VARIABLES
-from hpo_core.model.trial import Outcome
-from hpo_core.training.attempt import run_attempt
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
+from hpo_core.training.child.child_process import IDLE_SECONDS, ChildProcess, may_stay
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
@@ -50,16 +46,26 @@ from hpo_core.training.child.messages import (
     Prepare,
     Ready,
     RunJob,
+    Settled,
     Started,
     send,
 )
-from hpo_core.training.child.processes import become_subreaper, children, data_size, kill_children, reap
+from hpo_core.training.child.processes import (
+    STOPPED,
+    become_subreaper,
+    children,
+    kill_children,
+    process_state,
+    reap,
+)
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partition_data import is_loaded, partition_data
+from hpo_core.training.partition_data import is_loaded, loaded_partitions, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
-from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
+
+if TYPE_CHECKING:
+    from hpo_core.training.child.kept_state import KeptState
 
 _HUGE_PAGE = 1 << 21
 _MADV_COLLAPSE = 25  # Linux 6.1; anything older answers EINVAL and nothing changes
@@ -92,6 +98,12 @@ _MAX_WAIT_SECONDS = 3600.0
 """Longest wait of one poll(): the user may set a limit whose milliseconds do not fit into its argument."""
 
 
+_END_SECONDS = 2.0
+"""Seconds that a process which waited may take to end."""
+_MOST_REFUSALS = 3
+"""Number of attempts, one after another, whose process could not stay, after which none is asked to."""
+
+
 class Zygote:
     """The zygote's event loop.
 
@@ -104,6 +116,13 @@ class Zygote:
         self._inbox = MessageInbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
+        self._waiting: ChildProcess | None = None
+        """The process that stayed, and has no attempt now; one waits or runs, never both."""
+        self._kept: KeptState | None = None
+        self._refusals = 0
+        """Number of attempts, one after another, that changed what cannot be put back."""
+        self._causes: set[str] = set()
+        """Why processes could not stay, as far as it was told."""
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
@@ -119,13 +138,19 @@ class Zygote:
         """Answer the trainer until it goes away; then exit."""
         while True:
             deadline = None if self._child is None else self._child.next_deadline()
+            if self._waiting is not None:
+                deadline = self._waiting.idle_since + IDLE_SECONDS
             timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
                 self._child.check_limits()
+                if self._child.was_given_to_nobody and process_state(self._child.pid) == STOPPED:
+                    self._child.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
+            elif self._waiting is not None and time.monotonic() >= self._waiting.idle_since + IDLE_SECONDS:
+                self._end_waiting()
 
     def _on_message(self) -> None:
         """Do what the trainer sent; exit where it is gone."""
@@ -177,81 +202,110 @@ class Zygote:
         self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
-        """Fork the child that trains this job, and tell the trainer."""
+        """Begin the attempt, in the process that stayed or in a new one, and tell the trainer."""
         assert self._function is not None and self._child is None
-        if not is_loaded(request):  # before the child's limits begin: it does not count as a step of training
+        loaded = is_loaded(request)
+        if self._waiting is not None and not (loaded and self._can_serve(self._waiting, request)):
+            self._end_waiting()
+        if not loaded:  # before the child's limits begin: it does not count as a step of training
             self._send(Loading())
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
                 partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
             gc.freeze()  # as for what the objective's module holds
+            if self._kept is not None:
+                self._kept.look_at_variables()
+        if self._refusals < _MOST_REFUSALS and may_stay(request):
+            self._look_at_state()
         try:
-            child = RunningChild(request, self._progress, self._objective_processes)
+            child = self._resumed(request) or self._forked(request)
         except StorageError as error:
             self._send(Finished(request.report(Outcome.STORAGE, str(error))))
             return
-        if request.portion is not None:
-            find_thread_pools(request.portion, request.threads)
-        parent = os.getpid()
-        child.pid = _fork()
-        if child.pid == 0:
-            self._run_child(self._function, child, parent)
-        os.close(child.result_in)
-        os.close(child.output_in)
-        self._child = child
-        for descriptor, read in ((child.result, child.read_result), (child.output, child.read_output)):
+        self._child, process = child, child.process
+        for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(child.pid))
 
-    def _run_child(self, function: Callable[..., Any], child: RunningChild, parent: int) -> NoReturn:
-        """Run one attempt in the process that was just forked, and end it.
+    def _look_at_state(self) -> None:
+        """Look at what processes must find that stay for a further attempt, once."""
+        if self._kept is None:
+            from hpo_core.training.child.kept_state import KeptState
 
-        Args:
-            parent: process id of the zygote; the child ends with it.
-        """
-        pid, request, progress = os.getpid(), child.request, self._progress
+            assert self._function is not None
+            self._kept = KeptState(self._function, loaded_partitions)
+            gc.freeze()
+
+    @staticmethod
+    def _can_serve(process: ChildProcess, request: JobRequest) -> bool:
+        return process.serves(request) and process_state(process.pid) not in ("", STOPPED)
+
+    def _resumed(self, request: JobRequest) -> RunningChild | None:
+        """The attempt in the process that waits; None: there is none, or it has just gone."""
+        process = self._waiting
+        if process is None:
+            return None
+        child = RunningChild(request, process, self._progress, self._objective_processes)
+        self._waiting = None
+        if process.order(request):
+            return child
+        child.close()
+        self._waiting = process
+        self._end_waiting()
+        return None
+
+    def _forked(self, request: JobRequest) -> RunningChild:
+        """The attempt in a new process."""
+        assert self._function is not None
+        stays = self._refusals < _MOST_REFUSALS and may_stay(request)
+        process = ChildProcess(request, stays=stays)
         try:
-            os.setsid()
-            if _prctl is not None:
-                _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # the zygote died before prctl took effect
-                os._exit(1)
-            signal.set_wakeup_fd(-1)
-            os.dup2(child.output_in, 1)
-            os.dup2(child.output_in, 2)
-            for descriptor in open_descriptors() - self._objective_descriptors - {0, 1, 2, child.result_in}:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-            for stream in (sys.stdout, sys.stderr):
-                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            faulthandler.enable(file=2)
-            # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
-            faulthandler.register(signal.SIGTERM, file=2, chain=True)
-            progress.start()
-            if request.portion is not None:
-                apply_portion(request.portion, request.threads)
-            whole: list[str] = []
-            report = run_attempt(function, request, progress, log=whole.append)
-            progress.finish()
-            flush_streams()
-            exit_if_forked_copy(pid)
-            send(child.result_in, Finished(report, "".join(whole)))
-            os.close(child.result_in)
-            threading._shutdown()  # type: ignore[attr-defined]
-            atexit._run_exitfuncs()
-            flush_streams()
-        except BaseException as error:
-            exit_if_forked_copy(pid, error)
-            with contextlib.suppress(BaseException):
-                sys.stderr.write(traceback_tail(error))
-                sys.stderr.flush()
-            os._exit(1)
-        os._exit(0)
+            child = RunningChild(request, process, self._progress, self._objective_processes)
+        except StorageError:
+            process.close()
+            raise
+        if request.portion is not None:
+            find_thread_pools(request.portion, request.threads)
+        parent = os.getpid()
+        process.pid = _fork()
+        if process.pid == 0:
+            attempts = AttemptProcess(self._function, process, self._progress, self._kept)
+            attempts.run(request, parent, self._objective_descriptors)
+        process.close_childs_ends()
+        return child
+
+    def _keep(self, child: RunningChild, settled: Settled) -> None:
+        """The attempt has ended, and its process waits for the next one."""
+        for descriptor in (child.process.result, child.process.output):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
+        kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
+        self._child, self._waiting, self._refusals = None, child.process, 0
+        report = child.report_of_settled(settled)
+        child.close()
+        child.process.wait_from_now()
+        self._send(Finished(report, stays=child.pid))
+
+    def _end_waiting(self) -> None:
+        """End the process that waits: by itself, or after some seconds by SIGKILL."""
+        process, self._waiting = self._waiting, None
+        if process is None:
+            return
+        process.let_end()
+        deadline = time.monotonic() + _END_SECONDS
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() >= deadline or process_state(process.pid) == STOPPED:
+                break
+            time.sleep(0.001)
+        process.kill()
+        os.waitpid(process.pid, 0)
+        kill_children(self._objective_processes)
+        process.close()
 
     def _read(self, child: RunningChild, descriptor: int, read: Callable[[], bool]) -> None:
         if child is self._child and not read():  # it may have ended in this very turn
             self._selector.unregister(descriptor)
+        if child is self._child and child.settled is not None and child.settled.stays:
+            self._keep(child, child.settled)
 
     def _on_child_exit(self) -> None:
         """Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD."""
@@ -259,6 +313,7 @@ class Zygote:
             os.read(self._wakeup, 4096)
         child = self._child
         if child is None:
+            self._reap_waiting()
             return
         # it stays unreaped until its group is gone: until then no other process can get its number
         ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -269,13 +324,41 @@ class Zygote:
         spent = os.wait4(child.pid, 0)[2]
         kill_children(self._objective_processes)
         child.end()
-        for descriptor in (child.result, child.output):
+        for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        done = Finished(child.final_report(ended.si_code, ended.si_status, spent.ru_utime + spent.ru_stime))
+        if child.was_given_to_nobody:
+            child.log.forget()
+            child.close()
+            child.process.close()
+            self._start(child.request)
+            return
+        cpu = spent.ru_utime + spent.ru_stime - child.process.cpu
+        done = Finished(self._told(child, child.final_report(ended.si_code, ended.si_status, cpu)))
         child.close()
+        child.process.close()
         self._send(done)
+
+    def _reap_waiting(self) -> None:
+        """Forget a process that waited for its next attempt and was killed."""
+        process = self._waiting
+        if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self._end_waiting()
+
+    def _told(self, child: RunningChild, report: Report) -> Report:
+        """The report, which says why the process could not stay; once for each cause."""
+        if child.settled is None or not child.settled.change:
+            return report
+        self._refusals += 1
+        if child.settled.change in self._causes:
+            return report
+        self._causes.add(child.settled.change)
+        line = (
+            f"The process of the attempt could not stay for the next one (training.process): {child.settled.change}. "
+            "Keep what the training changes inside the training function, or set training.process: fresh."
+        )
+        return msgspec.structs.replace(report, warnings=(*(report.warnings or ()), line))
 
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
@@ -287,6 +370,7 @@ class Zygote:
         if self._child is not None:
             self._child.kill()
             os.waitpid(self._child.pid, 0)
+        self._end_waiting()
         kill_children()
         os._exit(0)
 
@@ -310,107 +394,6 @@ def _import_for_children() -> None:
         importlib.import_module("safetensors.torch")
     seed_all(0)
     capture_all()
-
-
-_pools: Any = None
-"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
-
-
-def apply_portion(portion: Portion, threads: int | None) -> None:
-    """Limit this process, and what it will start, to its portion of a device.
-
-    A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
-    objective's module was imported, and such a library cannot use a GPU in a forked process anyway.
-
-    Args:
-        threads: to compute with, where the study says so; None: as many as the portion has cores.
-    """
-    if portion.gpu:
-        os.environ.update(gpu_environment(portion))
-        _limit_torch(portion)
-        return
-    if (wanted := _threads_to_set(portion, threads)) is not None:
-        _limit_threads(wanted)
-    _limit_data(portion)
-
-
-def gpu_environment(portion: Portion) -> dict[str, str]:
-    """Variables that CUDA reads when it is first used.
-
-    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
-    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
-
-    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
-    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
-    """
-    found = {"CUDA_VISIBLE_DEVICES": portion.device}
-    if portion.mps:
-        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
-    if portion.mps and not portion.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
-        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
-    return found
-
-
-def _limit_torch(portion: Portion) -> None:
-    """Torch's allocator refuses what is beyond the portion. Another library's allocator is not reached."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-
-    def limit() -> None:
-        total = cuda.get_device_properties(0).total_memory
-        cuda.set_per_process_memory_fraction(min(1.0, portion.allowed / total), 0)
-
-    if cuda is not None:
-        cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
-
-
-def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
-    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
-    wanted = max(1, portion.cores // 1000)
-    return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
-
-
-def find_thread_pools(portion: Portion, threads: int | None) -> None:
-    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
-
-    It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
-    """
-    global _pools
-    if portion.gpu or _pools is not None or _threads_to_set(portion, threads) is None:
-        return
-    with contextlib.suppress(ImportError):
-        from threadpoolctl import ThreadpoolController
-
-        _pools = ThreadpoolController()
-
-
-def _limit_threads(threads: int) -> None:
-    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
-
-    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
-    """
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(threads)
-    if _pools is not None:
-        _pools.limit(limits=threads)
-
-
-def _limit_data(portion: Portion) -> None:
-    """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
-    most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-_PR_SET_PDEATHSIG = 1
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork; Linux only
-
-
-def open_descriptors() -> frozenset[int]:
-    """Numbers of the file descriptors that are open in this process."""
-    listed = [path.name for path in Path("/proc/self/fd").iterdir()]  # and the one for this listing, closed by now
-    return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())
 
 
 def clear_exit_functions() -> None:

@@ -1,0 +1,274 @@
+"""What a process does that the zygote forked: it leaves the zygote's state behind, trains, reports, ends.
+
+Or it stays (``training.process``): it puts back what the attempt changed (:mod:`kept_state`) and waits for another.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import ctypes
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.thread_variables import THREAD_VARIABLES
+from hpo_core.model.trial import RESULTS, Report
+from hpo_core.training.attempt import run_attempt
+from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess
+from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
+from hpo_core.training.child.processes import data_size
+from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.objective import cuda_is_initialized
+from hpo_core.training.request import JobRequest
+from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
+
+if TYPE_CHECKING:  # a process that stays for no other attempt does not need it
+    from hpo_core.training.child.kept_state import KeptState
+
+
+class AttemptProcess:
+    """Runs attempts in the process that was just forked.
+
+    Args:
+        function: the training function.
+        process: the pipes to the zygote.
+        progress: page shared with it.
+        kept: what the process is like before its first attempt; None: nobody looked, and it serves one alone.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        process: ChildProcess,
+        progress: SharedProgress,
+        kept: KeptState | None,
+    ) -> None:
+        self._function = function
+        self._process = process
+        self._progress = progress
+        self._kept = kept
+        self._attempts = 0
+        self._inbox = MessageInbox()
+
+    def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
+        """Run this attempt, and those that follow; then end.
+
+        Args:
+            parent: process id of the zygote; the child ends with it.
+            spared: descriptors that the import of the objective opened.
+        """
+        pid = os.getpid()
+        try:
+            self._leave_zygote(parent, spared)
+            following: JobRequest | None = request
+            while following is not None:
+                following = self._next() if self._attempt(following, pid) else None
+            os.close(self._process.result_in)
+            threading._shutdown()  # type: ignore[attr-defined]
+            if self._kept is not None:
+                self._kept.exits.run()
+            atexit._run_exitfuncs()
+            flush_streams()
+        except BaseException as error:
+            exit_if_forked_copy(pid, error)
+            with contextlib.suppress(BaseException):
+                sys.stderr.write(traceback_tail(error))
+                sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+
+    def _leave_zygote(self, parent: int, spared: frozenset[int]) -> None:
+        process = self._process
+        os.setsid()
+        if _prctl is not None:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the zygote died before prctl took effect
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        os.dup2(process.output_in, 1)
+        os.dup2(process.output_in, 2)
+        for descriptor in open_descriptors() - spared - {0, 1, 2, process.result_in, process.orders}:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._kept is not None and process.stays:
+            self._kept.begin()
+
+    def _attempt(self, request: JobRequest, pid: int) -> bool:
+        """Run one attempt and report; returns whether the process stays for the next one."""
+        faulthandler.enable(file=2)
+        # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
+        faulthandler.unregister(signal.SIGTERM)
+        faulthandler.register(signal.SIGTERM, file=2, chain=True)
+        self._progress.start()
+        if request.portion is not None:
+            apply_portion(request.portion, request.threads, again=self._process.stays)
+        whole: list[str] = []
+        run = partial(run_attempt, self._function, request, self._progress, log=whole.append)
+        if self._kept is None or not self._process.stays:
+            report = run()
+        else:
+            with self._kept.native.watched(self._leave_to_another if self._attempts else None):
+                report = contextvars.copy_context().run(run)
+        self._progress.finish()
+        flush_streams()
+        exit_if_forked_copy(pid)
+        send(self._process.result_in, Finished(report, "".join(whole)))
+        if self._kept is None or not self._process.stays:
+            return False
+        before = self._cpu
+        change, stays = self._settle(self._kept, request, report)
+        self._cpu = _cpu_seconds()
+        exit_if_forked_copy(pid)
+        send(self._process.result_in, Settled(change, stays, self._cpu - before))
+        return stays
+
+    _cpu = 0.0
+
+    def _leave_to_another(self) -> None:
+        """End at once, as if the attempt had not begun; the zygote runs it in a new process."""
+        self._progress.begun = False
+        os._exit(0)
+
+    def _settle(self, kept: KeptState, request: JobRequest, report: Report) -> tuple[str, bool]:
+        """Put back what the attempt changed; returns what cannot be, and whether the process stays."""
+        self._attempts += 1
+        if report.outcome not in RESULTS or (request.process == "auto" and not cuda_is_initialized()):
+            return "", False
+        kept.exits.run()
+        change = kept.put_back()
+        flush_streams()
+        _libc.fflush(None)
+        return change, not change and self._attempts < MOST_ATTEMPTS and not kept.grew()
+
+    def _next(self) -> JobRequest | None:
+        """The request of the next attempt; None: there is none any more."""
+        while data := os.read(self._process.orders, 1 << 16):
+            for message in self._inbox.feed(data):
+                if isinstance(message, RunJob):
+                    return message.request
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # nobody reads what exit functions print
+            os.dup2(nothing, descriptor)
+        return None
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+_pools: Any = None
+"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
+
+
+def apply_portion(portion: Portion, threads: int | None, *, again: bool = False) -> None:
+    """Limit this process, and what it will start, to its portion of a device.
+
+    A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
+    objective's module was imported, and such a library cannot use a GPU in a forked process anyway.
+
+    Args:
+        threads: to compute with, where the study says so; None: as many as the portion has cores.
+        again: whether that must be possible again, for the next attempt.
+    """
+    if portion.gpu:
+        os.environ.update(gpu_environment(portion))
+        _limit_torch(portion)
+        return
+    if (wanted := _threads_to_set(portion, threads)) is not None:
+        _limit_threads(wanted)
+    _limit_data(portion, again=again)
+
+
+def gpu_environment(portion: Portion) -> dict[str, str]:
+    """Variables that CUDA reads when it is first used.
+
+    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
+    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
+
+    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
+    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
+    """
+    found = {"CUDA_VISIBLE_DEVICES": portion.device}
+    if portion.mps:
+        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
+    if portion.mps and not portion.alone:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
+    return found
+
+
+def _limit_torch(portion: Portion) -> None:
+    """Torch's allocator refuses what is beyond the portion. Another library's allocator is not reached."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+
+    def limit() -> None:
+        total = cuda.get_device_properties(0).total_memory
+        cuda.set_per_process_memory_fraction(min(1.0, portion.allowed / total), 0)
+
+    if cuda is not None:
+        cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
+
+
+def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
+    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
+    wanted = max(1, portion.cores // 1000)
+    return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
+
+
+def find_thread_pools(portion: Portion, threads: int | None) -> None:
+    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
+
+    It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
+    """
+    global _pools
+    if portion.gpu or _pools is not None or _threads_to_set(portion, threads) is None:
+        return
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import ThreadpoolController
+
+        _pools = ThreadpoolController()
+
+
+def _limit_threads(threads: int) -> None:
+    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
+
+    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
+    """
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+    if _pools is not None:
+        _pools.limit(limits=threads)
+
+
+def _limit_data(portion: Portion, *, again: bool) -> None:
+    """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
+    most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard if again else most))
+
+
+_PR_SET_PDEATHSIG = 1
+_libc: Any = ctypes.CDLL(None)
+_prctl = getattr(_libc, "prctl", None)  # looked up before the fork; Linux only
+
+
+def open_descriptors() -> frozenset[int]:
+    """Numbers of the file descriptors that are open in this process."""
+    listed = [path.name for path in Path("/proc/self/fd").iterdir()]  # and the one for this listing, closed by now
+    return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())

@@ -1,0 +1,454 @@
+"""UserVariables: whether an attempt changed a variable or class of the user's modules.
+
+The zygote looks once, right before it forks; the child looks again after each attempt and names the first difference.
+Values are compared as deep as they go. One that holds more than Python shows cannot be compared, and is not trusted.
+Large arrays are not read: a page of memory that the child wrote to is its own, and no longer shared with the zygote.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import ctypes
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import hashlib
+import io
+import itertools
+import mmap
+import operator
+import os
+import re
+import struct
+import sys
+import threading
+import types
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from hpo_core.training.saved_state import is_generator, is_torch, state_of
+from hpo_core.training.user_code import is_library_file
+
+MOST_VALUES = 1_000_000
+"""Maximum number of values that are compared; where there are more, nobody can tell, and a process is not kept."""
+WHOLE_BYTES = 1 << 16
+"""Largest buffer whose content is compared; of a larger one, it is whether a page was written to."""
+OURS = "hpo_core"
+IGNORED = {
+    "__loader__", "__spec__", "__builtins__", "__cached__", "__warningregistry__", "__abstractmethods__", "_abc_impl",
+    "__weakref__",
+}  # fmt: skip
+"""Names in modules and classes that Python keeps for itself."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_BY_TEXT = (
+    range, slice, PurePath, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal,
+    fractions.Fraction, uuid.UUID, np.dtype, np.generic, re.Pattern, type(Ellipsis), type(NotImplemented),
+)  # fmt: skip
+_BY_IDENTITY = (
+    types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType, types.GenericAlias,
+    types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, weakref.ref, enum.Enum, np.ufunc, operator.itemgetter, operator.attrgetter,
+    operator.methodcaller, re.Match, types.TracebackType, struct.Struct,
+)  # fmt: skip
+"""Values that do not change."""
+_LOCK_METHODS = ("acquire", "release")
+_ITERATORS: tuple[type, ...] = (
+    itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, enumerate, zip, map, filter,
+    reversed, type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), type(iter("")), type(iter(set())),
+)  # fmt: skip
+_CACHE = type(functools.cache(lambda: None))
+
+Token = Any
+"""Plain values that are equal where the value is unchanged."""
+
+
+class Unknown(Exception):
+    """A value that cannot be compared; says which type it has."""
+
+
+def is_users(module: Any) -> bool:
+    """Whether a module is the user's code: of no installed library, or made by the user's code without a file."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    file = vars(module).get("__file__")
+    if isinstance(file, str):
+        return not is_of_library_file(file)
+    if vars(module).get("__spec__") is not None or module.__name__ == "__main__":
+        return False
+    top = sys.modules.get(module.__name__.partition(".")[0])
+    return top is None or top is module or is_users(top)
+
+
+def _is_users_class(kind: type) -> bool:
+    """Whether a class is the user's: of a module of theirs, or of none (it was sent by value)."""
+    module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
+    return module is None or kind.__module__ == "__main__" or is_users(module)
+
+
+is_of_library_file = functools.cache(is_library_file)
+
+
+def is_users_object(value: Any) -> bool:
+    """Whether a function or class was defined in, or an object is of a class of, the user's code."""
+    if isinstance(value, types.FunctionType):
+        return not is_of_library_file(value.__code__.co_filename)
+    kind = value if isinstance(value, type) else type(value)
+    return _is_users_class(kind)
+
+
+def _is_offered_by_library(one: Any, kind: type) -> bool:
+    """Whether it is one of ours, or what a library offers under its own name, such as a compiled function."""
+    if kind.__module__.partition(".")[0] == OURS:
+        return True
+    try:
+        owner = sys.modules.get(one.__module__)
+        return owner is not None and not is_users(owner) and getattr(owner, one.__name__) is one
+    except Exception:
+        return False
+
+
+class PageReader:
+    """Tells which pages of this process are its own: written to since its fork, while its parent lives."""
+
+    _OWN = (1 << 56) | (1 << 63)
+    _OF_FILE = 1 << 61
+    _SWAPPED = 1 << 62
+
+    def __init__(self) -> None:
+        self._file = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def written(self, first: int, last: int) -> bool:
+        """Whether any of these pages (numbers, the last one excluded) was written to, or nobody can tell."""
+        data = os.pread(self._file, 8 * (last - first), 8 * first)
+        flags = np.frombuffer(data, np.uint64)
+        own = (flags & np.uint64(self._OWN | self._OF_FILE)) == np.uint64(self._OWN)
+        return len(flags) < last - first or bool((own | ((flags & np.uint64(self._SWAPPED)) != 0)).any())
+
+
+@functools.cache
+def tells_pages() -> bool:
+    """Whether this kernel tells which pages a forked process shares: tried once, by a fork."""
+    area = mmap.mmap(-1, 4 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area[:] = b"x" * len(area)
+    first = np.frombuffer(area, np.uint8).ctypes.data // mmap.PAGESIZE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            pages = PageReader()
+            before = pages.written(first, first + 4)
+            area[2 * mmap.PAGESIZE] = 1
+            code = int(before or not pages.written(first, first + 4) or pages.written(first, first + 2))
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class _Walk:
+    """Makes tokens of values; each object is looked into once in all.
+
+    Args:
+        pages: None: in the zygote, where nothing was written to yet.
+        parent: process whose pages are shared.
+    """
+
+    def __init__(self, pages: PageReader | None) -> None:
+        self._pages = pages
+        self._seen: set[int] = set()
+        self._left = MOST_VALUES
+        self.alive: list[Any] = []
+        """What was looked at: no other object gets the id of one of these."""
+        self.caches: list[tuple[Any, int]] = []
+        """Caches of functions, and how many results they hold."""
+
+    def tokens(self, value: Any) -> list[Token]:
+        """Tokens of a value and of all that it holds."""
+        found: list[Token] = []
+        waiting = [value]
+        while waiting:
+            self._left -= 1
+            if self._left < 0:
+                raise Unknown(f"more than {MOST_VALUES:,} values")
+            one = waiting.pop()
+            kind = type(one)
+            if kind in PLAIN:
+                found.append((kind, one if kind is not float else one.hex()))
+            elif isinstance(one, _BY_TEXT):
+                found.append((kind, repr(one)))
+            else:
+                found.append(id(one))
+                if id(one) not in self._seen:
+                    self._seen.add(id(one))
+                    self.alive.append(one)
+                    waiting += self._inside(one, kind, found)
+        return found
+
+    def _inside(self, one: Any, kind: type, found: list[Token]) -> Iterable[Any]:
+        """What a value holds, which is looked at as well; its own state goes to ``found``."""
+        if kind is dict or isinstance(one, dict):
+            found.append(len(one))
+            return (*one.keys(), *one.values(), *_attributes(one))
+        if isinstance(one, list | tuple | set | frozenset | collections.deque):
+            found.append(len(one))
+            return (*one, *_attributes(one))
+        if isinstance(one, types.FunctionType):
+            if is_of_library_file(one.__code__.co_filename):
+                return ()
+            return (one.__code__, one.__defaults__, one.__kwdefaults__, vars(one), *_cells(one), *_globals_of(one))
+        if isinstance(one, type):
+            if not _is_users_class(one):
+                return ()
+            return tuple(each for name, item in vars(one).items() if name not in IGNORED for each in (name, item))
+        if kind is object or isinstance(one, _BY_IDENTITY):
+            return ()
+        if isinstance(one, np.ndarray):
+            found.append((one.shape, one.strides, str(one.dtype), one.ctypes.data))
+            if one.dtype.hasobject:
+                return tuple(one.flat)
+            found.append(self._array(one))
+            return ()
+        if is_torch(one, "Tensor"):
+            return self._tensor(one, found)
+        if isinstance(one, bytearray | memoryview | mmap.mmap) or kind.__name__ == "array":
+            found.append(self._buffer(np.frombuffer(one, np.uint8)))
+            return ()
+        if is_generator(one):
+            state = state_of(one)
+            found.append(state.numpy().tobytes() if is_torch(state, "Tensor") else repr(state))
+            return ()
+        return self._of_object(one, kind, found)
+
+    def _of_object(self, one: Any, kind: type, found: list[Token]) -> Iterable[Any]:
+        if isinstance(one, types.MethodType):
+            return one.__func__, one.__self__
+        if isinstance(one, functools.partial):
+            return one.func, one.args, one.keywords
+        if isinstance(one, staticmethod | classmethod):
+            return (one.__func__,)
+        if isinstance(one, property):
+            return one.fget, one.fset, one.fdel
+        if isinstance(one, _CACHE):
+            self.caches.append((one, one.cache_info().currsize))
+            return (one.__wrapped__,)
+        if isinstance(one, types.CellType):
+            return (one.cell_contents,) if _is_filled(one) else ()
+        if isinstance(one, types.MappingProxyType):
+            return (dict(one),)
+        if isinstance(one, types.GeneratorType):
+            frame = one.gi_frame
+            found.append(None if frame is None else frame.f_lasti)
+            return () if frame is None else (dict(frame.f_locals),)
+        if isinstance(one, io.IOBase):
+            found.append("closed" if one.closed else one.tell() if one.seekable() else "open")
+            if isinstance(one, io.BytesIO | io.StringIO) and not one.closed:
+                found.append(one.getvalue())
+            return ()
+        if isinstance(one, _ITERATORS):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                reduced = one.__reduce__()
+            # iterators inside are made anew by each call: their states count, not their ids
+            found.append(_reduced(reduced))
+            return ()
+        if all(hasattr(kind, name) for name in _LOCK_METHODS) and kind.__module__ in ("_thread", "threading"):
+            found.append(bool(one.locked()) if hasattr(one, "locked") else repr(one).split()[0])
+            return ()
+        if kind.__module__.partition(".")[0] == "logging":
+            return ()  # settings of loggers are put back
+        if is_torch(one, "device") or is_torch(one, "dtype") or is_torch(one, "Size"):
+            found.append(repr(one))
+            return ()
+        if isinstance(one, contextvars.ContextVar):
+            return (one.get(None),)
+        if hasattr(one, "arrays") and hasattr(one, "axes"):  # the blocks of a pandas DataFrame
+            return (*one.arrays, *one.axes)
+        if _is_offered_by_library(one, kind):
+            return ()
+        if isinstance(one, threading.local):
+            return (vars(one),)  # of this thread, which object.__getattribute__ does not give
+        if not isinstance(one, BaseException) and _has_hidden_state(kind):
+            raise Unknown(f"a {kind.__module__}.{kind.__qualname__}")
+        return tuple(_attributes(one))
+
+    def _tensor(self, one: Any, found: list[Token]) -> Iterable[Any]:
+        if one.layout is not sys.modules["torch"].strided:
+            raise Unknown(f"a tensor of layout {one.layout}")
+        try:
+            address = one.data_ptr()
+        except RuntimeError:  # one without data
+            address = 0
+        found.append((address, one._version, tuple(one.shape), str(one.dtype), one.requires_grad))
+        if one.device.type == "cpu" and address:
+            storage = one.untyped_storage()
+            found.append(self._memory(storage.data_ptr(), storage.nbytes(), lambda: bytes(storage)))
+        return (one.grad, vars(one)) if one.is_leaf else (vars(one),)
+
+    def _array(self, array: Any) -> Token:
+        utilities: Any = getattr(np.lib, "array_utils", np)  # numpy below 2
+        low, high = utilities.byte_bounds(array)
+        return self._memory(low, high - low, array.tobytes)
+
+    def _buffer(self, array: Any) -> Token:
+        return self._memory(array.ctypes.data, array.nbytes, array.tobytes)
+
+    def _memory(self, address: int, size: int, content: Callable[[], bytes]) -> Token:
+        """Token of ``size`` bytes at an address."""
+        if size <= WHOLE_BYTES or not tells_pages():
+            return hashlib.blake2b(content(), digest_size=16).digest() if size else b""
+        first, last = -(-address // mmap.PAGESIZE), (address + size) // mmap.PAGESIZE
+        edges = _at(address, first * mmap.PAGESIZE - address)
+        edges += _at(last * mmap.PAGESIZE, (address + size) % mmap.PAGESIZE)
+        return edges, self._pages is not None and self._pages.written(first, last)
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def is_heap_type(kind: type) -> bool:
+    """Whether a class was made by a class statement or call, so that its attributes can be replaced."""
+    return bool(kind.__flags__ & _HEAP_TYPE)
+
+
+@functools.cache
+def _has_hidden_state(kind: type) -> bool:
+    """Whether objects of a type hold more than Python shows: their size is that of attributes and slots otherwise."""
+    slots = sum(isinstance(item, types.MemberDescriptorType) for base in kind.__mro__ for item in vars(base).values())
+    return kind.__basicsize__ > object.__basicsize__ + 8 * (slots + 2)
+
+
+def _at(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size) if size else b""
+
+
+def _reduced(value: Any) -> Token:
+    if isinstance(value, tuple | list):
+        return tuple(map(_reduced, value))
+    if isinstance(value, _ITERATORS):
+        return _reduced(value.__reduce__())
+    return value if isinstance(value, PLAIN) else id(value)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _globals_of(function: types.FunctionType) -> Iterator[Any]:
+    """Global variables of a function that was sent by value; those of a module are looked at with it."""
+    module = sys.modules.get(function.__module__ or "")
+    if module is None or vars(module) is not function.__globals__:
+        for name, value in function.__globals__.items():
+            if name not in IGNORED:
+                yield name
+                yield value
+
+
+def _cells(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        if _is_filled(cell):
+            yield cell.cell_contents
+
+
+def _attributes(one: Any) -> Iterator[Any]:
+    """Values of an object's attributes: those of its ``__dict__`` and its slots."""
+    try:
+        held = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        held = {}
+    if isinstance(held, dict):
+        for name, item in list(held.items()):
+            yield name
+            yield item
+    for kind in type(one).__mro__:
+        for name, slot in vars(kind).items() if kind.__flags__ & _HEAP_TYPE else ():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # not set yet
+                    value = slot.__get__(one, type(one))
+                    yield name
+                    yield value
+
+
+def _users_roots(modules: dict[str, types.ModuleType]) -> Iterator[tuple[str, Any]]:
+    """Variables of the user's modules, and attributes of their classes, by name."""
+    for name, module in modules.items():
+        variables = [each for each in vars(module).items() if each[0] not in IGNORED]
+        for key, value in variables:
+            if isinstance(value, type) and value.__module__ == name:
+                yield from (
+                    (f"{name}.{key}.{attribute}", item)
+                    for attribute, item in vars(value).items()
+                    if attribute not in IGNORED
+                )
+        yield from ((f"{name}.{key}", value) for key, value in variables)
+
+
+class UserVariables:
+    """Variables of the user's modules; made in the zygote, compared in its children.
+
+    Args:
+        more: further values, by name: those that are no module's, such as a function that was sent by value.
+    """
+
+    def __init__(self, more: Callable[[], Iterable[tuple[str, Any]]] = tuple) -> None:
+        self._more = more
+        self._modules = {name: module for name, module in list(sys.modules.items()) if is_users(module)}
+        self._before, self._walk, self._problem = self._look(None)
+
+    def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], _Walk, str]:
+        walk, found = _Walk(pages), dict[str, list[Token]]()
+        for name, value in (*_users_roots(self._modules), *self._more()):
+            try:
+                found[name] = walk.tokens(value)
+            except Unknown as unknown:
+                return found, walk, f"nobody can tell whether {name} changed: it holds {unknown}"
+            except Exception as error:  # a class of the user's that raises wherever it is asked
+                return found, walk, f"nobody can tell whether {name} changed: {type(error).__name__}: {error}"
+        return found, walk, ""
+
+    def change(self) -> str:
+        """What is not as it was, for people; empty: nothing. Caches of functions that were empty are emptied."""
+        if self._problem:
+            return self._problem
+        replaced = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
+        if replaced:
+            return f"module {replaced[0]} was replaced"
+        for cache, size in self._walk.caches:
+            if cache.cache_info().currsize != size:
+                if size:
+                    return (
+                        f"the cache of {getattr(cache, '__module__', '?')}.{getattr(cache, '__qualname__', '?')} grew"
+                    )
+                cache.cache_clear()
+        pages = PageReader()
+        try:
+            after, _, problem = self._look(pages)
+        finally:
+            pages.close()
+        if problem:
+            return problem
+        if after == self._before:
+            return ""
+        for name, tokens in after.items():
+            if name not in self._before:
+                return f"{name} is new"
+            if tokens != self._before[name]:
+                return f"{name} changed"
+        gone = next((name for name in self._before if name not in after), None)
+        return f"{gone} is gone" if gone else "the order of variables changed"

@@ -1,0 +1,442 @@
+"""Faults of processes that stay: each ends that process alone, the next attempt goes on, and no process is left."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.hops import Unit
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.training.child import module_state
+from hpo_core.training.child.module_state import UserVariables
+from hpo_core.training.child.processes import TAG_VARIABLE
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest
+from hpo_core.training.worker import TrainerPool
+
+MODULE = """
+import importlib, os, sys, time
+import numpy as np
+from pathlib import Path, PosixPath
+main = sys.modules["__main__"]
+for name, value in __PATCHES__.items():
+    value = (lambda: hasattr(np, "context")) if value == "of the module" else value
+    importlib.import_module(name.rpartition(".")[0] or "sys")
+    module, _, name = name.rpartition(".")
+    setattr(sys.modules[module] if module else main, name, value)
+
+def train(trial):
+    do = trial.params.get("do")
+    print("process", os.getpid())
+    (trial.folder / "pid").write_text(str(os.getpid()))
+    if do == "hang":
+        time.sleep(3600)
+    if do == "take":
+        block = np.ones(trial.params["bytes"], np.uint8)
+    if do == "leak":
+        np.leaked = np.ones(trial.params["bytes"], np.uint8)
+    if do == "context":  # as a library of a GPU does: it sets something up once in each process, and keeps it
+        if not hasattr(np, "context"):
+            np.context = np.ones(50_000_000, np.uint8)
+            print("set up")
+    if do == "set":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if do == "burn":
+        until = time.process_time() + 1.0
+        while time.process_time() < until:
+            pass
+    for step in trial.steps():
+        trial.report(loss=0.5)
+"""
+MB = 1 << 20
+
+
+class Bench:
+    """A trainer of a plain function in a folder of its own."""
+
+    def __init__(self, folder: Path, patches: dict[str, Any] | None = None) -> None:
+        (folder / "plain.py").write_text(MODULE.replace("__PATCHES__", repr(patches or {})))
+        self.folder = folder
+        self.trainer = Trainer("plain:train", (str(folder),))
+        self.attempts = 0
+
+    def request(self, do: str = "", *, size: int = 0, **changes: Any) -> JobRequest:
+        self.attempts += 1
+        job = Job(0, self.attempts, Rung(0, 0), 1, {"do": do, "bytes": size})
+        request = JobRequest(
+            study="s", job=job, objective="plain:train", metric="loss", seed=3, folder=str(self.folder),
+            pythonpath=(str(self.folder),), process="kept", grace=2.0,
+        )  # fmt: skip
+        return msgspec.structs.replace(request, **changes)
+
+    def run(self, do: str = "", **changes: Any) -> Report:
+        return self.trainer.run(self.request(do, **changes))
+
+    def stays(self) -> int:
+        """Train something that ends well; returns the id of its process, which waits."""
+        report = self.run()
+        assert report.outcome is Outcome.COMPLETED, report
+        assert self.waiting, report.warnings
+        return self.waiting
+
+    @property
+    def waiting(self) -> int:
+        return self.trainer.waiting[0]
+
+    @property
+    def zygote(self) -> int:
+        assert self.trainer._zygote is not None
+        return self.trainer._zygote.pid
+
+    @property
+    def tag(self) -> str:
+        assert self.trainer._zygote is not None
+        return self.trainer._zygote._tag
+
+    def busy(self, **changes: Any) -> tuple[int, Callable[[], Report]]:
+        """Hang in the process that waits; returns its id, and how to wait for the report."""
+        before, reports = self.stays(), list[Report]()
+        (self.folder / "scratch/trial-00000/pid").unlink()
+        thread = threading.Thread(target=lambda: reports.append(self.run("hang", **changes)))
+        thread.start()
+        eventually((self.folder / "scratch/trial-00000/pid").exists)
+
+        def report() -> Report:
+            thread.join(300)
+            return reports[0]
+
+        return before, report
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def left(tag: str) -> list[psutil.Process]:
+    """Processes that a zygote, or its children, started."""
+    return [
+        one for one in psutil.process_iter(["environ"], ad_value={}) if one.info["environ"].get(TAG_VARIABLE) == tag
+    ]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.trainer.prepare()
+    tag = bench.tag
+    yield bench
+    bench.trainer.close()
+    eventually(lambda: not left(tag))
+
+
+def test_attempts_run_in_one_process_each_with_a_log_of_its_own(bench: Bench) -> None:
+    process = bench.stays()
+    assert bench.stays() == process
+    for attempt in (1, 2):
+        assert (bench.folder / f"logs/trial-00000-attempt-{attempt}.log").read_text() == f"process {process}\n"
+
+
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV])
+def test_a_process_that_waits_is_replaced_when_it_is_ended_or_stopped(bench: Bench, what: signal.Signals) -> None:
+    process, zygote = bench.stays(), bench.zygote
+    os.kill(process, what)
+    assert bench.stays() != process
+    assert gone(process) and bench.zygote == zygote
+
+
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_process_outlives_a_zygote_while_it_waits(bench: Bench, what: signal.Signals) -> None:
+    process, tag, zygote = bench.stays(), bench.tag, bench.zygote
+    os.kill(zygote, what)
+    if what is signal.SIGKILL:
+        eventually(lambda: gone(process) and gone(zygote))
+        assert bench.stays() != process
+    bench.trainer.close()
+    eventually(lambda: not left(tag))
+
+
+def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
+    process, report = bench.busy()
+    os.kill(process, signal.SIGKILL)
+    assert report().outcome is Outcome.CRASHED
+    assert bench.stays() != process
+
+
+def test_a_process_that_is_stopped_hangs(bench: Bench) -> None:
+    process, report = bench.busy(stall_timeout=2.0)
+    os.kill(process, signal.SIGSTOP)
+    assert report().outcome is Outcome.HUNG
+    assert gone(process) and bench.stays() != process
+
+
+@pytest.mark.parametrize("limit", ["timeout", "stall_timeout"])
+def test_limits_hold_in_a_process_that_stayed(bench: Bench, limit: str) -> None:
+    process, report = bench.busy(**{limit: 2.0})
+    assert report().outcome is (Outcome.TIMEOUT if limit == "timeout" else Outcome.HUNG)
+    assert "in train" in report().detail, "the stack when it was ended"
+    assert gone(process)
+
+
+def test_a_cancel_ends_the_process(bench: Bench) -> None:
+    process, report = bench.busy()
+    bench.trainer.cancel(0, bench.attempts)
+    assert report().outcome is Outcome.PREEMPTED
+    assert gone(process) and bench.stays() != process
+
+
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_zygote_that_is_ended_or_stopped_takes_the_process_along(bench: Bench, what: signal.Signals) -> None:
+    process, report = bench.busy(zygote_timeout=3.0)
+    tag = bench.tag
+    os.kill(bench.zygote, what)
+    assert report().outcome is Outcome.LOST
+    eventually(lambda: gone(process) and not left(tag))
+    assert bench.stays() != process
+
+
+SCRIPT = """
+import sys, threading, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.training.test_kept_faults import Bench
+bench = Bench(Path({folder!r}))
+bench.stays()
+print(bench.tag, flush=True)
+if {busy}:
+    bench.run("hang")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal.Signals) -> None:
+    root = str(Path(__file__).parents[2])
+    script = SCRIPT.format(root=root, folder=str(tmp_path), busy=busy)
+    worker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        tag = worker.stdout.readline().strip()
+        assert len(left(tag)) == 2, "zygote and child"
+        if busy:
+            eventually((tmp_path / "logs/trial-00000-attempt-2.log").exists)
+        worker.send_signal(what)
+        if what is signal.SIGSTOP:
+            assert len(left(tag)) == 2
+    finally:
+        worker.kill()
+        worker.wait()
+    eventually(lambda: not left(tag))
+
+
+def share(capacity: int, **changes: Any) -> Portion:
+    given = {"device": "node", "architecture": "CPU", "compute": 1000, "cores": 1000, **changes}
+    return Portion(memory=capacity, capacity=capacity, **given)
+
+
+def test_each_attempt_has_the_memory_of_its_share(bench: Bench) -> None:
+    """The process may take as much again as before: what an attempt has freed is not counted against the next."""
+    processes = set()
+    for _ in range(3):
+        report = bench.run("take", size=150 * MB, portion=share(200 * MB))
+        assert report.outcome is Outcome.COMPLETED, report
+        processes.add(bench.waiting)
+    assert len(processes) == 1 and 0 not in processes
+    report = bench.run("take", size=300 * MB, portion=share(200 * MB))
+    assert report.outcome is Outcome.OUT_OF_MEMORY
+    assert bench.run("take", size=150 * MB, portion=share(200 * MB)).outcome is Outcome.COMPLETED
+
+
+def test_what_an_attempt_used_is_its_own(bench: Bench) -> None:
+    big = bench.run("take", size=200 * MB)
+    busy = bench.run("burn")
+    small = bench.run()
+    assert big.usage and busy.usage and small.usage
+    assert big.usage.memory > 150 * MB > 100 * MB > small.usage.memory
+    assert busy.usage.memory < 100 * MB
+    assert busy.usage.cores > small.usage.cores or small.seconds < 0.1
+    assert bench.waiting
+
+
+def test_a_variable_that_libraries_read_once_is_set_in_a_new_process(bench: Bench) -> None:
+    """In a process that served an attempt before, a library may have read it already."""
+    process = bench.stays()
+    report = bench.run("set")
+    assert report.outcome is Outcome.COMPLETED and not bench.waiting
+    (said, number) = (bench.folder / f"logs/trial-00000-attempt-{bench.attempts}.log").read_text().split()
+    assert (said, number == str(process)) == ("process", False), "the log is that of the new process"
+    assert "CUBLAS_WORKSPACE_CONFIG was set in the environment" in "".join(report.warnings or ())
+
+
+def test_another_demand_gets_another_process(bench: Bench) -> None:
+    first = bench.stays()
+    for changes in ({"threads": 2}, {"portion": share(10**9)}, {"study": "t"}, {"process": "auto"}):
+        bench.run(**changes)
+        assert bench.waiting != first or not bench.waiting, changes
+        first = bench.stays()
+
+
+def test_a_process_that_grew_is_replaced(bench: Bench) -> None:
+    process = bench.stays()
+    report = bench.run("leak", size=300 * MB)
+    assert (report.outcome, bench.waiting) == (Outcome.COMPLETED, 0) and not report.warnings
+    assert gone(process)
+
+
+def test_a_process_serves_so_many_attempts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"hpo_core.training.child.attempt_process.MOST_ATTEMPTS": 2})
+    assert bench.stays()
+    assert bench.run().outcome is Outcome.COMPLETED and not bench.waiting
+    assert bench.stays()
+    bench.trainer.close()
+
+
+def test_a_process_does_not_wait_for_ever(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"IDLE_SECONDS": 0.1})
+    process = bench.stays()
+    eventually(lambda: gone(process))
+    assert bench.stays() != process
+    bench.trainer.close()
+
+
+def test_without_a_gpu_auto_is_fresh(bench: Bench) -> None:
+    assert bench.run(process="auto").outcome is Outcome.COMPLETED and not bench.waiting
+
+
+def test_with_a_gpu_auto_stays_once_it_was_used(tmp_path: Path) -> None:
+    """A stand-in for the driver: this computer has a device file, and says that a process set CUDA up."""
+    (tmp_path / "nvidia0").touch()
+    bench = Bench(
+        tmp_path,
+        {
+            "hpo_core.training.child.child_process._DEVICE_FILES": tmp_path,
+            "hpo_core.training.child.attempt_process.cuda_is_initialized": "of the module",
+            "hpo_core.training.child.kept_state.cuda_is_initialized": "of the module",
+        },
+    )
+    assert bench.run(process="auto").outcome is Outcome.COMPLETED and not bench.waiting, "it did not use the GPU"
+    logs = []
+    for _ in range(3):
+        assert bench.run("context", process="auto").outcome is Outcome.COMPLETED
+        logs.append((tmp_path / f"logs/trial-00000-attempt-{bench.attempts}.log").read_text())
+    assert bench.waiting and ["set up" in log for log in logs] == [True, False, False]
+    bench.trainer.close()
+
+
+CELL = """
+counter = 0
+class Net:
+    calls = 0
+HISTORY = [{}]
+def train(trial):
+    return Net, HISTORY, counter
+"""
+
+
+@pytest.fixture
+def by_value(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that is of no module, as one that was sent by value is; modules of the tests are left out."""
+    monkeypatch.setattr(module_state, "is_users", lambda _: False)
+    code = (
+        "counter = 0\nclass Net:\n    calls = 0\nHISTORY = [{}]\ndef train(trial):\n    return Net, HISTORY, counter\n"
+    )
+    variables: dict[str, Any] = {"__name__": "a_notebook"}
+    exec(compile(code, "<cell 3>", "exec"), variables)
+    return variables["train"]
+
+
+@pytest.mark.parametrize("change", ["counter = 1", "Net.calls += 1", "HISTORY[0]['a'] = 1", "more = 1", "del Net"])
+def test_variables_of_a_function_that_was_sent_by_value_are_compared(by_value: Any, change: str) -> None:
+    function = by_value
+    variables = UserVariables(lambda: [("the training function", function)])
+    assert variables.change() == ""
+    exec(change, function.__globals__)
+    assert variables.change() == "the training function changed"
+
+
+def test_values_that_cannot_be_compared_are_not_trusted(by_value: Any) -> None:
+    function = by_value
+    function.__globals__["BUFFER"] = ctypes.c_int(3)
+    variables = UserVariables(lambda: [("the training function", function)])
+    assert variables.change() == ("nobody can tell whether the training function changed: it holds a ctypes.c_int")
+
+
+LOADER = """
+import numpy as np
+def load(path):
+    print("load", path.name)
+    return {"x": np.full(500_000, float(path.read_text()))}
+
+def train(trial):
+    trial.track(state=hpo_core.State(a=1))
+    for step in trial.steps():
+        data = trial.partition
+        trial.report(loss=float(data["x"].sum()))
+        if trial.params["do"] == "spoil":
+            data["x"][250_000] = -1.0
+import hpo_core
+"""
+
+
+def test_a_partition_that_lies_in_the_process_serves_unless_an_attempt_changed_it(tmp_path: Path) -> None:
+    (tmp_path / "hopping.py").write_text(LOADER)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1" if name == "a" else "2")
+    trainer = Trainer("hopping:train", (str(tmp_path),))
+
+    def run(partition: str, number: int, do: str = "") -> tuple[float, int, Report]:
+        unit = Unit(partition, "ab".index(partition), 0, 2, number, state=f"hops/state-{number}")
+        job = Job(0, 0, Rung(0, 0), 1, {"do": do}, unit=unit)
+        report = trainer.run(
+            JobRequest(
+                study="s", job=job, objective="hopping:train", metric="loss", seed=3, folder=str(tmp_path / "study"),
+                pythonpath=(str(tmp_path),), process="kept", load="hopping:load", partition_folder=str(tmp_path),
+                partitions=(partition,), required="none",
+            )
+        )  # fmt: skip
+        assert report.outcome is Outcome.COMPLETED, report
+        return report.curve[-1].metrics["loss"], trainer.waiting[0], report
+
+    first = run("a", 1)
+    assert first[0] == 500_000.0 and first[1]
+    assert run("a", 2)[:2] == first[:2], "the same process, with the same data"
+    second = run("b", 3)
+    assert second[0] == 1_000_000.0 and second[1] not in (0, first[1])
+    _, process, report = run("b", 4, "spoil")
+    assert not process and "partition b changed" in "".join(report.warnings or ())
+    assert run("b", 5)[0] == 1_000_000.0
+    trainer.close()
+
+
+def test_the_pool_ends_processes_of_an_older_version_of_the_code(tmp_path: Path) -> None:
+    bench, pool = Bench(tmp_path), TrainerPool()
+    try:
+        pool.run(bench.request())
+        (process,) = pool.processes()[str(tmp_path)]
+        pool.prepare("plain:train", (str(tmp_path),))
+        assert gone(process) and not pool.processes()
+    finally:
+        pool.close_all()

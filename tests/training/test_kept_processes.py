@@ -1,0 +1,111 @@
+"""Processes that stay for the next attempt: the bits of fresh ones, and no process left, whatever an attempt does."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest
+from tests.training.dirty_objectives import NOTICED, PUT_BACK
+
+HERE = str(Path(__file__).parent)
+OBJECTIVE = "dirty_objectives:train"
+
+
+@dataclasses.dataclass
+class Bench:
+    """Attempts of one trainer, each of them alike but for what it does."""
+
+    trainer: Trainer
+    folder: Path
+    process: Any
+    attempts: int = 0
+    said: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self, do: str, **options: Any) -> Report:
+        self.attempts += 1
+        job = Job(0, self.attempts, Rung(0, 0), 2, {"do": do})
+        request = JobRequest(
+            study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder), pythonpath=(HERE,),
+            process=self.process, grace=5.0, **options,
+        )  # fmt: skip
+        report = self.trainer.run(request)
+        self.said += report.warnings or ()
+        return report
+
+    def log(self, report: Report) -> str:
+        return (self.folder / f"logs/trial-{report.trial:05d}-attempt-{report.attempt}.log").read_text()
+
+    def told(self, report: Report) -> tuple[Any, ...]:
+        """All that an attempt makes, but for times and names."""
+        digest = None if report.checkpoint is None else report.checkpoint.digest
+        told = report.outcome, report.message, report.metrics, report.curve, digest
+        return self.log(report).splitlines(), *told
+
+
+@pytest.fixture(scope="module")
+def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bench]]:
+    """One of each kind, in one environment."""
+    found = {}
+    for process in ("fresh", "kept"):
+        trainer = Trainer(OBJECTIVE, (HERE,))
+        trainer.prepare()
+        found[process] = Bench(trainer, tmp_path_factory.mktemp(process), process)
+    yield found
+    for bench in found.values():
+        bench.trainer.close()
+
+
+@pytest.fixture
+def kept(benches: dict[str, Bench]) -> Bench:
+    return benches["kept"]
+
+
+@pytest.fixture(scope="module")
+def expected(benches: dict[str, Bench]) -> dict[str, tuple[Any, ...]]:
+    """What a fresh process makes of each attempt."""
+    fresh = benches["fresh"]
+    return {name: fresh.told(fresh.run(name)) for name in (*PUT_BACK, *NOTICED)}
+
+
+def test_fresh_processes_see_the_same(expected: dict[str, tuple[Any, ...]]) -> None:
+    assert {told[1] for told in expected.values()} == {Outcome.COMPLETED}
+    assert len({tuple(told[3].items()) for told in expected.values()}) == 1
+
+
+def test_what_can_be_put_back_is_put_back(kept: Bench, expected: dict[str, tuple[Any, ...]]) -> None:
+    process = 0
+    for name in PUT_BACK:
+        report = kept.run(name)
+        assert kept.told(report) == expected[name], name
+        assert report.warnings in ((), None) or not report.warnings, (name, report.warnings)
+        now, _ = kept.trainer.waiting
+        assert now and now == (process or now), f"{name}: the process did not stay"
+        process = now
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_what_cannot_be_put_back_ends_the_process(kept: Bench, expected: dict[str, Any], name: str) -> None:
+    kept.run("nothing")
+    before, _ = kept.trainer.waiting
+    report = kept.run(name)
+    assert kept.told(report) == expected[name]
+    assert kept.trainer.waiting[0] == 0
+    assert not Path(f"/proc/{before}").exists()
+    assert sum(NOTICED[name][1] in line for line in kept.said) == 1, "a cause is said once"
+    assert kept.told(kept.run("nothing")) == expected["nothing"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, expected: dict[str, Any], seed: int) -> None:
+    draw = random.Random(seed)
+    names = [*PUT_BACK] * 3 + [*NOTICED]
+    for name in draw.choices(names, k=40):
+        assert kept.told(kept.run(name)) == expected[name], name
