@@ -116,8 +116,8 @@ def test_a_study_of_a_function_by_value_has_no_file_and_is_started_anew_from_pyt
     again = f"hpo.tune(..., name='{study.name}-2')"
     assert (next_command(study), command_after(study)) == (f"hpo show {study.name}", again) and linked(study)
     assert cure_in_python(study, "/there") == (
-        f"hpo.load('{study.name}', home='/there').jobs says how each attempt ended; mend the training function and start "
-        f"anew: {again}."
+        f"hpo.load('{study.name}', home='/there').jobs says how each attempt ended; mend the training function and "
+        f"start anew: {again}."
     )
 
 

@@ -30,7 +30,7 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import cure_in_python, no_result_words
+from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature

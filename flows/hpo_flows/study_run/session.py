@@ -198,8 +198,8 @@ class Session:
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
-            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, in "
-            f"Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
+            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, "
+            f"in Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
         )
 
     def _other_function(self) -> str:
