@@ -24,7 +24,7 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess
+from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, gpu_environment
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
@@ -192,24 +192,6 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
     if (wanted := _threads_to_set(portion, threads)) is not None:
         _limit_threads(wanted)
     _limit_data(portion, again=again)
-
-
-def gpu_environment(portion: Portion) -> dict[str, str]:
-    """Variables that CUDA reads when it is first used.
-
-    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
-    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
-
-    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
-    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
-    """
-    found = {"CUDA_VISIBLE_DEVICES": portion.device}
-    if portion.mps:
-        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
-    if portion.mps and not portion.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
-        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
-    return found
 
 
 def _limit_torch(portion: Portion) -> None:
