@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
@@ -53,8 +54,9 @@ class TrainerPool:
         unit = None if job.unit is None else job.unit.number
         key = (request.objective, request.pythonpath, request.threads)
         with self._lock:
-            trainer = next((one for one in reversed(self._idle) if one.key == key), None)
-            if trainer is not None:
+            alike = [one for one in reversed(self._idle) if one.key == key]
+            if alike:
+                trainer = min(alike, key=lambda one: one.distance(request))
                 self._idle.remove(trainer)
             else:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
@@ -106,15 +108,15 @@ class TrainerPool:
             return {_name(attempt): trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids of the attempts that run, and of those that wait for the next one, by folder of their study."""
+        """Process ids of running attempts by folder of their study; of those that wait for one, by ``WAITING``."""
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
-            for pid, folder in (trainer.waiting for trainer in self._idle):
+            for pid, _ in (trainer.waiting for trainer in self._idle):
                 if pid and process_state(pid):
-                    found.setdefault(folder, []).append(pid)
+                    found.setdefault(WAITING, []).append(pid)
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:

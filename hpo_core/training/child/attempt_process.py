@@ -28,7 +28,7 @@ from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, g
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.objective import cuda_is_initialized
+from hpo_core.training.objective import cuda_is_initialized, cuda_still_works
 from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
 
@@ -109,6 +109,8 @@ class AttemptProcess:
 
     def _attempt(self, request: JobRequest, pid: int) -> bool:
         """Run one attempt and report; returns whether the process stays for the next one."""
+        if self._attempts and not cuda_still_works():
+            os._exit(0)  # before it began: the zygote runs it in a new process
         faulthandler.enable(file=2)
         # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
         faulthandler.unregister(signal.SIGTERM)

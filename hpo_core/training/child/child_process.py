@@ -93,7 +93,12 @@ def may_stay(request: JobRequest) -> bool:
     """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU."""
     if request.process == "fresh" or request.parts:
         return False
-    return request.process == "kept" or any(_DEVICE_FILES.glob("nvidia[0-9]*"))
+    return request.process == "kept" or has_gpu()
+
+
+def has_gpu() -> bool:
+    """Whether this computer has an NVIDIA GPU."""
+    return any(_DEVICE_FILES.glob("nvidia[0-9]*"))
 
 
 _DEVICE_FILES = Path("/dev")
@@ -110,6 +115,11 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
         device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
     gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
     return request.study, request.folder, request.process, request.threads, device, gang
+
+
+def device_of(request: JobRequest) -> str:
+    """Name of the device that the attempt has a part of; empty: whatever its worker has."""
+    return "" if request.portion is None else request.portion.device
 
 
 def gpu_environment(portion: Portion) -> dict[str, str]:
