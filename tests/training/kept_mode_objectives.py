@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hpo_core.training.child import child_process
-
-if "CUDA_STUB" in os.environ:  # this computer has a card
-    vars(child_process)["_DEVICE_FILES"] = Path(os.environ["CUDA_STUB"])
+from stub_gpu_objectives import use_gpu
 
 INPUTS = torch.linspace(-1.0, 1.0, 48).reshape(12, 4)
 TARGETS = INPUTS.sum(1, keepdim=True).sin()
-
-
-def use_gpu():
-    """Make a context, and launch a kernel."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    assert driver.cuInit(0) == 0
-    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
-    assert driver.cuLaunchKernel() == 0
 
 
 def train(trial):
@@ -79,9 +64,3 @@ def train_on_partition(trial):
         loss.backward()
         optimizer.step()
         trial.report(loss=float(loss))
-
-
-def train_on_processor(trial):
-    """Uses no GPU."""
-    for _ in trial.steps():
-        trial.report(loss=0.5)

@@ -38,6 +38,7 @@ class Worker:
 
     folder: Path
     driver: Driver
+    module: str = "stub_gpu_objectives"
     pool: TrainerPool = dataclasses.field(default_factory=TrainerPool)
 
     def run(
@@ -46,8 +47,8 @@ class Worker:
         process: Literal["fresh", "kept", "auto"] = "auto", lr: float = 0.01, study: str = "s", **more: Any,
     ) -> Report:  # fmt: skip
         job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr}, checkpoint, parent=parent, unit=unit)
-        objective = function if ":" in function else f"kept_mode_objectives:{function}"
-        given = {"pythonpath": (HERE,), "metric": "loss", "seed": 3, "grace": 2.0, "zygote_timeout": 30.0}
+        objective = function if ":" in function else f"{self.module}:{function}"
+        given: dict[str, Any] = {"pythonpath": (HERE,), "metric": "loss", "seed": 3, "grace": 2.0, "zygote_timeout": 30.0}
         request = JobRequest(
             study=study, job=job, objective=objective, folder=str(self.folder / study), process=process,
             **{**given, **more},
@@ -61,19 +62,45 @@ class Worker:
         return self.pool.processes().get("", [])
 
 
-@pytest.fixture
-def worker(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    driver = Driver(tmp_path / "driver")
-    for name, value in driver.variables(library).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(child_process, "_DEVICE_FILES", driver.folder)
-    worker = Worker(tmp_path, driver)
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[Driver]:
+    """This computer has a card."""
+    driver = Driver(tmp_path_factory.mktemp("driver"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in driver.variables(library).items():
+            patch.setenv(name, value)
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        patch.setattr(child_process, "_DEVICE_FILES", driver.folder)
+        yield driver
+
+
+@contextlib.contextmanager
+def workers(driver: Driver, **changes: Any) -> Iterator[Worker]:
+    worker = Worker(driver.folder, driver, **changes)
     yield worker
     tags = [trainer._zygote._tag for trainer in worker.pool._idle if trainer._zygote is not None]
     worker.pool.close_all()
     for tag in tags:
         eventually(lambda: not left(tag))  # noqa: B023
+
+
+@pytest.fixture(scope="module")
+def trainers(driver: Driver) -> Iterator[Worker]:
+    """One worker for all ways to train: torch is imported once."""
+    with workers(driver, module="kept_mode_objectives") as worker:
+        yield worker
+
+
+@pytest.fixture
+def clean(driver: Driver) -> None:
+    """Forget what was done before."""
+    (driver.folder / "events").write_text("")
+
+
+@pytest.fixture
+def worker(driver: Driver, clean: None) -> Iterator[Worker]:
+    with workers(driver) as worker:
+        yield worker
 
 
 def share(memory: int = 4 * GIB, **changes: Any) -> Portion:
@@ -175,11 +202,14 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
         (hopping, 1), (gangs, 2),
     ],
 )  # fmt: skip
-def test_each_way_to_train_pays_for_the_gpu_once(worker: Worker, way: Way, processes: int) -> None:
-    kept = way(worker, process="auto")
+def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, way: Way, processes: int) -> None:
+    worker = trainers
+    for pid in worker.waiting:
+        os.kill(pid, signal.SIGKILL)
+    kept = way(worker, process="auto", study=way.__name__)
     assert len(worker.driver.contexts()) == processes == len(worker.waiting), [one.warnings for one in kept]
     assert set(worker.waiting) == set(worker.driver.contexts())
-    fresh = way(worker, process="fresh", study="fresh")
+    fresh = way(worker, process="fresh", study=f"{way.__name__}-fresh")
     assert len(worker.driver.contexts()) > processes + 1, "a fresh process pays each time"
     assert [told(report) for report in kept] == [told(report) for report in fresh]
 

@@ -194,6 +194,8 @@ class Trainer:
         self.closed = False
         self.waiting: tuple[int, JobRequest | None] = 0, None
         """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none."""
+        self.holds = ""
+        """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
@@ -208,15 +210,22 @@ class Trainer:
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
 
-    def distance(self, request: JobRequest) -> int:
-        """How far it is from serving an attempt: 0, its process waits for such a one; 1, none waits; 2, one waits that
-        must end first; 3, one that waits on another device."""
+    def distance(self, request: JobRequest) -> tuple[int, int]:
+        """How far it is from serving an attempt; the nearest trainer takes it.
+
+        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
+        Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
+        """
         pid, last = self.waiting
         if last is None or not pid:
-            return 1
-        if demand_of(last) == demand_of(request):
-            return 0
-        return 2 if device_of(last) == device_of(request) else 3
+            kind = 1
+        elif demand_of(last) == demand_of(request):
+            kind = 0
+        else:
+            kind = 2 if device_of(last) == device_of(request) else 3
+        checkpoint = request.job.checkpoint
+        begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
+        return kind, 0 if begins else 1 + bool(self.holds)
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -332,7 +341,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting = 0, None
+        self.waiting, self.holds = (0, None), ""
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -353,9 +362,9 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Finished(report, stays=stays) if (report.trial, report.attempt) == attempt:
+                case Finished(report, stays=stays, holds=holds) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
-                    self.waiting = stays, request if stays else None
+                    self.waiting, self.holds = (stays, request if stays else None), holds
                     return report, ""
                 case Started(pid):
                     zygote.child = pid
