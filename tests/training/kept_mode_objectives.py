@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
-
 from stub_gpu_objectives import use_gpu
+from torch.utils.data import DataLoader, TensorDataset
 
 INPUTS = torch.linspace(-1.0, 1.0, 48).reshape(12, 4)
 TARGETS = INPUTS.sum(1, keepdim=True).sin()

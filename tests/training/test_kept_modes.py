@@ -5,7 +5,10 @@ The driver's library is a stand-in that sleeps and takes memory as a context on 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -48,7 +51,13 @@ class Worker:
     ) -> Report:  # fmt: skip
         job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr}, checkpoint, parent=parent, unit=unit)
         objective = function if ":" in function else f"{self.module}:{function}"
-        given: dict[str, Any] = {"pythonpath": (HERE,), "metric": "loss", "seed": 3, "grace": 2.0, "zygote_timeout": 30.0}
+        given: dict[str, Any] = {
+            "pythonpath": (HERE,),
+            "metric": "loss",
+            "seed": 3,
+            "grace": 2.0,
+            "zygote_timeout": 30.0,
+        }
         request = JobRequest(
             study=study, job=job, objective=objective, folder=str(self.folder / study), process=process,
             **{**given, **more},

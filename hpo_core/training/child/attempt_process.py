@@ -155,6 +155,8 @@ class AttemptProcess:
         self._attempts += 1
         if report.outcome not in RESULTS or (request.process == "auto" and not cuda_is_initialized()):
             return "", False
+        if request.portion is not None and request.portion.gpu and not _HOARDERS.isdisjoint(sys.modules):
+            return "", False  # the next attempt may have a smaller part of the GPU
         kept.exits.run()
         change = kept.put_back()
         flush_streams()
@@ -172,6 +174,10 @@ class AttemptProcess:
         for descriptor in (1, 2):  # nobody reads what exit functions print
             os.dup2(nothing, descriptor)
         return None
+
+
+_HOARDERS = frozenset({"jax", "tensorflow", "cupy"})
+"""Libraries that give the memory of a GPU back when their process ends."""
 
 
 def _cpu_seconds() -> float:

@@ -289,8 +289,6 @@ class Zygote:
             self._idle = IdleSocket(child.request, os.getppid())
             self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         self._send(Finished(report, stays=child.pid, holds=settled.holds))
-||||||| base
-        self._send(Finished(report, stays=child.pid, holds=settled.holds))
 
     def _take_waiting(self) -> ChildProcess | None:
         """The process that waits, which from now on does not."""
