@@ -16,12 +16,11 @@ from blake3 import blake3
 
 from hpo_core.checkpoints.files import BLAKE3
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.checkpoints.tree_codec import STORED_TYPES, unflatten
+from hpo_core.checkpoints.tree_codec import TYPE_NAMES, unflatten
 from hpo_core.model.trial import Checkpoint
 
 _ALIGNMENT = 64
 """Bytes that torch aligns its memory to: kernels may round by alignment."""
-_TYPES = {stored: name for name, stored in STORED_TYPES.items()}
 
 
 class HeldState:
@@ -117,7 +116,7 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
 
     def array(name: str) -> Any:
         flat: Any = chunk_of[name].obj
-        return flat.view(np.dtype(_TYPES[header[name]["dtype"]])).reshape(header[name]["shape"])
+        return flat.view(np.dtype(TYPE_NAMES[header[name]["dtype"]])).reshape(header[name]["shape"])
 
     def tensor(name: str) -> Any:
         if name not in tensors:  # what was tied stays tied
@@ -127,7 +126,7 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
             own = flat.base if isinstance(flat.base, torch.Tensor) else torch.from_numpy(flat)
             if own.data_ptr() % _ALIGNMENT or _is_shared(own):
                 own = own.clone()
-            kind = getattr(torch, _TYPES[header[name]["dtype"]])
+            kind = getattr(torch, TYPE_NAMES[header[name]["dtype"]])
             tensors[name] = torch.empty(0, dtype=kind).set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
         return tensors[name]
 

@@ -10,10 +10,11 @@ import base64
 import hashlib
 import json
 import math
+import re
 import struct
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,31 @@ STORED_TYPES = {
     "float8_e5m2": "F8_E5M2",
 }
 """Names of types in the safetensors format, by their names in torch, and in numpy but for complex numbers."""
+
+TYPE_NAMES = {stored: name for name, stored in STORED_TYPES.items()}
+"""Names of types in torch and numpy, by their names in the safetensors format."""
+_ITEM_BYTES = {stored: int(found[0]) // 8 for stored, name in TYPE_NAMES.items() if (found := re.findall(r"\d+", name))}
+
+
+def stored_size(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a block; types are those of the safetensors format."""
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"shape {shape!r}")
+    return _ITEM_BYTES.get(dtype, 1) * math.prod(shape)
+
+
+def empty_array(dtype: str, shape: Sequence[int]) -> tuple[np.ndarray[Any, Any], memoryview]:
+    """An array whose content is not set, and its memory."""
+    array = np.empty(shape, TYPE_NAMES[dtype])
+    return array, array.reshape(-1).view(np.uint8).data
+
+
+def empty_tensor(dtype: str, shape: Sequence[int]) -> tuple[Any, memoryview]:
+    """A tensor whose content is not set, and its memory."""
+    import torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, TYPE_NAMES[dtype]))
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 class Block(NamedTuple):
