@@ -10,17 +10,18 @@ import base64
 import hashlib
 import json
 import math
+import re
 import struct
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpo_core.model.errors import CheckpointError
 
-_STORED_TYPES = {
+STORED_TYPES = {
     **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)},
     "bfloat16": "BF16",
     "bool": "BOOL",
@@ -29,6 +30,31 @@ _STORED_TYPES = {
     "float8_e5m2": "F8_E5M2",
 }
 """Names of types in the safetensors format, by their names in torch, and in numpy but for complex numbers."""
+
+TYPE_NAMES = {stored: name for name, stored in STORED_TYPES.items()}
+"""Names of types in torch and numpy, by their names in the safetensors format."""
+_ITEM_BYTES = {stored: int(found[0]) // 8 for stored, name in TYPE_NAMES.items() if (found := re.findall(r"\d+", name))}
+
+
+def stored_size(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a block; types are those of the safetensors format."""
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"shape {shape!r}")
+    return _ITEM_BYTES.get(dtype, 1) * math.prod(shape)
+
+
+def empty_array(dtype: str, shape: Sequence[int]) -> tuple[np.ndarray[Any, Any], memoryview]:
+    """An array whose content is not set, and its memory."""
+    array = np.empty(shape, TYPE_NAMES[dtype])
+    return array, array.reshape(-1).view(np.uint8).data
+
+
+def empty_tensor(dtype: str, shape: Sequence[int]) -> tuple[Any, memoryview]:
+    """A tensor whose content is not set, and its memory."""
+    import torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, TYPE_NAMES[dtype]))
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 class Block(NamedTuple):
@@ -103,9 +129,9 @@ class Flattener:
         return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
-        flat = np.frombuffer(value.tobytes(), np.uint8)
+        flat = np.array(value, order="C").reshape(-1).view(np.uint8)
         is_little = value.dtype.str[0] in "<|" and value.dtype.kind != "c"
-        native = _STORED_TYPES.get(value.dtype.name) if is_little else None
+        native = STORED_TYPES.get(value.dtype.name) if is_little else None
         if native:
             return {"array": self._store(path, Block(native, value.shape, flat))}
         raw = self._store(path, Block("U8", (flat.size,), flat))
@@ -117,7 +143,7 @@ class Flattener:
         key = (value.data_ptr(), value.device, value.dtype, value.shape, value.stride(), value.is_conj())
         dtype = str(value.dtype).removeprefix("torch.")
         name = self._tied.get(key) if value.numel() else None
-        native = _STORED_TYPES.get(dtype)
+        native = STORED_TYPES.get(dtype)
         if name is None:
             plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             flat = plain.view(torch.uint8).numpy()
