@@ -266,6 +266,8 @@ def test_study_file_and_torch(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(json.dumps(plain))
     words = "steps, with resumes at 1, 3, 9 (tracked: model, optimizer, averaged)"
     assert words in run_check(tmp_path, "study.yaml", code=0, text=TORCH)
+    (tmp_path / "study.yaml").write_text(json.dumps(plain | {"search": {"method": "random", "configs": 2}}))
+    assert words in run_check(tmp_path, "study.yaml", code=0, text=TORCH), "no length is stated"
     (tmp_path / "study.yaml").write_text(json.dumps(plain | {"objective": "checked:forgets"}))
     said = run_check(tmp_path, "study.yaml", code=1, text=TORCH)
     assert "optimizer (torch Adam) changes in the loop and is not tracked" in said
