@@ -13,7 +13,7 @@ METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 @pytest.mark.slow
 def test_a_study_with_two_objectives(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}))
+    facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}, prefect="auto"))
     front = facts["front"]
     assert facts["status"] == "finished" and len(front) > 1
     assert front[0]["values"]["loss"] == facts["best"]["value"]

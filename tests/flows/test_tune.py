@@ -44,7 +44,7 @@ def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
 
 
 def test_everything_on(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study(study="full", tracking={}))
+    facts = hpo.json("tune", hpo.study(study="full", tracking={}, prefect="auto"))
     assert facts["status"] == "finished" and facts["trials"] == 12
     assert Path(facts["checkpoint"]).is_file() and Path(facts["report"]).is_file()
     assert "mlflow" in facts["mlflow"]
@@ -146,7 +146,7 @@ def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
 @pytest.mark.slow
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
-    process = hpo.start("tune", hpo.study(tracking={}))
+    process = hpo.start("tune", hpo.study(tracking={}, prefect="auto"))
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "toy finished" in out
     assert "hpo project toy" in err and "nothing is lost" in err
@@ -158,7 +158,7 @@ def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
 
 @pytest.mark.slow
 def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("dies_once", study="deaths"))
+    facts = hpo.json("tune", hpo.study("dies_once", study="deaths", prefect="auto"))
     assert facts["status"] == "finished"
     states = [run["state_name"] for run in task_runs(hpo, "deaths")]
     assert states.count("Failed") == 12 and set(states) == {"Completed", "Failed"}
@@ -172,7 +172,7 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     ],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
-    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}"), code=7)
+    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto"), code=7)
     assert facts["status"] == "halted"
     assert "5 trials failed before any succeeded" in facts["reason"]
     assert re.search(says, facts["reason"]), facts["reason"]
@@ -204,7 +204,7 @@ def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, co
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
     hpo.environment["PREFECT_API_URL"] = "http://127.0.0.1:9/api"
-    text = hpo("tune", hpo.study(), code=1)
+    text = hpo("tune", hpo.study(prefect="auto"), code=1)
     assert "No Prefect API answers at http://127.0.0.1:9/api" in text and "Traceback" not in text
 
 
@@ -270,7 +270,7 @@ def trains(worker: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
-    process = hpo.start("tune", hpo.study("slow", study="mortal"))
+    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto"))
     wait_for_entries(hpo, "mortal", 4, process)
     deadline = time.monotonic() + LIMIT
     while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):
