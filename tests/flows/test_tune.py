@@ -18,6 +18,9 @@ from tests.faults.test_real_study import descendants
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
+ONE = {"kind": "local", "workers": 1}
+"""A worker costs as much to start as a small study."""
+
 
 def api(hpo: Runner, path: str, body: Any) -> Any:
     return ask(hpo.environment, path, body)
@@ -172,7 +175,7 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     ],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
-    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto"), code=7)
+    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto", cluster=ONE), code=7)
     assert facts["status"] == "halted"
     assert "5 trials failed before any succeeded" in facts["reason"]
     assert re.search(says, facts["reason"]), facts["reason"]
@@ -194,7 +197,7 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     ],
 )
 def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, counts: str) -> None:
-    file = hpo.study(function, search={"method": "random", "configs": 2})
+    file = hpo.study(function, search={"method": "random", "configs": 2}, cluster=ONE)
     text = hpo("tune", file, code=1)
     assert "ended without a single result: no trial has a finite value of loss: " + counts in text
     assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
@@ -209,7 +212,7 @@ def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
 
 
 def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("nan"))
+    facts = hpo.json("tune", hpo.study("nan", cluster=ONE))
     assert facts["status"] == "finished" and facts["best"]["value"] >= 0
 
 
