@@ -103,7 +103,7 @@ class Runner:
         return path
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "hpo_flows.command", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_flows", *map(str, arguments)]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment, cwd=self.folder
         )
