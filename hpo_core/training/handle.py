@@ -245,6 +245,11 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
+        if self._request.unit_is_whole and self._request.style == "handle":
+            self.warn(
+                "trial.steps() yields one step, for the study does not say how many a training has: give "
+                "search.max_resource, in Python method=hpo.Random(max_resource=27)."
+            )
         self._initial_states |= {
             name: initial_state(item) for name, item in self._tracked.items() if is_restored_late(item)
         }
