@@ -222,18 +222,22 @@ _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 
 
-def train_job(request_bytes: bytes) -> bytes:
-    """Run one encoded JobRequest in a child process and return the encoded Report."""
+def train_job(request_bytes: bytes, on_free: Callable[[], None] = lambda: None) -> bytes:
+    """Run one encoded JobRequest in a child process and return the encoded Report.
+
+    Args:
+        on_free: see :meth:`TrainerPool.run`.
+    """
     request = decode_request(request_bytes)
     portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit)
     elif portion is None or not portion.gpu or not request.mps:
-        report = trainers.run(request)
+        report = trainers.run(request, on_free)
     else:
         with _mps.used(portion.device) as pipes:
             portion = msgspec.structs.replace(portion, mps=pipes)
-            report = trainers.run(msgspec.structs.replace(request, portion=portion))
+            report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free)
     return encode_report(report)
 
 
