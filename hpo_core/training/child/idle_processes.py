@@ -94,7 +94,7 @@ def _waiting_at(place: str) -> Iterator[_Waiting]:
     except OSError:
         return
     start = "@" + _name(place)
-    for word in listed.split():
+    for word in dict.fromkeys(listed.split()):  # a call that was accepted has the name as well
         amount, _, zygote = word.removeprefix(start).partition("/") if word.startswith(start) else ("", "", "")
         if amount.isdecimal() and zygote.isdecimal():
             yield _Waiting(word[1:], int(amount), int(zygote))
