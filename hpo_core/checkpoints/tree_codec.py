@@ -126,7 +126,7 @@ class Flattener:
         )
 
     def _sequence(self, value: Sequence[Any], path: str) -> list[Any]:
-        if set(map(type, value)) == {int} and -(2**63) <= min(value) and max(value) < 2**63:
+        if set(map(type, value)) == {int} and min(value) >= -(2**63) and max(value) < 2**63:
             return list(value)  # the state of Python's generator has 625 of them
         return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
 
