@@ -99,8 +99,8 @@ class AttemptProcess:
         signal.set_wakeup_fd(-1)
         os.dup2(process.output_in, 1)
         os.dup2(process.output_in, 2)
-        ours = {0, 1, 2, process.result_in, process.orders, process.shared.fileno()}
-        for descriptor in open_descriptors() - spared - ours:
+        needed = {0, 1, 2, process.result_in, *([process.orders, process.shared.fileno()] if process.stays else [])}
+        for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         for stream in (sys.stdout, sys.stderr):
