@@ -175,11 +175,11 @@ def test_other_states_are_written_before_the_report(bench: Bench, changes: dict[
 
 def test_a_state_that_the_memory_limit_has_no_room_for_is_written_first(bench: Bench) -> None:
     freed: list[CheckpointWriter] = []
-    for memory in (1 << 40, 64 << 20):
+    for memory in (1 << 40, 200 << 20):
         portion = Portion(
             device="node", architecture="CPU", compute=1000, memory=memory, cores=1000, capacity=1 << 40, alone=False
         )
-        report = bench.run(0, 1, freed.append, portion=portion, megabytes=30.0)
+        report = bench.run(0, 1, freed.append, portion=portion, megabytes=60.0)
         assert report.outcome is Outcome.COMPLETED, report.message
         bench.states.clear()
     assert len(freed) == 1
