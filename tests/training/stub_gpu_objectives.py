@@ -31,3 +31,8 @@ def train_on_processor(trial):
     """Uses no GPU."""
     for _ in trial.steps():
         trial.report(loss=0.5)
+
+
+def dispatch(trial):
+    """One zygote for all: parameter ``do`` names the function."""
+    globals()[trial.params["do"]](trial)

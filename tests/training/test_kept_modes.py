@@ -14,19 +14,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.placement import mps
+from hpo_core.spec.sent_functions import function_name
+from hpo_core.training import by_value as sent
 from hpo_core.training.child import child_process
 from hpo_core.training.request import JobRequest, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
+from tests.training.stub_gpu_objectives import use_gpu
 from tests.training.test_kept_faults import eventually, gone, left
 
 HERE = str(Path(__file__).parent)
+ROOT = str(Path(__file__).parents[2])
 GIB = 1 << 30
 
 
@@ -49,8 +54,8 @@ class Worker:
         checkpoint: Checkpoint | None = None, parent: int | None = None, unit: Unit | None = None,
         process: Literal["fresh", "kept", "auto"] = "auto", lr: float = 0.01, study: str = "s", **more: Any,
     ) -> Report:  # fmt: skip
-        job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr}, checkpoint, parent=parent, unit=unit)
-        objective = function if ":" in function else f"{self.module}:{function}"
+        job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr, "do": function}, checkpoint, parent=parent, unit=unit)
+        objective = function if ":" in function else f"{self.module}:dispatch"
         given: dict[str, Any] = {
             "pythonpath": (HERE,),
             "metric": "loss",
@@ -186,6 +191,20 @@ def hopping(worker: Worker, **more: Any) -> list[Report]:
     return reports
 
 
+def by_value(worker: Worker, **more: Any) -> list[Report]:
+    """A function of no module, as of a notebook."""
+    factor = 2.0
+
+    def inner(trial: Any) -> None:
+        use_gpu()
+        for _ in trial.steps():
+            trial.report(loss=factor * float(np.random.random()))
+
+    name, folder = function_name(inner), worker.folder / more["study"]
+    sent.keep(name, folder, worker.folder)
+    return plain(worker, function=sent.placed(name, folder), pythonpath=(ROOT,), **more)
+
+
 def gangs(worker: Worker, **more: Any) -> list[Report]:
     """Two ranks on one computer; a gang after another one."""
     reports: dict[tuple[int, int], Report] = {}
@@ -208,7 +227,7 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
     ("way", "processes"),
     [
         (plain, 1), (growing, 1), (population, 1), (objectives, 1), (repeats, 1), (packed, 1), (loaders, 1),
-        (hopping, 1), (gangs, 2),
+        (hopping, 1), (by_value, 1), pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, way: Way, processes: int) -> None:
@@ -228,6 +247,16 @@ def test_auto_asks_the_driver_and_keeps_no_process_that_used_no_gpu(worker: Work
     assert not worker.waiting
     worker.run(1)
     assert worker.waiting
+
+
+def test_a_study_that_uses_no_gpu_is_soon_not_looked_at(worker: Worker) -> None:
+    """What a process would be compared with costs some milliseconds of each attempt."""
+    for trial in range(3):
+        worker.run(trial, function="train_on_processor")
+    worker.run(3)
+    assert not worker.waiting
+    worker.run(3, process="kept", study="t")
+    assert not worker.waiting, "until its module is imported anew"
 
 
 def test_under_mps_another_part_of_the_gpu_needs_another_process(worker: Worker) -> None:
@@ -290,5 +319,5 @@ def test_a_job_on_a_slot_has_the_process_of_another_study_ended(worker: Worker) 
     """Slots of a worker are of one GPU: as many processes hold it as the worker has slots."""
     worker.run(0)
     (first,) = worker.waiting
-    worker.run(0, study="t", function="train_on_processor", process="fresh")
+    worker.run(0, study="t", function="stub_gpu_objectives:train_on_processor", process="fresh")
     assert gone(first) and not worker.waiting

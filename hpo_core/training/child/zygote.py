@@ -29,7 +29,7 @@ import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
 from hpo_core.training.child.child_process import IDLE_SECONDS, ChildProcess, may_stay
 from hpo_core.training.child.idle_processes import IdleSocket
@@ -102,7 +102,7 @@ _MAX_WAIT_SECONDS = 3600.0
 _END_SECONDS = 2.0
 """Seconds that a process which waited may take to end."""
 _MOST_REFUSALS = 3
-"""Number of attempts, one after another, whose process could not stay, after which none is asked to."""
+"""Number of attempts, one after another, whose process could not stay, or used no GPU, after which none is asked to."""
 
 
 class Zygote:
@@ -363,6 +363,9 @@ class Zygote:
     def _told(self, child: RunningChild, report: Report) -> Report:
         """The report, which says why the process could not stay; once for each cause."""
         if child.settled is None or not child.settled.change:
+            first = child.settled is not None and not child.process.cpu
+            if first and child.request.process == "auto" and report.outcome in RESULTS:
+                self._refusals += 1  # it used no GPU, and looking at its state was in vain
             return report
         self._refusals += 1
         if child.settled.change in self._causes:
