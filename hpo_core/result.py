@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import CheckpointError, HpoError, SpecError
@@ -113,6 +116,20 @@ class TrialResult:
         kept = {result.resource: result.checkpoint for result in trial.all_results}.get(self.resource)
         return None if kept is None or kept.resource in trial.condemned else kept
 
+    def _reference(self) -> dict[str, Any]:
+        parts = {"trial": self.trial, "values": self.values, "resource": self.resource, "params": self.params}
+        return parts | {"study": self._study._reference()}
+
+    @classmethod
+    def _from_reference(cls, reference: Any) -> TrialResult:
+        if isinstance(reference, cls):
+            return reference
+        return cls(**reference | {"study": Result._from_reference(reference["study"])})
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        return _json_schema(cls)
+
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={number(value, 6)}" for name, value in self.values.items())
         return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
@@ -127,7 +144,8 @@ class Result:
     """A study, finished or not: what it found, as data.
 
     Read from the journal when it is first asked for; :meth:`refresh` reads what a running study has added. It may be
-    pickled and sent to other processes that see the same home.
+    pickled, or written as JSON by Prefect (``result_serializer="json"``), and read by other processes that see the same
+    home.
 
     Attributes:
         name: the study's.
@@ -141,13 +159,30 @@ class Result:
         if temporary:
             weakref.finalize(self, shutil.rmtree, home.folder, ignore_errors=True)
 
-    def __reduce__(self) -> Any:
+    def _reference(self) -> dict[str, str]:
+        """Arguments of :func:`load` by which another process reads the same study.
+
+        Raises:
+            HpoError: the study kept nothing.
+        """
         if self._temporary:
             raise HpoError(
                 f"The result of study {self.name!r} lies in a temporary folder (home=None) that ends with this object; "
                 "take what is needed of it (result.best.params), or give the study a home."
             )
-        return load, (self.name, str(self._home.folder), without_credentials(self._home.journal_url))
+        journal = without_credentials(self._home.journal_url)
+        return {"name": self.name, "home": str(self._home.folder), "journal": journal}
+
+    @classmethod
+    def _from_reference(cls, reference: Any) -> Result:
+        return reference if isinstance(reference, cls) else load(**reference)
+
+    def __reduce__(self) -> Any:
+        return load, tuple(self._reference().values())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        return _json_schema(cls)
 
     @property
     def folder(self) -> Path:
@@ -347,6 +382,18 @@ class Result:
         from hpo_core.report.notebook_cells import study_cell
 
         return study_cell(self.study)
+
+
+def _json_schema(kind: type[Result] | type[TrialResult]) -> CoreSchema:
+    """How pydantic, and through it Prefect, writes a result as JSON and reads it: as a reference to its study."""
+    return core_schema.no_info_plain_validator_function(
+        kind._from_reference,
+        serialization=core_schema.plain_serializer_function_ser_schema(kind._reference),
+    )
+
+
+for _kind in (Result, TrialResult):  # as a pydantic model has it, so that it is written within a list or mapping, too
+    _kind.__pydantic_serializer__ = TypeAdapter(_kind).serializer  # type: ignore[union-attr]
 
 
 class Plots:

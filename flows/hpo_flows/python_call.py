@@ -57,7 +57,7 @@ from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
-from hpo_core.views.failure_reasons import cure_words, failed_words
+from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_progress import ShownProgress, write_line
@@ -235,9 +235,7 @@ def tune(
             temporary=home is None,
         )
         action = "resume" if known else "tune"
-        return _drive(
-            session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, temporary=home is None
-        )
+        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
 
 
 def _recorded(place: Home, spec: StudySpec) -> Study | None:
@@ -306,7 +304,6 @@ def _drive(
     fail_fast: bool,
     progress: bool,
     shown: bool = True,
-    temporary: bool = False,
 ) -> Result:
     shown = shown and session.spec.prefect != "off"
     in_flow = shown and _is_in_flow_run()
@@ -328,18 +325,18 @@ def _drive(
                         session.add_observer(board)
                     _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
         except KeyboardInterrupt as interrupt:
-            interrupt.add_note(_how_to_go_on(session, temporary))
+            interrupt.add_note(_how_to_go_on(session))
             raise
         except Exception as error:
             if error is first.error:  # the program's own frames say nothing about it
                 raise error.with_traceback(None) from None
             raise
-    return Result(session.name, session.home, temporary=temporary)
+    return Result(session.name, session.home, temporary=session.temporary)
 
 
-def _how_to_go_on(session: Session, temporary: bool) -> str:
+def _how_to_go_on(session: Session) -> str:
     """What to do about an interrupted study."""
-    if temporary:
+    if session.temporary:
         return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
     journal = session.home.read_journal()
     try:
@@ -348,11 +345,23 @@ def _how_to_go_on(session: Session, temporary: bool) -> str:
         return f"Study {session.name!r} had not begun."
     finally:
         journal.close()
-    place = "" if session.home.is_default else f", home={str(session.home.folder)!r}"
+    place = f", home={home!r}" if (home := _home_named(session)) else ""
     return (
         f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "
         f"hpo.load({session.name!r}{place}) has its results."
     )
+
+
+def _home_named(session: Session) -> str:
+    """Folder of a session's home, where that has to be named; else empty."""
+    return "" if session.home.is_default else str(session.home.folder)
+
+
+def _cure(session: Session, study: Study) -> str:
+    """What to do about a study that halted or came to nothing."""
+    if session.temporary:
+        return "home=None kept nothing of it; with a home, hpo.load(...).jobs says how each attempt ended."
+    return cure_in_python(study, _home_named(session))
 
 
 def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
@@ -363,7 +372,7 @@ def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[st
     ) as driven:
         driven.start()
         study, summary = session.run()
-        if why := failed_words(study, cure_words(study)):
+        if why := failed_words(study, _cure(session, study)):
             raise HpoError(why)
         driven.ended(summary.links)
         if warning := session.trackers.finish():

@@ -30,7 +30,7 @@ from hpo_core.model.trial import Checkpoint
 FORMAT = 1
 MODEL_NAMES = ("model", "module", "net", "network")
 """What a tracked model is usually called; asked in this order where several objects have weights."""
-_BLAKE3 = "blake3:"
+BLAKE3 = "blake3:"
 """Beginning of a digest by BLAKE3, a quarter of the time of SHA-256; one without it is a SHA-256."""
 BEST = "hpo_repeat"
 """Metadata of a checkpoint of several seed repeats: number of the one whose state is that of the file."""
@@ -59,8 +59,16 @@ def save(
         CheckpointError: the tree contains a value that cannot be stored.
         StorageError: the folder cannot be written; no file is left behind.
     """
-    chunks = tree_chunks(tree, hpo_format=str(FORMAT))
-    return write_chunks(folder, relative_path, chunks, resource=resource, parent=parent, durable=durable)
+    return write_chunks(folder, relative_path, chunks_of(tree), resource=resource, parent=parent, durable=durable)
+
+
+def chunks_of(tree: Any) -> list[memoryview]:
+    """The bytes of a checkpoint; those of tensors on the CPU are the tensors' own memory.
+
+    Raises:
+        CheckpointError: the tree contains a value that cannot be stored.
+    """
+    return tree_chunks(tree, hpo_format=str(FORMAT))
 
 
 def write_chunks(
@@ -86,7 +94,7 @@ def write_chunks(
         # In a folder that the user named (a URL), the user's umask decides who may read the files.
         digest = _write_file(path, chunks, shared="://" in relative_path, durable=durable)
     size = sum(map(len, chunks))
-    told = f"{_BLAKE3}{digest.hexdigest()}"
+    told = f"{BLAKE3}{digest.hexdigest()}"
     return Checkpoint(uri=relative_path, digest=told, resource=resource, size=size, parent=parent)
 
 
@@ -176,9 +184,9 @@ def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: 
     Raises:
         CheckpointError: it is not what was written.
     """
-    known = checkpoint.digest.startswith(_BLAKE3)
+    known = checkpoint.digest.startswith(BLAKE3)
     found = hashlib.file_digest(file, blake3 if known else "sha256").hexdigest()  # type: ignore[arg-type]
-    wanted = checkpoint.digest.removeprefix(_BLAKE3)
+    wanted = checkpoint.digest.removeprefix(BLAKE3)
     if found != wanted:
         kind = "BLAKE3" if known else "SHA-256"
         raise CheckpointError(f"{name} is corrupt: its {kind} is {found[:12]}..., {wanted[:12]}... was written. {cure}")

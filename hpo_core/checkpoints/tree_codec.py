@@ -20,7 +20,7 @@ import numpy as np
 
 from hpo_core.model.errors import CheckpointError
 
-_STORED_TYPES = {
+STORED_TYPES = {
     **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)},
     "bfloat16": "BF16",
     "bool": "BOOL",
@@ -103,9 +103,9 @@ class Flattener:
         return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
 
     def _array(self, value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
-        flat = np.frombuffer(value.tobytes(), np.uint8)
+        flat = np.array(value, order="C").reshape(-1).view(np.uint8)
         is_little = value.dtype.str[0] in "<|" and value.dtype.kind != "c"
-        native = _STORED_TYPES.get(value.dtype.name) if is_little else None
+        native = STORED_TYPES.get(value.dtype.name) if is_little else None
         if native:
             return {"array": self._store(path, Block(native, value.shape, flat))}
         raw = self._store(path, Block("U8", (flat.size,), flat))
@@ -117,7 +117,7 @@ class Flattener:
         key = (value.data_ptr(), value.device, value.dtype, value.shape, value.stride(), value.is_conj())
         dtype = str(value.dtype).removeprefix("torch.")
         name = self._tied.get(key) if value.numel() else None
-        native = _STORED_TYPES.get(dtype)
+        native = STORED_TYPES.get(dtype)
         if name is None:
             plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             flat = plain.view(torch.uint8).numpy()

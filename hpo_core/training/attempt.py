@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
@@ -50,6 +51,7 @@ def run_attempt(
     *,
     raised: tuple[type[BaseException], ...] = (),
     log: Callable[[str], None] | None = None,
+    held: HeldState | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
@@ -60,6 +62,7 @@ def run_attempt(
             no failure of it.
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
+        held: the state that the attempt before it saved, and takes that which this one saves.
     """
     progress = SharedProgress() if progress is None else progress
     if request.repeats > 1 and request.repeat is None and not request.parts:
@@ -72,11 +75,13 @@ def run_attempt(
         if job.checkpoint:
             base = HOPS if job.unit is not None and job.unit.hopped else request.checkpoint_base
             with progress.storing(job.checkpoint.resource):
-                state = checkpoints.load(request.folder, job.checkpoint, base, repeat=request.repeat)
+                state = None if held is None else held.take(job.checkpoint, request.folder, base)
+                if state is None:
+                    state = checkpoints.load(request.folder, job.checkpoint, base, repeat=request.repeat)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
-    handle = TrialHandle(request, state, progress)
+    handle = TrialHandle(request, state, progress, held)
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
@@ -252,6 +257,7 @@ def usage_of_repeats(reports: Sequence[Report]) -> UsageField:
         cores=round(mean([(one.cores, seconds) for one, seconds in known]) or 0.0, 3),
         startup_seconds=sum(one.startup_seconds for one in usages),
         unit_seconds=sum(one.unit_seconds for one in usages),
+        states_from_memory=sum(one.states_from_memory for one in usages),
         device_memory=max((one.device_memory for one in usages if one.device_memory is not None), default=None),
         compute=mean([(one.compute, seconds) for one, seconds in known if one.compute is not None]),
     )

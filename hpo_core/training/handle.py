@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
+from hpo_core.training.child.processes import room_for_state
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
@@ -74,6 +76,7 @@ class TrialHandle:
         request: JobRequest,
         state: dict[str, Any] | None = None,
         progress: SharedProgress | None = None,
+        held: HeldState | None = None,
     ) -> None:
         job = request.job
         self.number = job.trial
@@ -89,6 +92,7 @@ class TrialHandle:
         self._request = request
         self._state = state = state if state is None else state_for(state, self.rank)
         self._progress = SharedProgress() if progress is None else progress
+        self._held = held
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
@@ -347,6 +351,8 @@ class TrialHandle:
             hops = self._unit is not None and self._unit.state.startswith(f"{HOPS}/")
             remove(self._request.folder, self._saved.uri, HOPS if hops else self._request.checkpoint_base)
         self._saved = None
+        if self._held is not None:
+            self._held.drop()
         if self._watch is not None:
             self._watch.close()
 
@@ -409,10 +415,11 @@ class TrialHandle:
             tree[RANKS] = ranks
         try:
             with self._progress.storing(self.target):
-                self._saved = checkpoints.save(
+                chunks = checkpoints.chunks_of(tree)
+                self._saved = checkpoints.write_chunks(
                     self._request.folder,
                     self._request.checkpoint_path,
-                    tree,
+                    chunks,
                     resource=self.target,
                     parent=parent.uri if parent else None,
                     durable=self._unit is None or self._unit.durable,
@@ -420,6 +427,10 @@ class TrialHandle:
         except StorageError as error:
             self.save_error = error
             raise
+        if self._held is not None:
+            portion = self._request.portion
+            allowed = None if portion is None or portion.gpu else portion.allowed
+            self._held.hold(self._saved, chunks, room_for_state(allowed))
 
     def _finite(self, metrics: Metrics) -> bool:
         """Whether no objective or constraint that was reported is NaN or infinite."""

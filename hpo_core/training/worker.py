@@ -53,10 +53,8 @@ class TrainerPool:
         unit = None if job.unit is None else job.unit.number
         key = (request.objective, request.pythonpath, request.threads)
         with self._lock:
-            trainer = next((one for one in reversed(self._idle) if one.key == key), None)
-            if trainer is not None:
-                self._idle.remove(trainer)
-            else:
+            trainer = self._best_idle(key, "" if job.checkpoint is None else job.checkpoint.digest)
+            if trainer is None:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
             self._running[attempt] = trainer, unit
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
@@ -68,6 +66,22 @@ class TrainerPool:
             with self._lock:
                 self._running.pop(attempt, None)
             self._give_back(trainer)
+
+    def _best_idle(self, key: tuple[object, ...], digest: str) -> Trainer | None:
+        """Take the idle trainer that a job had best run on; None: there is none for it.
+
+        That is one whose process holds the state that the job begins with; else one that holds no other job's.
+
+        Args:
+            digest: of the checkpoint that the job begins with; empty: it has none.
+        """
+        fitting = [one for one in reversed(self._idle) if one.key == key]
+        found = next((one for one in fitting if digest and one.holds == digest), None)
+        if found is None:
+            found = next((one for one in fitting if not one.holds), fitting[-1] if fitting else None)
+        if found is not None:
+            self._idle.remove(found)
+        return found
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None

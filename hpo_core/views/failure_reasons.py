@@ -8,6 +8,7 @@ import msgspec
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.model.trial import Outcome
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import plural
@@ -179,13 +180,14 @@ def next_command(study: Study, file: str = "STUDY.yaml") -> str:
 
     A finished study is extended by a population, or by as many configurations as it has trials, where it takes more.
     One that runs, or takes no more, is shown. One of which no trial has a finite value is tried, for its trials end
-    alike in a resume. One whose checkpoints do not fit into their limit is started anew, for a resume cannot raise it.
+    alike in a resume; it is shown where its function was sent by value, for then no file describes it. One whose
+    checkpoints do not fit into their limit is started anew, for a resume cannot raise it.
 
     Args:
         file: the study's file, where it is known.
     """
     if no_result_words(study):
-        return f"hpo try {file}"
+        return f"hpo show {study.name}" if _is_from_python(study) else f"hpo try {file}"
     if study.status == "finished":
         if study.refuse_extension() is not None:
             return f"hpo show {study.name}"
@@ -203,9 +205,28 @@ def command_after(study: Study, file: str = "STUDY.yaml") -> str:
 
 
 def new_study_command(study: Study, file: str = "STUDY.yaml") -> str:
-    """``hpo tune`` of the study's file under another name: a study keeps its settings, and its name is taken."""
+    """``hpo tune`` of the study's file under another name: a study keeps its settings, and its name is taken.
+
+    Where its function was sent by value, it is the call from Python.
+    """
+    if _is_from_python(study):
+        return new_study_call(study)
     change = f" --set {study.room_needed}" if study.room_needed else ""
     return f"hpo tune {file} --name {another_name(study.name)}{change}"
+
+
+def new_study_call(study: Study) -> str:
+    """``hpo.tune`` under another name, with a larger limit of checkpoints where that is what it needs.
+
+    ``hpo.tune(..., name='digits-2', checkpoints=hpo.Checkpoints(max_count=3))``.
+    """
+    setting, _, least = study.room_needed.rpartition(".")[2].partition("=")
+    change = f", checkpoints=hpo.Checkpoints({setting}={least})" if setting else ""
+    return f"hpo.tune(..., name={another_name(study.name)!r}{change})"
+
+
+def _is_from_python(study: Study) -> bool:
+    return digest_of(study.spec.objective) is not None
 
 
 def another_name(name: str) -> str:
@@ -224,3 +245,20 @@ def cure_words(study: Study, file: str = "STUDY.yaml") -> str:
     if again := command_after(study, file):
         return f"`{command}` shows what a trial reports; mend that and start the study anew: `{again}`."
     return f"`{command}` goes on." if command.startswith("hpo resume") else f"Type `{command}`."
+
+
+def cure_in_python(study: Study, home: str = "") -> str:
+    """What to do about a study that halted or came to nothing, in one sentence for those who called ``hpo.tune``.
+
+    Args:
+        home: folder of its home, where that is not the default.
+    """
+    arguments = f"{study.name!r}, home={home!r}" if home else f"{study.name!r}"
+    if no_result_words(study):
+        return (
+            f"hpo.load({arguments}).jobs says how each attempt ended; mend the training function and start anew: "
+            f"{new_study_call(study)}."
+        )
+    if study.room_needed:
+        return f"A resume would halt again, for a study keeps its limits. Start anew: {new_study_call(study)}."
+    return f"hpo.resume({arguments}), or the call with resume=True, goes on."

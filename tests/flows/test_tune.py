@@ -199,7 +199,7 @@ def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, co
     assert "ended without a single result: no trial has a finite value of loss: " + counts in text
     assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
     assert f"next        hpo try {file}   (then: hpo tune {file} --name toy-2; " in text
-    assert "It has no result to go on from: start anew under another name, --name toy-2." in hpo("tune", file, code=3)
+    assert "It has no result to go on from: start anew under another name, --name toy-2" in hpo("tune", file, code=3)
 
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:

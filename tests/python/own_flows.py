@@ -52,7 +52,7 @@ def search(client: Client, name: str, function: Any = train, **changes: Any) -> 
     )
 
 
-@task(persist_result=True, cache_policy=INPUTS - "client")
+@task(persist_result=True, result_serializer="json", cache_policy=INPUTS - "client")
 def tuned(client: Client, name: str) -> hpo.Result:
     return search(client, name)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pandas
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 import hpo_core as hpo
 from hpo_core.execution.in_process import InProcessExecutor
@@ -178,6 +180,23 @@ def test_a_result_is_pickled_small_and_read_again(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(best)).params == best.params
     with pytest.raises(hpo.StudyNotFoundError):
         hpo.load("another", tmp_path)
+
+
+def test_a_result_is_written_as_json_by_prefect_and_read_again(tmp_path: Path) -> None:
+    from prefect.serializers import JSONSerializer
+
+    result, serializer = tuned(tmp_path), JSONSerializer()
+    written = serializer.dumps({"found": [result, result.best]})
+    assert len(written) < 1000
+    read, best = serializer.loads(written)["found"]
+    assert isinstance(read, hpo.Result) and read.trials.equals(result.trials)
+    assert isinstance(best, hpo.TrialResult) and best.params == result.best.params and best.value == result.best.value
+    assert TypeAdapter(hpo.Result).validate_python(result) is result, "a parameter of a flow"
+    temporary = hpo.Result("study", Home(tmp_path), temporary=True)
+    with pytest.raises(PydanticSerializationError, match="temporary folder"):
+        serializer.dumps(temporary)
+    with pytest.raises(hpo.StudyNotFoundError):
+        serializer.loads(written.replace(b'"study"', b'"other"', 1).replace(b': "study"', b': "other"'))
 
 
 def test_the_columns_are_those_that_are_documented(tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ from hpo_core.cli.output import RunResult, out, print_run_result
 from hpo_core.model.errors import HpoError
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
-from hpo_core.views.failure_reasons import another_name, command_after, cure_words, failures_of, next_command
+from hpo_core.views.failure_reasons import (
+    another_name,
+    command_after,
+    cure_in_python,
+    cure_words,
+    failures_of,
+    next_command,
+)
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec
 
@@ -80,6 +87,7 @@ def test_a_halted_study_is_resumed() -> None:
     study = played(RANDOM, stop={"total_resource": 3})
     assert study.status == "halted"
     assert last_line(study).startswith(f"  next        hpo resume {study.name} ") and linked(study)
+    assert cure_in_python(study) == f"hpo.resume({study.name!r}), or the call with resume=True, goes on."
 
 
 def told(study: Study, report: Any, workers: int = 1) -> Study:
@@ -102,6 +110,17 @@ def test_a_study_without_a_finite_value_is_tried_and_started_anew(configs: int, 
     assert again in cure_words(study)
 
 
+def test_a_study_of_a_function_by_value_has_no_file_and_is_started_anew_from_python() -> None:
+    sent = "by_value.s" + "0" * 16 + ".d" + "0" * 64 + ":train"
+    study = told(fresh(make_spec(search=RANDOM, objective=sent)), lambda job: completed(job, float("nan")))
+    again = f"hpo.tune(..., name='{study.name}-2')"
+    assert (next_command(study), command_after(study)) == (f"hpo show {study.name}", again) and linked(study)
+    assert cure_in_python(study, "/there") == (
+        f"hpo.load('{study.name}', home='/there').jobs says how each attempt ended; mend the training function and "
+        f"start anew: {again}."
+    )
+
+
 def test_a_study_whose_trials_all_fail_is_tried_and_started_anew() -> None:
     study = told(fresh(make_spec(search=RANDOM)), lambda job: failed(job, Outcome.ERROR, "ObjectiveError: no loss"))
     assert study.status == "halted" and next_command(study, "a.yaml") == "hpo try a.yaml"
@@ -122,6 +141,8 @@ def test_a_limit_of_checkpoints_that_is_too_small_is_raised_in_a_new_study() -> 
         return told(fresh(make_spec(checkpoints=limits)), lambda job: good(job, float(job.trial)))
 
     study = run(max_count=1)
+    call = f"hpo.tune(..., name='{study.name}-2', checkpoints=hpo.Checkpoints(max_count=3))"
+    assert cure_in_python(study).endswith(f"Start anew: {call}.")
     command = next_command(study)
     assert command == f"hpo tune STUDY.yaml --name {study.name}-2 --set checkpoints.max_count=3" and linked(study)
     study.recover("again")

@@ -30,7 +30,7 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature
@@ -188,7 +188,7 @@ def drive_as_subflow(session: Session, action: str) -> None:
             study, _ = drive(session, action, PATIENT_SECONDS, is_callers=True)
             if warning := session.trackers.finish():
                 get_run_logger().warning(warning)
-            return end_state(study, failed, _cure(study))
+            return end_state(study, failed, cure_in_python(study))
         except RunCancelledError:
             words = f"Study {session.name!r} was halted with its flow run; {_go_on(session.name)}"
             raised.append(Abort(words) if _end_cancelled_runs() else CancelledRun(words))
@@ -211,14 +211,6 @@ def drive_as_subflow(session: Session, action: str) -> None:
 
 def _go_on(name: str) -> str:
     return f"hpo.resume({name!r}), or the call with resume=True, goes on."
-
-
-def _cure(study: Study) -> str:
-    if study.room_needed:
-        return "A resume would halt again: a study keeps its limits."
-    if no_result_words(study):
-        return f"Mend that and start a new study: {study.name} has no result to go on from."
-    return f"Mend that; {_go_on(study.name)}"
 
 
 def _end_cancelled_runs() -> bool:

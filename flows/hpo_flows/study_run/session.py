@@ -96,7 +96,7 @@ class Session:
         temporary: bool = False,
     ) -> None:
         self.home = home
-        self._temporary = temporary
+        self.temporary = temporary
         self.name = name
         self._given = spec
         self._force = force
@@ -193,12 +193,13 @@ class Session:
 
     def _other_names(self) -> str:
         """What to do where the name of a new study is taken."""
-        other = f"--name {another_name(self.name)}"
-        if no_result_words(Study.open(self.name, self.journal, reading=True)):
+        name, other = self.name, another_name(self.name)
+        other = f"--name {other}, in Python name={other!r}"
+        if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
-            f"`hpo resume {self.name}` goes on with it, `hpo extend {self.name} --configs N` asks for more; or give "
-            f"the new one another name, {other}."
+            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, "
+            f"in Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
         )
 
     def _other_function(self) -> str:
@@ -282,7 +283,7 @@ class Session:
         )
         warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
         warm.daemon = True
-        if not self._temporary:
+        if not self.temporary:
             warm.start()
         try:
             status = loop.run()
@@ -297,7 +298,7 @@ class Session:
         self._closing.start()  # while the report is written
         halted = study.state.halted
         report, links = "", dict[str, str]()
-        if not self._temporary:
+        if not self.temporary:
             warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
             report, links = self.write_report(study)
         return study, Summary(

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
@@ -58,6 +59,7 @@ class AttemptProcess:
         self._progress = progress
         self._kept = kept
         self._attempts = 0
+        self._held = HeldState() if kept is not None and process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -116,8 +118,10 @@ class AttemptProcess:
         self._progress.start()
         if request.portion is not None:
             apply_portion(request.portion, request.threads, again=self._process.stays)
+        if self._held is not None:
+            self._held.keep_for(request.job.checkpoint)
         whole: list[str] = []
-        run = partial(run_attempt, self._function, request, self._progress, log=whole.append)
+        run = partial(run_attempt, self._function, request, self._progress, log=whole.append, held=self._held)
         if self._kept is None or not self._process.stays:
             report = run()
         else:
@@ -126,14 +130,15 @@ class AttemptProcess:
         self._progress.finish()
         flush_streams()
         exit_if_forked_copy(pid)
-        send(self._process.result_in, Finished(report, "".join(whole)))
-        if self._kept is None or not self._process.stays:
+        from_memory = self._held is not None and self._held.taken
+        send(self._process.result_in, Finished(report, "".join(whole), from_memory=from_memory))
+        if self._kept is None or self._held is None:
             return False
         before = self._cpu
         change, stays = self._settle(self._kept, request, report)
         self._cpu = _cpu_seconds()
         exit_if_forked_copy(pid)
-        send(self._process.result_in, Settled(change, stays, self._cpu - before))
+        send(self._process.result_in, Settled(change, stays, self._cpu - before, self._held.digest))
         return stays
 
     _cpu = 0.0
@@ -152,7 +157,8 @@ class AttemptProcess:
         change = kept.put_back()
         flush_streams()
         _libc.fflush(None)
-        return change, not change and self._attempts < MOST_ATTEMPTS and not kept.grew()
+        beside = 0 if self._held is None else self._held.size
+        return change, not change and self._attempts < MOST_ATTEMPTS and not kept.grew(beside)
 
     def _next(self) -> JobRequest | None:
         """The request of the next attempt; None: there is none any more."""

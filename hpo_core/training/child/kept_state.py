@@ -457,17 +457,20 @@ class KeptState:
         except Exception as error:
             return f"nobody can tell what changed: {type(error).__name__}: {error}"
 
-    def grew(self) -> bool:
+    def grew(self, beside: int = 0) -> bool:
         """Whether the process takes so much more memory than it did that it is replaced.
 
         What a GPU needs of the computer's memory, in its first attempt, is no growth.
+
+        Args:
+            beside: bytes that it holds for the next attempt.
         """
-        now = resident("self")
+        now = resident("self") - beside
         if self._resident is None or (cuda_is_initialized() and not self._on_gpu):
             self._resident, self._on_gpu = now, True
         if now - self._resident > GROWN_BYTES // 2:
             _libc.malloc_trim(0)
-            now = resident("self")
+            now = resident("self") - beside
         return now - self._resident > GROWN_BYTES
 
     _on_gpu = False

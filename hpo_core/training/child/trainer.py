@@ -192,6 +192,8 @@ class Trainer:
         self.closed = False
         self.waiting = 0, ""
         """Id of the process that stayed for the next attempt, if it is there still, and the study's folder; 0: none."""
+        self.holds = ""
+        """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
@@ -319,7 +321,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting = 0, ""
+        self.waiting, self.holds = (0, ""), ""
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -340,9 +342,9 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Finished(report, stays=stays) if (report.trial, report.attempt) == attempt:
+                case Finished(report, stays=stays, holds=holds) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
-                    self.waiting = stays, request.folder
+                    self.waiting, self.holds = (stays, request.folder), holds
                     return report, ""
                 case Started(pid):
                     zygote.child = pid

@@ -283,7 +283,7 @@ class Zygote:
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
-        self._send(Finished(report, stays=child.pid))
+        self._send(Finished(report, stays=child.pid, holds=settled.holds))
 
     def _end_waiting(self) -> None:
         """End the process that waits: by itself, or after some seconds by SIGKILL."""

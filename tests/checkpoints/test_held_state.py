@@ -1,0 +1,91 @@
+"""A state that stays in memory after its file was written: what is handed over, and to whom the memory belongs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpo_core.checkpoints import files
+from hpo_core.checkpoints.held_state import HeldState
+from hpo_core.checkpoints.tree_codec import tree_digest
+from hpo_core.model.trial import Checkpoint
+
+ROOM = 1 << 30
+
+
+def written(folder: Path, tree: Any, held: HeldState, *, room: int = ROOM) -> Checkpoint:
+    chunks = files.chunks_of(tree)
+    checkpoint = files.write_chunks(folder, "checkpoints/a", chunks, resource=1, parent=None, durable=False)
+    held.hold(checkpoint, chunks, room)
+    return checkpoint
+
+
+def test_what_is_handed_over_is_what_the_file_holds(tmp_path: Path) -> None:
+    weight = torch.randn(3, 5)
+    tree = {
+        "tied": [weight, weight], "turned": torch.randn(4, 3).t(), "half": torch.randn(7).bfloat16(),
+        "empty": torch.empty(0, 3), "scalar": torch.tensor(2.5), "complex": torch.randn(3, dtype=torch.complex64),
+        "flags": torch.tensor([True, False]), "array": np.arange(6.0).reshape(2, 3), "one": np.array(3),
+        "big-endian": np.arange(3, dtype=">i4"), "dates": np.array(["2026-01-01"], "datetime64[D]"),
+        "plain": {"text": "x", "number": 0.1, "nan": float("nan"), "bytes": b"ab"},
+    }  # fmt: skip
+    held = HeldState()
+    checkpoint = written(tmp_path, tree, held)
+    from_file = files.load(tmp_path, checkpoint)
+    found = held.take(checkpoint, str(tmp_path), "")
+    assert found is not None and held.taken and not held.digest
+    assert tree_digest(found) == tree_digest(from_file) == tree_digest(tree)
+    assert found["tied"][0] is found["tied"][1]
+    for name in ("tied", "turned", "array"):
+        for value, wanted in zip(np.atleast_1d(found[name]), np.atleast_1d(from_file[name]), strict=True):
+            assert type(value) is type(wanted)
+    found["array"][0] = 1.0  # it can be written to
+    assert held.take(checkpoint, str(tmp_path), "") is None, "it is handed over once"
+
+
+def test_memory_that_somebody_else_has_is_copied(tmp_path: Path) -> None:
+    alone, shared = torch.randn(8), torch.randn(8)
+    tree, places = {"alone": alone, "shared": shared}, (alone.data_ptr(), shared.data_ptr())
+    held = HeldState()
+    checkpoint = written(tmp_path, tree, held)
+    tree.clear()
+    del alone
+    found = held.take(checkpoint, str(tmp_path), "")
+    assert found["alone"].data_ptr() == places[0], "nobody else has it: it is not copied"
+    assert found["shared"].data_ptr() != places[1]
+    assert torch.equal(found["shared"], shared) and not found["alone"]._is_view()
+
+
+def test_a_part_of_a_larger_tensor_does_not_keep_all_of_it(tmp_path: Path) -> None:
+    held = HeldState()
+    checkpoint = written(tmp_path, {"row": torch.randn(100, 8)[3]}, held)
+    assert held.take(checkpoint, str(tmp_path), "")["row"].untyped_storage().nbytes() == 32
+
+
+def test_what_was_changed_since_is_not_handed_over(tmp_path: Path) -> None:
+    held, weight = HeldState(), torch.zeros(4)
+    checkpoint = written(tmp_path, {"weight": weight}, held)
+    weight[0] = 1.0
+    assert held.take(checkpoint, str(tmp_path), "") is None
+
+
+def test_one_state_is_held_at_most_and_none_without_room(tmp_path: Path) -> None:
+    held = HeldState()
+    first = written(tmp_path, {"weight": torch.zeros(4)}, held)
+    assert held.size == first.size
+    second = written(tmp_path, {"weight": torch.ones(4)}, held)
+    assert held.digest == second.digest and held.take(first, str(tmp_path), "") is None
+    written(tmp_path, {"weight": torch.ones(400)}, held, room=1000)
+    assert not held.digest and not held.size
+
+
+def test_an_attempt_that_begins_with_something_else_frees_it(tmp_path: Path) -> None:
+    held = HeldState()
+    checkpoint = written(tmp_path, {"weight": torch.zeros(4)}, held)
+    held.keep_for(checkpoint)
+    assert held.digest
+    held.keep_for(None)
+    assert not held.digest
