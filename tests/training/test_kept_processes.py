@@ -13,10 +13,10 @@ import pytest
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
+from tests.training import dirty_libraries
 from tests.training.dirty_objectives import NOTICED, PUT_BACK
 
 HERE = str(Path(__file__).parent)
-OBJECTIVE = "dirty_objectives:train"
 
 
 @dataclasses.dataclass
@@ -26,6 +26,7 @@ class Bench:
     trainer: Trainer
     folder: Path
     process: Any
+    objective: str = "dirty_objectives:train"
     attempts: int = 0
     said: list[str] = dataclasses.field(default_factory=list)
 
@@ -33,8 +34,8 @@ class Bench:
         self.attempts += 1
         job = Job(0, self.attempts, Rung(0, 0), 2, {"do": do})
         request = JobRequest(
-            study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder), pythonpath=(HERE,),
-            process=self.process, grace=5.0, **options,
+            study="s", job=job, objective=self.objective, metric="loss", seed=3, folder=str(self.folder),
+            pythonpath=(HERE,), process=self.process, grace=5.0, **options,
         )  # fmt: skip
         report = self.trainer.run(request)
         self.said += report.warnings or ()
@@ -53,11 +54,15 @@ class Bench:
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bench]]:
     """One of each kind, in one environment."""
+    yield from _benches("dirty_objectives:train", tmp_path_factory)
+
+
+def _benches(objective: str, folders: pytest.TempPathFactory) -> Iterator[dict[str, Bench]]:
     found = {}
     for process in ("fresh", "kept"):
-        trainer = Trainer(OBJECTIVE, (HERE,))
+        trainer = Trainer(objective, (HERE,))
         trainer.prepare()
-        found[process] = Bench(trainer, tmp_path_factory.mktemp(process), process)
+        found[process] = Bench(trainer, folders.mktemp(process), process, objective)
     yield found
     for bench in found.values():
         bench.trainer.close()
@@ -93,7 +98,8 @@ def test_what_can_be_put_back_is_put_back(kept: Bench, expected: dict[str, tuple
 
 @pytest.mark.parametrize("name", NOTICED)
 def test_what_cannot_be_put_back_ends_the_process(kept: Bench, expected: dict[str, Any], name: str) -> None:
-    kept.run("nothing")
+    if not kept.trainer.waiting[0]:
+        kept.run("nothing")
     before, _ = kept.trainer.waiting
     report = kept.run(name)
     assert kept.told(report) == expected[name]
@@ -107,5 +113,40 @@ def test_what_cannot_be_put_back_ends_the_process(kept: Bench, expected: dict[st
 def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, expected: dict[str, Any], seed: int) -> None:
     draw = random.Random(seed)
     names = [*PUT_BACK] * 3 + [*NOTICED]
-    for name in draw.choices(names, k=40):
+    for name in draw.choices(names, k=30):
         assert kept.told(kept.run(name)) == expected[name], name
+
+
+def test_settings_of_other_libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One process of each kind: they are large, and each fork of them costs."""
+    for benches in _benches("dirty_libraries:train", tmp_path_factory):
+        fresh, kept = benches["fresh"], benches["kept"]
+        expected = fresh.told(fresh.run("nothing"))
+        for name in dirty_libraries.PUT_BACK:
+            report = kept.run(name)
+            assert kept.told(report) == expected, name
+            assert kept.trainer.waiting[0], (name, report.warnings)
+        for name, (_, said) in dirty_libraries.NOTICED.items():
+            report = kept.run(name)
+            assert said in "".join(report.warnings or ()) and not kept.trainer.waiting[0], name
+            assert kept.told(kept.run("nothing")) == expected, name
+
+
+def test_variables_of_an_installed_package_are_compared(tmp_path: Path) -> None:
+    """The package of the training function is the user's, also where it lies among the libraries."""
+    package = tmp_path / "site-packages" / "of_a_team"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "state.py").write_text("SEEN = []\n")
+    (package / "train.py").write_text(
+        "from of_a_team.state import SEEN\n"
+        "def train(trial):\n"
+        "    for _ in trial.steps():\n"
+        "        trial.report(loss=float(len(SEEN)))\n"
+        "    SEEN.append(1)\n"
+    )
+    trainer = Trainer("of_a_team.train:train", (str(package.parent),))
+    bench = Bench(trainer, tmp_path, "kept", "of_a_team.train:train")
+    report = bench.run("append", required="none")
+    assert "of_a_team.state.SEEN changed" in "".join(report.warnings or ()) and not trainer.waiting[0]
+    trainer.close()
