@@ -123,7 +123,9 @@ def tune(
         metric: what the function reports and the study optimizes; several: a Pareto front. An Optuna objective returns
             it, and its name is ``value`` unless given.
         mode: whether a smaller (default) or a larger value of a metric that is given by name is better.
-        method: the search, such as ``hpo.Asha(configs=60, max_resource=27)``.
+        method: the search, such as ``hpo.Asha(configs=60, max_resource=27)``. Default: random; a trial then trains as
+            far as its function does, but one step where that loops over ``trial.steps()``: say how many by
+            ``hpo.Random(max_resource=27)``.
         sampler: proposes configurations: ``random``, ``ranked_gp``, a sampler of Optuna by its class name, or
             ``hpo.Sampler`` with arguments.
         workers: jobs at once on this machine; default: 2.

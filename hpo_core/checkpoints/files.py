@@ -1,7 +1,7 @@
 """Saves and loads checkpoints: one safetensors file each, written atomically, verified before use.
 
-Written by this package itself, so that hashing, writing and fsync take one pass without a second copy in memory. The
-safetensors library reads the file and checks its header.
+Written and read by this package itself: hashing, writing and fsync take one pass without a second copy in memory, and a
+file is read straight into the memory of its tensors while it is hashed.
 
 All seed repeats of a trial share one file. The best repeat's state lies where that of a trial without repeats lies:
 whatever reads one model (evaluation, weights alone, MLflow) reads that one. The others lie beside it under names of
@@ -16,14 +16,22 @@ import io
 import json
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
 from hpo_core.checkpoints.storage import local_copy, local_path, write
-from hpo_core.checkpoints.tree_codec import Block, file_chunks, tree_chunks, unflatten
+from hpo_core.checkpoints.tree_codec import (
+    Block,
+    empty_array,
+    empty_tensor,
+    file_chunks,
+    stored_size,
+    tree_chunks,
+    unflatten,
+)
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint
 
@@ -74,44 +82,60 @@ def chunks_of(tree: Any) -> list[memoryview]:
 def write_chunks(
     folder: str | Path,
     relative_path: str,
-    chunks: Sequence[memoryview],
+    chunks: Iterable[memoryview],
     *,
     resource: int,
     parent: str | None,
     durable: bool = True,
 ) -> Checkpoint:
     """Write the bytes of a checkpoint and return the reference to it; see :func:`save`."""
-    try:  # the path is our own, but a folder on its way may be a link
-        path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
-    except CheckpointError as error:
-        raise StorageError(str(error)) from None
+    content = _Digested(chunks)
+    path = file_of(folder, relative_path)
     if path is None:
-        digest = blake3()
-        for chunk in chunks:
-            digest.update(chunk)
-        write(relative_path, chunks, sum(map(len, chunks)))
+        write(relative_path, content)
     else:
         # In a folder that the user named (a URL), the user's umask decides who may read the files.
-        digest = _write_file(path, chunks, shared="://" in relative_path, durable=durable)
-    size = sum(map(len, chunks))
-    told = f"{BLAKE3}{digest.hexdigest()}"
-    return Checkpoint(uri=relative_path, digest=told, resource=resource, size=size, parent=parent)
+        _write_file(path, content, shared="://" in relative_path, durable=durable)
+    told = f"{BLAKE3}{content.digest.hexdigest()}"
+    return Checkpoint(uri=relative_path, digest=told, resource=resource, size=content.size, parent=parent)
 
 
-def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durable: bool) -> blake3:
-    """Write a file atomically, and durably if asked to; return the BLAKE3 of its content."""
+def file_of(folder: str | Path, relative_path: str) -> Path | None:
+    """File of a new checkpoint on this machine; None for a URL that needs fsspec.
+
+    Raises:
+        StorageError: a symbolic link is on the way to it.
+    """
+    try:  # the path is our own, but a folder on its way may be a link
+        return local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
+    except CheckpointError as error:
+        raise StorageError(str(error)) from None
+
+
+class _Digested:
+    """The chunks, whose digest and size are known once they were iterated over."""
+
+    def __init__(self, chunks: Iterable[memoryview]) -> None:
+        self.digest = blake3()
+        self.size = 0
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for chunk in self._chunks:
+            self.digest.update(chunk)
+            self.size += len(chunk)
+            yield chunk
+
+
+def _write_file(path: Path, chunks: _Digested, *, shared: bool, durable: bool) -> None:
+    """Write a file atomically, and durably if asked to."""
     partial = path.with_name(path.name + ".part")
-    digest = blake3()
-    size = 0
     try:
         _make_folder(path.parent, 0o777 if shared else 0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(partial, flags, 0o666 if shared else 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += len(chunk)
-                rest = chunk
+            for rest in chunks:
                 while rest:
                     rest = rest[file.write(rest) :]
             if durable:
@@ -119,14 +143,15 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durab
         partial.replace(path)
         if durable:
             _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
-            f"Checkpoint {path} ({size or len(chunks[0])} bytes so far) cannot be written: {error.strerror or error}. "
+            f"Checkpoint {path} ({chunks.size} bytes so far) cannot be written: {error.strerror or error}. "
             "Free space on that disk or make the folder writable, then resume the study."
         ) from error
-    return digest
 
 
 def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: int | None = None) -> Any:
@@ -144,8 +169,37 @@ def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: 
     path = local_path(folder, checkpoint.uri, base)
     with local_copy(checkpoint.uri) if path is None else contextlib.nullcontext(path) as file:
         study = Path(folder) if "://" not in checkpoint.uri else file.parent if path is None else file.parent.parent
-        verify(file, checkpoint, study)
-        return _read(file, repeat)
+        with _opened(file, checkpoint, study) as opened:
+            return _StoredTree(opened, checkpoint.size, repeat).read(checkpoint)
+
+
+_CURE = "The trial must go back to an older checkpoint or start from 0."
+
+
+@contextlib.contextmanager
+def _opened(path: Path, checkpoint: Checkpoint, folder: Path) -> Iterator[io.FileIO]:
+    """Context manager: the checkpoint's file, which has the size that was written.
+
+    Raises:
+        CheckpointError: missing or truncated.
+        StorageError: ``folder``, the study's, or the file cannot be read now.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != checkpoint.size:
+                raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {_CURE}")
+            yield file
+    except FileNotFoundError as error:
+        if not folder.is_dir():
+            raise StorageError(
+                f"Study folder {folder} is not there on this worker. Mount it, then resume the study."
+            ) from error
+        raise CheckpointError(f"Checkpoint {path} is missing. {_CURE}") from error
+    except OSError as error:  # a fault of the disk: the checkpoint itself may be good
+        raise StorageError(
+            f"Checkpoint {path} cannot be read: {error.strerror or error}. Mend that, then resume the study."
+        ) from error
 
 
 def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
@@ -155,26 +209,11 @@ def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
         CheckpointError: missing, truncated or corrupt.
         StorageError: ``folder``, the study's, cannot be read now.
     """
-    cure = "The trial must go back to an older checkpoint or start from 0."
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != checkpoint.size:
-                raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}")
-            refuse_other_content(file, checkpoint, f"Checkpoint {path}", cure)
-    except FileNotFoundError as error:
-        if not folder.is_dir():
-            raise StorageError(
-                f"Study folder {folder} is not there on this worker. Mount it, then resume the study."
-            ) from error
-        raise CheckpointError(f"Checkpoint {path} is missing. {cure}") from error
-    except OSError as error:  # a fault of the disk: the checkpoint itself may be good
-        raise StorageError(
-            f"Checkpoint {path} cannot be read: {error.strerror or error}. Mend that, then resume the study."
-        ) from error
+    with _opened(path, checkpoint, folder) as file:
+        refuse_other_content(file, checkpoint, f"Checkpoint {path}", _CURE)
 
 
-def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: str, cure: str) -> None:
+def refuse_other_content(file: io.FileIO | io.BufferedReader, checkpoint: Checkpoint, name: str, cure: str) -> None:
     """Compare the digest of what an open file holds with the checkpoint's.
 
     Args:
@@ -184,11 +223,20 @@ def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: 
     Raises:
         CheckpointError: it is not what was written.
     """
-    known = checkpoint.digest.startswith(BLAKE3)
-    found = hashlib.file_digest(file, blake3 if known else "sha256").hexdigest()  # type: ignore[arg-type]
-    wanted = checkpoint.digest.removeprefix(BLAKE3)
+    digest = _digest_of(checkpoint)
+    hashlib.file_digest(file, lambda: digest)
+    _refuse_other_digest(digest, checkpoint, name, cure)
+
+
+def _digest_of(checkpoint: Checkpoint) -> Any:
+    """An empty digest of the kind that the checkpoint's is."""
+    return blake3() if checkpoint.digest.startswith(BLAKE3) else hashlib.sha256()
+
+
+def _refuse_other_digest(digest: Any, checkpoint: Checkpoint, name: str, cure: str) -> None:
+    found, wanted = digest.hexdigest(), checkpoint.digest.removeprefix(BLAKE3)
     if found != wanted:
-        kind = "BLAKE3" if known else "SHA-256"
+        kind = "SHA-256" if wanted == checkpoint.digest else "BLAKE3"
         raise CheckpointError(f"{name} is corrupt: its {kind} is {found[:12]}..., {wanted[:12]}... was written. {cure}")
 
 
@@ -202,38 +250,126 @@ def block_name(name: str, repeat: int, best: int) -> str:
     return name if repeat == best else f"repeat {repeat}: {name}"
 
 
-def _read(path: Path, repeat: int | None) -> Any:
-    from safetensors import SafetensorError, safe_open
+_PIECE = 1 << 20
+"""Bytes that are read and hashed at once: they are in the processor's cache for the second."""
 
-    tensors: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
 
-        def array(name: str) -> Any:
-            return stack.enter_context(safe_open(path, "numpy")).get_tensor(block_name(name, number, best))
+class _StoredTree:
+    """The tree in an open checkpoint file, read straight into the memory of its tensors and arrays.
 
-        def tensor(name: str) -> Any:
-            # cloned: out of the mapped file into torch's own aligned memory (kernels may round by alignment);
-            # once per name: what was tied stays tied
-            if "file" not in tensors:
-                tensors["file"] = stack.enter_context(safe_open(path, "pt"))
-            key = f"tensor {name}"
-            if key not in tensors:
-                tensors[key] = tensors["file"].get_tensor(block_name(name, number, best)).clone()
-            return tensors[key]
+    Each has memory of its own, aligned as its library does it: kernels may round by alignment. They are filled while
+    the file is hashed, and nobody sees them before the digest was compared.
 
+    Args:
+        file: at its beginning; ``size`` bytes long.
+        repeat: see :func:`load`.
+    """
+
+    def __init__(self, file: io.FileIO, size: int, repeat: int | None) -> None:
+        self._file = file
+        self._size = size
+        self._repeat = repeat
+        self._entries: dict[str, Any] = {}
+        """By name of a block: what the header says of it."""
+        self._start = 0
+        """Position of the first block in the file."""
+        self._values: dict[str, Any] = {}
+        self._filled: list[tuple[int, memoryview]] = []
+        """Position in the file of each block that the tree has, and its memory."""
+
+    def read(self, checkpoint: Checkpoint) -> Any:
+        """The tree.
+
+        Raises:
+            CheckpointError: it is not what was written, or of a newer format.
+        """
+        name, tree = f"Checkpoint {self._file.name}", None
+        problem: Exception | None = None
+        digest = _digest_of(checkpoint)
+        head = self._exactly(min(8, self._size), digest)
+        head += self._exactly(min(int.from_bytes(head, "little"), self._size - len(head)), digest)
         try:
-            with safe_open(path, "numpy") as file:
-                metadata = file.metadata() or {}
-            written = metadata.get("hpo_format", "none")
-            if written != str(FORMAT):
-                raise CheckpointError(f"Checkpoint {path} has format {written}; this version reads {FORMAT}: upgrade.")
-            best = int(metadata.get(BEST, 0))
-            number = best if repeat is None else repeat
-            if repeat is not None and (BEST not in metadata or tree_key(number, best) not in metadata):
-                raise CheckpointError(f"Checkpoint {path} holds no state of seed repeat {repeat}.")
-            return unflatten(json.loads(metadata[tree_key(number, best)]), array, tensor)
-        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
+            tree = self._tree(json.loads(head[8:]), len(head))
+        except (CheckpointError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            problem = error  # told once it is known that these bytes were written
+            self._filled.clear()
+        position = len(head)
+        for start, memory in self._filled:
+            self._fill(self._unused(start - position), digest)
+            self._fill(iter([memory]), digest)
+            position = start + len(memory)
+        self._fill(self._unused(self._size - position), digest)
+        _refuse_other_digest(digest, checkpoint, name, _CURE)
+        if isinstance(problem, CheckpointError):
+            raise problem
+        if problem is not None:
+            raise CheckpointError(f"{name} cannot be decoded: {type(problem).__name__}: {problem}.") from problem
+        return tree
+
+    def _tree(self, header: dict[str, Any], start: int) -> Any:
+        """The tree, whose tensors and arrays have no content yet."""
+        metadata = header.pop("__metadata__", {})
+        written = metadata.get("hpo_format", "none")
+        if written != str(FORMAT):
+            raise CheckpointError(
+                f"Checkpoint {self._file.name} has format {written}; this version reads {FORMAT}: upgrade."
+            )
+        best = int(metadata.get(BEST, 0))
+        number = best if self._repeat is None else self._repeat
+        if self._repeat is not None and (BEST not in metadata or tree_key(number, best) not in metadata):
+            raise CheckpointError(f"Checkpoint {self._file.name} holds no state of seed repeat {self._repeat}.")
+        self._entries, self._start = header, start
+        tree = unflatten(
+            json.loads(metadata[tree_key(number, best)]),
+            lambda block: self._value(block_name(block, number, best), empty_array),
+            lambda block: self._value(block_name(block, number, best), empty_tensor),
+        )
+        self._filled.sort(key=lambda each: each[0])
+        position = start
+        for begin, memory in self._filled:
+            if begin < position:
+                raise ValueError("two blocks share bytes of the file")
+            position = begin + len(memory)
+        return tree
+
+    def _value(self, name: str, empty: Callable[[str, Sequence[int]], tuple[Any, memoryview]]) -> Any:
+        """The tensor or array of a block; once per name: what was tied stays tied."""
+        if name not in self._values:
+            entry = self._entries[name]
+            begin, end = entry["data_offsets"]
+            size = stored_size(entry["dtype"], entry["shape"])
+            if not 0 <= begin <= end <= self._size - self._start or end - begin != size:
+                raise ValueError(f"block {name!r} does not lie in the file")
+            self._values[name], memory = empty(entry["dtype"], entry["shape"])
+            self._filled.append((self._start + begin, memory))
+        return self._values[name]
+
+    def _exactly(self, size: int, digest: Any) -> bytes:
+        data = bytearray(size)
+        self._fill(iter([memoryview(data)]), digest)
+        return bytes(data)
+
+    @staticmethod
+    def _unused(size: int) -> Iterator[memoryview]:
+        """Memory for bytes of the file that the tree has not."""
+        scratch = memoryview(bytearray(min(size, _PIECE)))
+        while size > 0:
+            yield scratch[:size]
+            size -= len(scratch)
+
+    def _fill(self, memories: Iterator[memoryview], digest: Any) -> None:
+        """Read so much, and hash it.
+
+        Raises:
+            OSError: the file ends before.
+        """
+        for memory in memories:
+            while memory:
+                count = self._file.readinto(memory[:_PIECE])
+                if not count:
+                    raise OSError("it became shorter while it was read")
+                digest.update(memory[:count])
+                memory = memory[count:]
 
 
 def _make_folder(folder: Path, mode: int) -> None:
@@ -303,7 +439,7 @@ def write_weights(checkpoint: Path, target: Path) -> str:
             "the model as trial.track(model=...)."
         )
     weights = {key: blocks[block] for key, block in sorted(found[name].items())}
-    _write_file(target, file_chunks({"format": "pt", "tracked": name}, weights), shared=True, durable=False)
+    _write_file(target, _Digested(file_chunks({"format": "pt", "tracked": name}, weights)), shared=True, durable=False)
     return name
 
 

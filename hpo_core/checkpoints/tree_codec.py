@@ -10,10 +10,11 @@ import base64
 import hashlib
 import json
 import math
+import re
 import struct
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,31 @@ STORED_TYPES = {
     "float8_e5m2": "F8_E5M2",
 }
 """Names of types in the safetensors format, by their names in torch, and in numpy but for complex numbers."""
+
+TYPE_NAMES = {stored: name for name, stored in STORED_TYPES.items()}
+"""Names of types in torch and numpy, by their names in the safetensors format."""
+_ITEM_BYTES = {stored: int(found[0]) // 8 for stored, name in TYPE_NAMES.items() if (found := re.findall(r"\d+", name))}
+
+
+def stored_size(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a block; types are those of the safetensors format."""
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"shape {shape!r}")
+    return _ITEM_BYTES.get(dtype, 1) * math.prod(shape)
+
+
+def empty_array(dtype: str, shape: Sequence[int]) -> tuple[np.ndarray[Any, Any], memoryview]:
+    """An array whose content is not set, and its memory."""
+    array = np.empty(shape, TYPE_NAMES[dtype])
+    return array, array.reshape(-1).view(np.uint8).data
+
+
+def empty_tensor(dtype: str, shape: Sequence[int]) -> tuple[Any, memoryview]:
+    """A tensor whose content is not set, and its memory."""
+    import torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, TYPE_NAMES[dtype]))
+    return tensor, tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 class Block(NamedTuple):
@@ -65,9 +91,9 @@ class Flattener:
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if kind is list:
-            return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
+            return self._sequence(value, path)
         if kind is tuple:
-            return {"tuple": [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]}
+            return {"tuple": self._sequence(value, path)}
         if kind is dict:
             if all(type(key) is str for key in value):
                 return {"dict": {key: self.flatten(item, f"{path}/{key}") for key, item in value.items()}}
@@ -98,6 +124,11 @@ class Flattener:
             "dicts. "
             "Leave it out of state_dict() and rebuild it before trial.track(), or turn it into one of these."
         )
+
+    def _sequence(self, value: Sequence[Any], path: str) -> list[Any]:
+        if set(map(type, value)) == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return list(value)  # the state of Python's generator has 625 of them
+        return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
 
     def _items(self, value: dict[Any, Any], path: str) -> list[Any]:
         return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
@@ -147,7 +178,9 @@ def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], An
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
-            return [build(item) for item in node] if isinstance(node, list) else node
+            if not isinstance(node, list) or set(map(type, node)) == {int}:
+                return node
+            return [build(item) for item in node]
         tag = next(iter(node), "")
         body: Any = node.get(tag)
         match tag:

@@ -73,6 +73,8 @@ def try_trial(
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
         _keep_sent(spec, home, folder)
         request = request_of(spec, job, Path(folder))
+        if steps is not None:
+            request = msgspec.structs.replace(request, unit_is_whole=False)
         if request.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
@@ -229,7 +231,10 @@ def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tup
         raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
     _keep_sent(spec, home, folder)
-    return JobRequests(spec, folder).of(first_job(spec, parse_params(given))), spec.search.outline().max_resource
+    request = JobRequests(spec, folder).of(first_job(spec, parse_params(given)))
+    if request.unit_is_whole:  # how far a training goes is said here alone
+        return msgspec.structs.replace(request, unit_is_whole=False), None
+    return request, spec.search.outline().max_resource
 
 
 def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:

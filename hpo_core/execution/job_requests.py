@@ -33,6 +33,7 @@ class JobRequests:
         self._folder = folder
         self.threads = threads_of(spec, available_cores())
         self.load = placed(spec.functions.get("data.load", ""), folder)
+        self._unit_is_whole = spec.search.unit_is_whole()
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def _partitions(self, job: Job) -> dict[str, Any]:
@@ -86,5 +87,6 @@ class JobRequests:
             elapsed=0.0 if job.unit is None else job.unit.elapsed,
             **self._partitions(job),
             style=spec.style,
+            unit_is_whole=self._unit_is_whole,
             space=self._space,
         )

@@ -64,6 +64,7 @@ def rerun_spec(
     _refuse_settings(changes or {}, {*source.get("space", ()), *source.get("constants", ()), *drawn})
     of_source = source["search"].get("study_record", {})  # a rerun has the seeds of its own source
     seeded = of_source.get("numbers") or list(range(len(created)))
+    recorded = StudySpec.from_journal(source)
     search = {
         "method": "recorded",
         "source": source["study"],
@@ -79,7 +80,8 @@ def rerun_spec(
                 {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
             ],
             **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
-            "any_metric": StudySpec.from_journal(source).any_metric,
+            "any_metric": recorded.any_metric,
+            "unit_is_whole": recorded.search.unit_is_whole(),
         },
     }
     rest: dict[str, Any] = {

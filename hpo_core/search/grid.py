@@ -18,7 +18,7 @@ from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.random import Straight
-from hpo_core.search.search_settings import MAX, Outline, Resource, SearchContext, SearchSettings, check_configs
+from hpo_core.search.search_settings import WHOLE, Outline, Resource, SearchContext, SearchSettings, check_configs
 
 
 class GridSearch(SearchSettings):
@@ -33,7 +33,7 @@ class GridSearch(SearchSettings):
     only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random"})
 
     method: Literal["grid"] = "grid"
-    max_resource: Resource = Field(default=1, description=MAX)
+    max_resource: Resource | None = Field(default=None, description=WHOLE)
     configs: int | None = Field(
         default=None, ge=1, description="How many points of the grid are trained; default: all (extend goes on)."
     )
@@ -49,14 +49,17 @@ class GridSearch(SearchSettings):
     def create(self, context: SearchContext) -> Straight:
         """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
         total = Grid(context.space, self, context.seed).size * self.repeats
-        first = context.start_with
+        first, target = context.start_with, self.max_resource or 1
         if self.random:
-            return Straight((self.configs or total) + first, self.max_resource, queue_counts=False)
+            return Straight((self.configs or total) + first, target, queue_counts=False)
         configs = min(self.configs or total, total) + first
-        return Straight(configs, self.max_resource, limit=total + first, queue_counts=False)
+        return Straight(configs, target, limit=total + first, queue_counts=False)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, own_configurations=True, independent=True)
+        return Outline(max_resource=self.max_resource or 1, own_configurations=True, independent=True)
+
+    def unit_is_whole(self) -> bool:
+        return self.max_resource is None
 
     def sampled(self) -> int | None:
         return None

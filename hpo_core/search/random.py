@@ -21,7 +21,7 @@ from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import (
     CONFIGS,
-    MAX,
+    WHOLE,
     Outline,
     Resource,
     SearchContext,
@@ -31,19 +31,22 @@ from hpo_core.search.search_settings import (
 
 
 class RandomSearch(SearchSettings):
-    """Every configuration is trained to ``max_resource`` at once."""
+    """Every configuration is trained to ``max_resource`` at once; without it, as far as its function trains."""
 
     title: ClassVar[str] = "Random"
 
     method: Literal["random"] = "random"
     configs: int | None = Field(default=None, ge=1, description=CONFIGS)
-    max_resource: Resource = Field(default=1, description=MAX)
+    max_resource: Resource | None = Field(default=None, description=WHOLE)
 
     def create(self, context: SearchContext) -> Straight:
-        return Straight(self.configs, self.max_resource)
+        return Straight(self.configs, self.max_resource or 1)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, endless=self.configs is None, independent=True)
+        return Outline(max_resource=self.max_resource or 1, endless=self.configs is None, independent=True)
+
+    def unit_is_whole(self) -> bool:
+        return self.max_resource is None
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_configs(self.configs)

@@ -54,6 +54,8 @@ class RecordedStudy(Filled, frozen=True):
     """Trainings beyond the search, in order."""
     visits: list[dict[int, list[int | list[int]]]] = msgspec.field(default_factory=list)
     """By trial and epoch (from 1): order in which the model visited the partitions; those of one gang are a list."""
+    unit_is_whole: bool = False
+    """Whether one unit is a whole training, as in the source."""
     any_metric: bool = False
     """Whether one of several metrics suffices, as in the source (PBT)."""
     keep_last: bool = False
@@ -86,6 +88,9 @@ class RecordedSearch(SearchSettings):
             members=any(grant.initiator is not None for grant in grants),
             own_configurations=True,
         )
+
+    def unit_is_whole(self) -> bool:
+        return self.study_record.unit_is_whole
 
     def accepts_any_metric(self) -> bool:
         return self.study_record.any_metric

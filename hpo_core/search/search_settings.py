@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Resource = Annotated[int, Field(ge=1, le=2**53)]
 CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
 MAX = "Units (epochs, steps) of a full training, R in the paper."
+WHOLE = f"{MAX} Default: one unit, which is the whole training of a function that does not loop over trial.steps()."
+"""Description of ``max_resource`` where every trial is trained in full."""
 MIN = "Units of the shortest training, r; default: at most five rungs."
 ETA = "eta: one in eta goes on to the next rung."
 
@@ -196,6 +198,10 @@ class SearchSettings(Part, ABC):
     def record(self) -> Record | None:
         """The record of another study that it repeats; None: it searches by itself."""
         return None
+
+    def unit_is_whole(self) -> bool:
+        """Whether one unit is a whole training, because nobody said how many units that has."""
+        return False
 
     def accepts_any_metric(self) -> bool:
         """Whether one of several metrics suffices for a result; asked for each result."""

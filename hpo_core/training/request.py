@@ -64,6 +64,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which of several objectives must be reported (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
+    unit_is_whole: bool = False
+    """Whether one unit is a whole training, because the study does not say how many units that has."""
     space: dict[str, dict[str, Any]] = {}
     """The study's space as plain data, which an Optuna objective's suggestions must agree with."""
     timeout: float | None = None

@@ -51,7 +51,50 @@ def described(mark: Path) -> bytes:
     return len(header).to_bytes(8, "little") + header
 
 
-@pytest.mark.parametrize("content", [pickled, zipped, described])
+def _with_blocks(**offsets: list[int]) -> bytes:
+    """Our own format with bytes ``0`` to ``7`` as the data of blocks at these places, each of eight items."""
+    blocks = {name: {"dtype": "U8", "shape": [8], "data_offsets": each} for name, each in offsets.items()}
+    tree = json.dumps({"dict": {name: {"array": name} for name in blocks}})
+    header = json.dumps({"__metadata__": {"hpo_format": "1", "hpo_tree": tree}, **blocks}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(range(8))
+
+
+def overlapping(_: Path) -> bytes:
+    """Two blocks share bytes."""
+    return _with_blocks(a=[0, 8], b=[0, 8])
+
+
+def outside(_: Path) -> bytes:
+    """A block ends behind the file."""
+    return _with_blocks(a=[4, 12])
+
+
+def before(_: Path) -> bytes:
+    """A block begins in the header."""
+    return _with_blocks(a=[-8, 0])
+
+
+def smaller(_: Path) -> bytes:
+    """A block has fewer bytes than its shape needs."""
+    return _with_blocks(a=[0, 7])
+
+
+def huge(_: Path) -> bytes:
+    """The length of the header is larger than any file."""
+    return b"\xff" * 8 + b"{}"
+
+
+def test_blocks_within_the_file_are_read(tmp_path: Path) -> None:
+    """What the refused files below are made of is no reason to refuse."""
+    data = _with_blocks(a=[0, 8])
+    (tmp_path / "good.safetensors").write_bytes(data)
+    reference = Checkpoint("good.safetensors", hashlib.sha256(data).hexdigest(), 1, len(data))
+    assert checkpoints.load(tmp_path, reference)["a"].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "content", [pickled, zipped, described, overlapping, outside, before, smaller, huge], ids=lambda each: each.__name__
+)
 def test_hostile_files_are_refused_and_run_nothing(tmp_path: Path, content: Any) -> None:
     mark = tmp_path / "executed"
     data = content(mark)

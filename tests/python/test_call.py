@@ -11,12 +11,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 import hpo_core as hpo
+from hpo_core.home import Home
+from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.command import app
 from tests.python.training import train
 
@@ -62,6 +65,31 @@ def test_an_optuna_objective_needs_neither_space_nor_metric() -> None:
     result = hpo.tune(suggests, max_trials=3, **QUIET)
     assert result.spec.style == "optuna"
     assert result.best.values == {"value": pytest.approx(result.best.params["x"] ** 2)}
+
+
+def test_without_max_resource_a_training_is_what_the_function_does_and_a_loop_over_steps_is_warned_of() -> None:
+    def learns(trial: Any) -> float:
+        loss = float(trial.suggest_float("x", 1, 2))
+        for epoch in range(5):
+            loss /= 2
+            trial.report(loss, epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return loss
+
+    whole = hpo.tune(learns, max_trials=2, **QUIET)
+    assert whole.best.value == pytest.approx(whole.best.params["x"] / 32), "trained to its own end"
+    stated = hpo.tune(learns, method=hpo.Random(configs=2, max_resource=1), **QUIET)
+    assert stated.best.value == pytest.approx(stated.best.params["x"] / 2)
+    journal = Home(whole.folder.parents[1]).read_journal()
+    assert rerun_spec(list(journal.entries(whole.name)), "again").search.unit_is_whole()
+
+    warned: list[Any] = []
+    for method in (hpo.Random(configs=1), hpo.Random(configs=1, max_resource=1)):
+        look = [lambda report: warned.append(report.warnings)]
+        hpo.tune(train, SPACE, metric="loss", method=method, callbacks=look, **QUIET)
+    assert "give search.max_resource, in Python method=hpo.Random(max_resource=27)" in warned[0][0]
+    assert not warned[1]
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ forgets = build(["model", "averaged"])
 
 def run_check(folder: Path, *arguments: str, code: int, text: str = FUNCTIONS) -> str:
     (folder / "checked.py").write_text(text)
-    command = [sys.executable, "-m", "hpo_flows.command", "check", *arguments]
+    command = [sys.executable, "-m", "hpo_flows", "check", *arguments]
     environment = os.environ | {"HPO_HOME": str(folder / "home"), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr
@@ -266,6 +266,8 @@ def test_study_file_and_torch(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(json.dumps(plain))
     words = "steps, with resumes at 1, 3, 9 (tracked: model, optimizer, averaged)"
     assert words in run_check(tmp_path, "study.yaml", code=0, text=TORCH)
+    (tmp_path / "study.yaml").write_text(json.dumps(plain | {"search": {"method": "random", "configs": 2}}))
+    assert words in run_check(tmp_path, "study.yaml", code=0, text=TORCH), "no length is stated"
     (tmp_path / "study.yaml").write_text(json.dumps(plain | {"objective": "checked:forgets"}))
     said = run_check(tmp_path, "study.yaml", code=1, text=TORCH)
     assert "optimizer (torch Adam) changes in the loop and is not tracked" in said

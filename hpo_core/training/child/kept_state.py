@@ -42,6 +42,7 @@ import numpy as np
 
 from hpo_core.training.child.library_names import LibraryNames
 from hpo_core.training.child.module_state import (
+    OURS,
     UserVariables,
     is_of_library_file,
     is_users,
@@ -608,10 +609,18 @@ class NativeVariables:
         if event != "os.putenv" or not self._watching:
             return
         name, value = (os.fsdecode(each) for each in arguments)
-        if name.startswith(_NATIVE) and os.environ.get(name) != value:
+        if name.startswith(_NATIVE) and os.environ.get(name) != value and not _is_set_by_us():
             self.name = name
             if self._on_set is not None:
                 self._on_set()
+
+
+def _is_set_by_us() -> bool:
+    """Whether our own code sets the variable now: for all attempts of a process alike."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == OURS
 
 
 class KeptState:

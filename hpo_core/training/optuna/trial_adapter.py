@@ -1,9 +1,10 @@
 """OptunaTrial: runs an unchanged Optuna objective as a training function.
 
-``report(value, step)`` is a step of the trial; ``should_prune()`` is True once the job's target is reached. An
-objective cannot be resumed in the middle, so a promoted trial is trained from its start again, with the same seed.
-An objective that ended by itself is not called again. A step counts as ``step + 1`` units if the first reported step
-is 0, else as ``step`` units.
+``report(value, step)`` is a step of the trial; ``should_prune()`` is True once the job's target is reached, and never
+where the study does not say how many steps a training has: one unit is then the whole call. An objective cannot be
+resumed in the middle, so a promoted trial is trained from its start again, with the same seed. An objective that ended
+by itself is not called again. A step counts as ``step + 1`` units if the first reported step is 0, else as ``step``
+units.
 """
 
 from __future__ import annotations
@@ -357,6 +358,7 @@ class OptunaTrial(ObjectiveTrial):
         self._space = _space_type.validate_python(request.space)
         self._state = state
         self._steps = steps
+        self._is_whole = request.unit_is_whole
         self._begun = False
         self._stop_requested = False
 
@@ -418,9 +420,12 @@ class OptunaTrial(ObjectiveTrial):
         self._handle.alive()
 
     def should_prune(self) -> bool:
-        """Whether the job's target is reached. Whether the trial is promoted is the study's decision."""
+        """Whether the job's target is reached. Whether the trial is promoted is the study's decision.
+
+        False where the study does not say how many steps a training has: the objective then comes to its own end.
+        """
         self._refuse_several("should_prune")
-        self._stop_requested = max(self._state.reports, default=0) >= self._handle.target
+        self._stop_requested = not self._is_whole and max(self._state.reports, default=0) >= self._handle.target
         return self._stop_requested
 
     def returned(self, value: Any) -> None:
@@ -428,7 +433,7 @@ class OptunaTrial(ObjectiveTrial):
         if not self._stop_requested:
             self._state.result = self._as_result(value)
             self._state.ended = True
-        self.finish(self._state.values_at(self._handle.target))
+        self.finish(self._values())
 
     def pruned(self) -> None:
         """Finish after the objective raised ``TrialPruned``.
@@ -440,13 +445,17 @@ class OptunaTrial(ObjectiveTrial):
             worst = [math.nan] * len(self._metrics)
             self._state.result = worst if last is None else [self._state.reports[last]]
             self._state.ended = True
-        self.finish(self._state.values_at(self._handle.target))
+        self.finish(self._values())
 
     def replay(self) -> None:
         """Report again what an objective that ended by itself reported in an earlier job."""
         for resource, value in sorted(self._state.reports.items()):
             self._note(resource, value)
-        self.finish(self._state.values_at(self._handle.target))
+        self.finish(self._values())
+
+    def _values(self) -> list[float] | None:
+        """Values at the target; those that the objective ended with where its whole call is one unit."""
+        return self._state.result if self._is_whole else self._state.values_at(self._handle.target)
 
     def finish(self, values: list[float] | None) -> None:
         """Advance the handle to its target and report ``values`` there."""
@@ -495,7 +504,7 @@ class OptunaTrial(ObjectiveTrial):
 
     def _note(self, resource: int, value: float) -> None:
         """Report a point of the learning curve, if it is new in this job."""
-        if self._handle.resource < resource <= self._handle.target:
+        if not self._is_whole and self._handle.resource < resource <= self._handle.target:
             self._advance(resource)
             self._handle.report(**{self._metrics[0]: value}, **self._state.constraints)
 
