@@ -56,7 +56,6 @@ PUT_BACK = {
     "thread pools": lambda: threadpoolctl.threadpool_limits(1),
     "decimal at import": lambda: setattr(decimal.getcontext(), "prec", 4),
     "index of a frame": lambda: FRAME.loc[1, "a"],
-    "groups of a frame": lambda: FRAME.groupby("b").mean(),
     "import": _import_in_function,
     "after all": lambda: None,
 }

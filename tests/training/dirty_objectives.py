@@ -456,7 +456,7 @@ NOTICED = {
     "registered": (lambda: Abstract.register(int), "a class was registered with an abstract base class"),
     "listening": (_listen, "a socket still listens"),
     "debug": (lambda: setattr(builtins, "DEBUGS", True), "builtins.DEBUGS is new"),
-    "key": (lambda: torch.utils._pytree.register_pytree_node(Net, vars, vars), "holds an object of the training code"),
+    "key": (lambda: torch.utils._pytree.register_pytree_node(Net, vars, vars), "SUPPORTED_NODES holds an object"),
     "mode": (lambda: torch.autograd.forward_ad.enter_dual_level(), "torch's modes changed"),
     "module gone": (lambda: sys.modules.pop("json.encoder"), "module json.encoder was removed"),
     "inter-op threads": (lambda: torch.set_num_interop_threads(3), "inter-op threads changed"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
@@ -17,6 +19,9 @@ from tests.training import dirty_libraries
 from tests.training.dirty_objectives import NOTICED, PUT_BACK
 
 HERE = str(Path(__file__).parent)
+
+
+EqualsFresh = Callable[[str, tuple[Any, ...]], bool]
 
 
 @dataclasses.dataclass
@@ -46,9 +51,12 @@ class Bench:
 
     def told(self, report: Report) -> tuple[Any, ...]:
         """All that an attempt makes, but for times and names."""
-        digest = None if report.checkpoint is None else report.checkpoint.digest
-        told = report.outcome, report.message, report.metrics, report.curve, digest
-        return self.log(report).splitlines(), *told
+        saved: list[Any] = []
+        if report.checkpoint is not None:
+            with safetensors.safe_open(self.folder / report.checkpoint.uri, "np") as file:
+                saved = [(name, file.get_tensor(name).tobytes()) for name in sorted(file.keys())]
+                saved += [re.sub(r'"do":"[^"]*"', "", file.metadata()["hpo_tree"])]
+        return self.log(report).splitlines(), report.outcome, report.message, report.metrics, report.curve, saved
 
 
 @pytest.fixture(scope="module")
@@ -74,22 +82,25 @@ def kept(benches: dict[str, Bench]) -> Bench:
 
 
 @pytest.fixture(scope="module")
-def expected(benches: dict[str, Bench]) -> dict[str, tuple[Any, ...]]:
-    """What a fresh process makes of each attempt."""
+def equals_fresh(benches: dict[str, Bench]) -> EqualsFresh:
+    """Whether an attempt made what one makes in a fresh process: most make what the one does that does nothing."""
     fresh = benches["fresh"]
-    return {name: fresh.told(fresh.run(name)) for name in (*PUT_BACK, *NOTICED)}
+    expected = {"nothing": fresh.told(fresh.run("nothing"))}
+    assert expected["nothing"][1] is Outcome.COMPLETED
+
+    def equals(name: str, told: tuple[Any, ...]) -> bool:
+        if told != expected["nothing"] and name not in expected:
+            expected[name] = fresh.told(fresh.run(name))
+        return told in (expected["nothing"], expected.get(name))
+
+    return equals
 
 
-def test_fresh_processes_see_the_same(expected: dict[str, tuple[Any, ...]]) -> None:
-    assert {told[1] for told in expected.values()} == {Outcome.COMPLETED}
-    assert len({tuple(told[3].items()) for told in expected.values()}) == 1
-
-
-def test_what_can_be_put_back_is_put_back(kept: Bench, expected: dict[str, tuple[Any, ...]]) -> None:
+def test_what_can_be_put_back_is_put_back(kept: Bench, equals_fresh: EqualsFresh) -> None:
     process = 0
     for name in PUT_BACK:
         report = kept.run(name)
-        assert kept.told(report) == expected[name], name
+        assert equals_fresh(name, kept.told(report)), name
         assert report.warnings in ((), None) or not report.warnings, (name, report.warnings)
         now, _ = kept.trainer.waiting
         assert now and now == (process or now), f"{name}: the process did not stay"
@@ -97,24 +108,24 @@ def test_what_can_be_put_back_is_put_back(kept: Bench, expected: dict[str, tuple
 
 
 @pytest.mark.parametrize("name", NOTICED)
-def test_what_cannot_be_put_back_ends_the_process(kept: Bench, expected: dict[str, Any], name: str) -> None:
+def test_what_cannot_be_put_back_ends_the_process(kept: Bench, equals_fresh: EqualsFresh, name: str) -> None:
     if not kept.trainer.waiting[0]:
         kept.run("nothing")
     before, _ = kept.trainer.waiting
     report = kept.run(name)
-    assert kept.told(report) == expected[name]
+    assert equals_fresh(name, kept.told(report))
     assert kept.trainer.waiting[0] == 0
     assert not Path(f"/proc/{before}").exists()
     assert sum(NOTICED[name][1] in line for line in kept.said) == 1, "a cause is said once"
-    assert kept.told(kept.run("nothing")) == expected["nothing"]
+    assert equals_fresh("nothing", kept.told(kept.run("nothing")))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, expected: dict[str, Any], seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, equals_fresh: EqualsFresh, seed: int) -> None:
     draw = random.Random(seed)
     names = [*PUT_BACK] * 3 + [*NOTICED]
-    for name in draw.choices(names, k=30):
-        assert kept.told(kept.run(name)) == expected[name], name
+    for name in draw.choices(names, k=25):
+        assert equals_fresh(name, kept.told(kept.run(name))), name
 
 
 def test_settings_of_other_libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
