@@ -176,6 +176,12 @@ def _descriptors() -> dict[int, tuple[int, int, int]]:
     return found
 
 
+def _imported_since() -> str:
+    """A library that was imported after the training function's module; empty: none."""
+    new = _packages() - _first_packages() - sys.stdlib_module_names
+    return min((name for name in new if not name.startswith("_")), default="")  # the others are parts of libraries
+
+
 _NEW_LOGGER: tuple[Any, ...] = (logging.NOTSET, True, False, (), ())
 
 
@@ -694,19 +700,21 @@ class KeptState:
         if children(os.getpid()):
             return "a process that it started still runs"
         if self.native.name:
-            return f"{self.native.name} was set in the environment: set it where the function's module is imported"
+            said = f"{self.native.name} was set in the environment"
+            if imported := _imported_since():
+                return f"{said}, perhaps by {imported}: import it at the top of the module"
+            return f"{said}: set it where the function's module is imported"
         return "a function was registered with atexit by a name from before" if self.exits.unseen else ""
 
     def _settings(self) -> str:
         if sys.modules.get("torch") is not None:
             _finish_torch()
         gc.collect()
-        new = _packages() - _first_packages() - sys.stdlib_module_names
-        imported = [name for name in new if not name.startswith("_")]  # those are parts of other libraries
+        imported = _imported_since()
         for setting, before in self._before:
             if not _same(_read(setting), before):
                 if imported and setting.name in _OF_IMPORTS:
-                    return f"{setting.name} changed, perhaps by {min(imported)}: import it at the top of the module"
+                    return f"{setting.name} changed, perhaps by {imported}: import it at the top of the module"
                 if setting.write is not None:
                     with contextlib.suppress(Exception):
                         setting.write(before)
