@@ -9,6 +9,8 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -321,3 +323,28 @@ def test_a_job_on_a_slot_has_the_process_of_another_study_ended(worker: Worker) 
     (first,) = worker.waiting
     worker.run(0, study="t", function="stub_gpu_objectives:train_on_processor", process="fresh")
     assert gone(first) and not worker.waiting
+
+
+CALL = """
+import os, socket, sys
+os.setuid(65534)
+call = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+call.settimeout(60)
+call.connect(chr(0) + sys.argv[1])
+print(call.recv(1))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can become another user")
+def test_another_user_cannot_end_a_process_that_waits(worker: Worker) -> None:
+    worker.run(0)
+    (waiting,) = worker.waiting
+    (name,) = {word[1:] for word in Path("/proc/net/unix").read_text().split() if f"/1/{zygote_of(waiting)}" in word}
+    done = subprocess.run([sys.executable, "-c", CALL, name], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "b''\n", done
+    worker.run(1)
+    assert worker.waiting == [waiting]
+
+
+def zygote_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
