@@ -59,7 +59,7 @@ class AttemptProcess:
         self._progress = progress
         self._kept = kept
         self._attempts = 0
-        self._held = HeldState() if kept is not None and process.stays else None
+        self._held = HeldState(process.shared) if kept is not None and process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -99,7 +99,7 @@ class AttemptProcess:
         signal.set_wakeup_fd(-1)
         os.dup2(process.output_in, 1)
         os.dup2(process.output_in, 2)
-        needed = {0, 1, 2, process.result_in, *([process.orders] if process.stays else [])}
+        needed = {0, 1, 2, process.result_in, *([process.orders, process.shared.fileno()] if process.stays else [])}
         for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)

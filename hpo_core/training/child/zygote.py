@@ -2,8 +2,9 @@
 
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
-Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does: :mod:`attempt_process`. A
-child that ended an attempt well, and put back what it changed, may stay for the next attempt of the same demand.
+Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR DESCRIPTOR``. What a forked child does:
+:mod:`attempt_process`. A child that ended an attempt well, and put back what it changed, may stay for the next attempt
+of the same demand.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import msgspec
 import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
@@ -110,10 +112,13 @@ class Zygote:
 
     Args:
         control: descriptor of the socket to the trainer.
+        shared: descriptor of the memory that the trainer writes states from.
     """
 
-    def __init__(self, control: int) -> None:
+    def __init__(self, control: int, shared: int) -> None:
         self._control = control
+        os.set_inheritable(shared, False)
+        self._shared = SharedState(shared)
         self._inbox = MessageInbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
@@ -259,7 +264,7 @@ class Zygote:
         """The attempt in a new process."""
         assert self._function is not None
         stays = self._refusals < _MOST_REFUSALS and may_stay(request)
-        process = ChildProcess(request, stays=stays)
+        process = ChildProcess(request, self._shared, stays=stays)
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -428,4 +433,4 @@ def clear_exit_functions() -> None:
 
 
 if __name__ == "__main__":
-    Zygote(int(sys.argv[1])).serve()
+    Zygote(int(sys.argv[1]), int(sys.argv[2])).serve()
