@@ -91,9 +91,9 @@ class Flattener:
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if kind is list:
-            return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
+            return self._sequence(value, path)
         if kind is tuple:
-            return {"tuple": [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]}
+            return {"tuple": self._sequence(value, path)}
         if kind is dict:
             if all(type(key) is str for key in value):
                 return {"dict": {key: self.flatten(item, f"{path}/{key}") for key, item in value.items()}}
@@ -124,6 +124,11 @@ class Flattener:
             "dicts. "
             "Leave it out of state_dict() and rebuild it before trial.track(), or turn it into one of these."
         )
+
+    def _sequence(self, value: Sequence[Any], path: str) -> list[Any]:
+        if set(map(type, value)) == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return list(value)  # the state of Python's generator has 625 of them
+        return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
 
     def _items(self, value: dict[Any, Any], path: str) -> list[Any]:
         return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
@@ -173,7 +178,9 @@ def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], An
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
-            return [build(item) for item in node] if isinstance(node, list) else node
+            if not isinstance(node, list) or set(map(type, node)) == {int}:
+                return node
+            return [build(item) for item in node]
         tag = next(iter(node), "")
         body: Any = node.get(tag)
         match tag:

@@ -73,6 +73,13 @@ class PlacementsNoticed(_Fact, frozen=True):
     placements: tuple[JobPlaced, ...]
 
 
+class StateCopied(_Fact, frozen=True):
+    """An attempt trained to its end, and its state was copied; its report follows once the checkpoint is written."""
+
+    trial: int
+    attempt: int
+
+
 class AttemptReported(_Fact, frozen=True):
     """An attempt came back, good or bad."""
 
@@ -125,6 +132,7 @@ Stimulus = (
     | CapacityNoticed
     | JobAsked
     | PlacementsNoticed
+    | StateCopied
     | AttemptReported
     | ConfigurationRequested
     | ExtensionRequested
@@ -373,6 +381,13 @@ class StudyHalted(_Fact, frozen=True):
     """The stop rule that was met (``total_resource``, ``seconds``, ``target``), if one was."""
 
 
+class SlotFreed(_Fact, frozen=True):
+    """A running attempt has no slot any more: its checkpoint is being written."""
+
+    trial: int
+    attempt: int
+
+
 class StudyReopened(_Fact, frozen=True):
     """A halted study may grant jobs again."""
 
@@ -386,6 +401,7 @@ Event = (
     | Reproduced
     | JobGranted
     | JobPlaced
+    | SlotFreed
     | JobCompleted
     | AttemptFailed
     | CheckpointCondemned
@@ -406,11 +422,11 @@ Event = (
 def concerns_search(event: Event) -> bool:
     """Whether search method and sampler apply it.
 
-    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs.
+    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs, or has ceased to run.
     """
     if isinstance(event, _JobFact):
         return type(event.stage) is not Further
-    return type(event) is not JobPlaced
+    return type(event) not in (JobPlaced, SlotFreed)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

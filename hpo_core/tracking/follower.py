@@ -17,6 +17,7 @@ One follower for each tracker: a new one ends what an earlier controller left be
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -339,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     standard_input = StandardInput(lambda: _give_up(started[0] if started else None))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
     signal.signal(signal.SIGTERM, standard_input.end)
-    os.nice(given.nice)
+    step_back(given.nice)
     os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
 
     from hpo_core.journal.sql import open_journal
@@ -366,6 +367,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         projection.close()
+
+
+def step_back(niceness: int) -> None:
+    """Let other processes go first.
+
+    Linux weighs sessions against each other where its automatic groups are on, and ``nice`` counts only within one: so
+    a process that leads a session, as a follower does, needs the niceness of that session as well.
+    """
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # another system, or groups of another kind
+            Path("/proc/self/autogroup").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def _optuna_projection(study: str, url: str, folder: str | Path) -> Projection:
@@ -425,7 +438,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
     parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two reads of the journal")
-    parser.add_argument("--nice", type=int, default=15, help="niceness: how far training goes first")
+    parser.add_argument("--nice", type=int, default=10, help="niceness: how far training goes first")
     return parser
 
 

@@ -183,3 +183,22 @@ def test_a_killed_and_resumed_study_has_one_follower(tmp_path: Path) -> None:
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], "tags.`hpo.kind` = 'study'")
     assert [run.data.tags["hpo.status"] for run in runs] == ["finished"]
+
+
+def test_a_follower_steps_back_behind_other_sessions() -> None:
+    groups = Path("/proc/self/autogroup")
+    enabled = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if not groups.exists() or not enabled.exists() or enabled.read_text().strip() != "1":
+        pytest.skip("this system does not weigh sessions against each other")
+    code = (
+        "from pathlib import Path; import os; from hpo_core.tracking.follower import step_back; "
+        "step_back(7); print(os.getpriority(os.PRIO_PROCESS, 0), Path('/proc/self/autogroup').read_text().split()[-1])"
+    )
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    for own_session in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, start_new_session=own_session
+        )
+        niceness, of_session = map(int, done.stdout.split())
+        assert niceness == min(19, before + 7)
+        assert (of_session == niceness) is own_session, "in another's session it must leave that one alone"

@@ -18,7 +18,7 @@ BASE = ["--study", "a", "--study-folder", "/x", "--tracking-uri", "sqlite:///x"]
 def test_the_follower_accepts_any_experiment_name(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_FOLLOW_EXPERIMENT", experiment)
     given = _parser().parse_args(BASE)
-    assert (given.experiment, given.study, given.nice) == (experiment, "a", 15)
+    assert (given.experiment, given.study, given.nice) == (experiment, "a", 10)
 
 
 @pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])

@@ -112,7 +112,7 @@ def seen():
     return [
         *torch_flags, random.random(), np.random.random(), random.gauss(0, 1), environment(), Path.cwd(),
         umask(), signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        signal.getitimer(signal.ITIMER_REAL)[0] > 0, len(caught), len(warnings.filters), list(sys.path), sys.argv[2:],
+        signal.getitimer(signal.ITIMER_REAL)[0] > 0, len(caught), len(warnings.filters), list(sys.path), sys.argv[3:],
         sys.getrecursionlimit(), type(sys.stdout).__name__, sys.excepthook is sys.__excepthook__, sys.gettrace(),
         resource.getrlimit(resource.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), locale.setlocale(locale.LC_ALL),
         gc.isenabled(), gc.get_threshold(), socket.getdefaulttimeout(), log.level, log.disabled, len(log.handlers),

@@ -13,17 +13,21 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
+from hpo_core.training.child.checkpoint_writer import CheckpointWriter
+from hpo_core.training.child.child_process import demand_of, device_of
+from hpo_core.training.child.idle_processes import make_room
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -75,14 +79,16 @@ class ZygoteProcess:
         self._lock = threading.Lock()
         self._inbox = MessageInbox()
         self._received: deque[Message] = deque()
+        self.shared = SharedState()
         self._socket, zygote_end = socket.socketpair()
         self._socket.settimeout(SEND_SECONDS)
         package_root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        passed = zygote_end.fileno(), self.shared.fileno()
         with zygote_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygote_end.fileno())],
-                pass_fds=(zygote_end.fileno(),),
+                [sys.executable, "-m", "hpo_core.training.child.zygote", *map(str, passed)],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 env={**environment, TAG_VARIABLE: self._tag, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
@@ -184,14 +190,16 @@ class Trainer:
     def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None) -> None:
         self.key = objective, tuple(pythonpath), threads
         self._zygote: ZygoteProcess | None = None
+        self._shared: SharedState | None = None
+        """Memory of the state that the last attempt saved."""
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
         self._lowered: tuple[tuple[int, int], int] | None = None
         self._measured: Usage | None = None
         self._gpu_meter: GpuMeter | None = None
         self.closed = False
-        self.waiting = 0, ""
-        """Id of the process that stayed for the next attempt, if it is there still, and the study's folder; 0: none."""
+        self.waiting: tuple[int, JobRequest | None] = 0, None
+        """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none."""
         self.holds = ""
         """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.heartbeats = 0
@@ -207,6 +215,23 @@ class Trainer:
         """What the attempt that runs has used so far; None until its profile is complete, and between attempts."""
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
+
+    def distance(self, request: JobRequest) -> tuple[int, int]:
+        """How far it is from serving an attempt; the nearest trainer takes it.
+
+        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
+        Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
+        """
+        pid, last = self.waiting
+        if last is None or not pid:
+            kind = 1
+        elif demand_of(last) == demand_of(request):
+            kind = 0
+        else:
+            kind = 2 if device_of(last) == device_of(request) else 3
+        checkpoint = request.job.checkpoint
+        begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
+        return kind, 0 if begins else 1 + bool(self.holds)
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -227,7 +252,7 @@ class Trainer:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         zygote = ZygoteProcess(environment)
         with self._lock:
-            self._zygote = zygote
+            self._zygote, self._shared = zygote, zygote.shared
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
         zygote.send(Prepare(objective, pythonpath, load))
@@ -253,10 +278,14 @@ class Trainer:
             "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
 
-    def run(self, request: JobRequest) -> Report:
+    def run(self, request: JobRequest, on_free: Callable[[CheckpointWriter], None] | None = None) -> Report:
         """Train, and report whatever happens.
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
+
+        Args:
+            on_free: called once this trainer can run another job although the checkpoint of this one is not written
+                yet, with what writes it; not called where it is written before.
         """
         self._lowered = None
         try:
@@ -266,11 +295,24 @@ class Trainer:
                 from hpo_core.training.attempt import run_repeats  # with all that a training function sees
 
                 report = run_repeats(self._run, request)
+            writer = self._writer_of(request, report)
         finally:
             self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
+        if writer is not None:
+            report = writer.run(on_free)
+            if report.checkpoint is not None and self.holds == report.checkpoint.uri:
+                self.holds = report.checkpoint.digest
         # masked here, where the secrets are known; the child is not given them
         return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
+
+    def _writer_of(self, request: JobRequest, report: Report) -> CheckpointWriter | None:
+        """What writes the checkpoint of a result; None: it is written, or there is none."""
+        if report.checkpoint is None or report.checkpoint.digest:
+            return None
+        assert self._shared is not None  # else nobody would have reported
+        self._shared.lock()
+        return CheckpointWriter(request, report, self._shared)
 
     def _run(self, request: JobRequest) -> Report:
         started = time.time()
@@ -295,6 +337,7 @@ class Trainer:
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
             zygote.child = 0
+            make_room(request, zygote=zygote.pid)
             zygote.send(RunJob(request))
             if self._cancelled == attempt:
                 zygote.send(Cancel(*attempt))
@@ -321,7 +364,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting, self.holds = (0, ""), ""
+        self.waiting, self.holds = (0, None), ""
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -344,7 +387,7 @@ class Trainer:
                     return None, ""
                 case Finished(report, stays=stays, holds=holds) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
-                    self.waiting, self.holds = (stays, request.folder), holds
+                    self.waiting, self.holds = (stays, request if stays else None), holds
                     return report, ""
                 case Started(pid):
                     zygote.child = pid
