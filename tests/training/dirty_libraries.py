@@ -59,7 +59,6 @@ PUT_BACK = {
     "after all": lambda: None,
 }
 NOTICED = {
-    "import": (_import_in_function, "KMP_INIT_AT_FORK was set in the environment, perhaps by sklearn"),
+    "import": (_import_in_function, "KMP_INIT_AT_FORK was set in the environment, perhaps by "),
     "value of a frame": (lambda: FRAME.loc.__setitem__((0, "a"), 5.0), "dirty_libraries.FRAME changed"),
-    "column of a frame": (lambda: FRAME.__setitem__("c", 3), "dirty_libraries.FRAME changed"),
 }
