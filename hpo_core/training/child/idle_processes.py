@@ -13,6 +13,7 @@ import hashlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from hpo_core.training.request import JobRequest
 
 _LISTED = Path("/proc/net/unix")
 _SECONDS = 3.0
-"""Longest wait for a process to end; where a zygote does not answer, it is not asked again."""
+"""Longest wait for processes to end; where a zygote does not answer, it is not asked again."""
 _ENDED = b"1"
 _mute: set[str] = set()
 _kind: int = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
@@ -130,17 +131,18 @@ def make_room(request: JobRequest, *, zygote: int) -> None:
     if request.portion is None and request.process == "fresh" and not has_gpu():
         return
     place, left = _place(request, os.getpid())
-    found = list(_waiting_at(place))
+    found, until = list(_waiting_at(place)), time.monotonic() + _SECONDS
     left -= sum(one.amount for one in found if one.zygote == zygote)
     for one in found:
-        if left > 0 and one.zygote != zygote and one.name not in _mute and _end(one.name):
+        seconds = until - time.monotonic()
+        if left > 0 < seconds and one.zygote != zygote and one.name not in _mute and _end(one.name, seconds):
             left -= one.amount
 
 
-def _end(name: str) -> bool:
+def _end(name: str, seconds: float) -> bool:
     """Have a process ended; False: it found another attempt meanwhile, or somebody else had it ended."""
     with socket.socket(socket.AF_UNIX, _kind) as call:
-        call.settimeout(_SECONDS)
+        call.settimeout(seconds)
         try:
             call.connect(f"\0{name}")
             return _is_ours(call) and call.recv(len(_ENDED)) == _ENDED
