@@ -55,12 +55,12 @@ class HeldState:
         own = 0 if self._checkpoint is None or not self._checkpoint.digest else self._checkpoint.size
         return own + (0 if self._shared is None else self._shared.mapped)
 
-    def copy(self, checkpoint: Checkpoint, chunks: Sequence[memoryview], room: int) -> bool:
+    def copy(self, checkpoint: Checkpoint, parts: Sequence[Any], room: int) -> bool:
         """Copy a state that its worker is to write, and hold it in place of an earlier one.
 
         Args:
             checkpoint: without a digest, which is made when it is written.
-            chunks: of the file, as ``tree_chunks`` gives them.
+            parts: of the file, as ``tree_parts`` gives them.
             room: bytes that it may take.
 
         Returns:
@@ -72,7 +72,7 @@ class HeldState:
         if checkpoint.size > room + self._shared.mapped:
             return False
         try:
-            self._chunks = self._shared.fill(chunks)
+            self._chunks = self._shared.fill(parts)
         except (OSError, ValueError):  # no memory, or user code closed its descriptor
             return False
         self._checkpoint = checkpoint

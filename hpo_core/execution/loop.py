@@ -316,9 +316,9 @@ class Loop:
         found = bool(freed)
         while freed:
             key = freed.popleft()
-            if attempts.states.get(key) is AttemptState.PLACED:  # else its end was asked for, or it is reported
+            is_placed = attempts.states.get(key) is AttemptState.PLACED  # else its end was asked for, or it is reported
+            if is_placed and self._placer.leave(key):
                 attempts.move("freed", [key])
-                self._placer.release(key)
                 attempts.add(self.study.note_state_copied(*key))
                 self._act()
         return found
