@@ -175,7 +175,8 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
             if own.data_ptr() % _ALIGNMENT or _is_shared(own):
                 own = own.clone()
             kind = getattr(torch, TYPE_NAMES[header[name]["dtype"]])
-            tensors[name] = torch.empty(0, dtype=kind).set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
+            empty: Any = torch.empty(0, dtype=kind)
+            tensors[name] = empty.set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
         return tensors[name]
 
     return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)

@@ -241,7 +241,8 @@ def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> lis
 
 def memory_of(part: Any) -> memoryview:
     """Bytes of a part of a file; those of a tensor on a GPU are copied from there."""
-    return memoryview(part if isinstance(part, bytes | memoryview | np.ndarray) else part.cpu().numpy()).cast("B")
+    plain: Any = part if isinstance(part, bytes | memoryview | np.ndarray) else part.cpu().numpy()
+    return memoryview(plain).cast("B")
 
 
 def file_parts(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[Any]:
