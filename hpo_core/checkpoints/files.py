@@ -28,8 +28,9 @@ from hpo_core.checkpoints.tree_codec import (
     empty_array,
     empty_tensor,
     file_chunks,
+    memory_of,
     stored_size,
-    tree_chunks,
+    tree_parts,
     unflatten,
 )
 from hpo_core.model.errors import CheckpointError, StorageError
@@ -76,7 +77,16 @@ def chunks_of(tree: Any) -> list[memoryview]:
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
     """
-    return tree_chunks(tree, hpo_format=str(FORMAT))
+    return [memory_of(part) for part in parts_of(tree)]
+
+
+def parts_of(tree: Any) -> list[Any]:
+    """The same, as ``memory_of`` takes them: tensors on a GPU are still there.
+
+    Raises:
+        CheckpointError: the tree contains a value that cannot be stored.
+    """
+    return tree_parts(tree, hpo_format=str(FORMAT))
 
 
 def write_chunks(

@@ -55,12 +55,12 @@ class HeldState:
         own = 0 if self._checkpoint is None or not self._checkpoint.digest else self._checkpoint.size
         return own + (0 if self._shared is None else self._shared.mapped)
 
-    def copy(self, checkpoint: Checkpoint, chunks: Sequence[memoryview], room: int) -> bool:
+    def copy(self, checkpoint: Checkpoint, parts: Sequence[Any], room: int) -> bool:
         """Copy a state that its worker is to write, and hold it in place of an earlier one.
 
         Args:
             checkpoint: without a digest, which is made when it is written.
-            chunks: of the file, as ``tree_chunks`` gives them.
+            parts: of the file, as ``tree_parts`` gives them.
             room: bytes that it may take.
 
         Returns:
@@ -72,7 +72,7 @@ class HeldState:
         if checkpoint.size > room + self._shared.mapped:
             return False
         try:
-            self._chunks = self._shared.fill(chunks)
+            self._chunks = self._shared.fill(parts)
         except (OSError, ValueError):  # no memory, or user code closed its descriptor
             return False
         self._checkpoint = checkpoint
@@ -175,7 +175,8 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
             if own.data_ptr() % _ALIGNMENT or _is_shared(own):
                 own = own.clone()
             kind = getattr(torch, TYPE_NAMES[header[name]["dtype"]])
-            tensors[name] = torch.empty(0, dtype=kind).set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
+            empty: Any = torch.empty(0, dtype=kind)
+            tensors[name] = empty.set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
         return tensors[name]
 
     return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)

@@ -12,6 +12,11 @@ import io
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpo_core.checkpoints.tree_codec import memory_of
 
 _PIECE = 1 << 20
 """Bytes that are read at once."""
@@ -45,24 +50,32 @@ class SharedState:
         """Bytes of it that count as memory of this process."""
         return 0 if self._mapped is None else len(self._mapped)
 
-    def fill(self, chunks: Sequence[memoryview]) -> list[memoryview]:
-        """Copy a state in, once nobody reads the one before; returns where its chunks lie.
+    def fill(self, parts: Sequence[Any]) -> list[memoryview]:
+        """Copy a state in, once nobody reads the one before; returns where its parts lie.
+
+        Args:
+            parts: of the file, as ``tree_parts`` gives them; tensors come straight from their device.
 
         Raises:
             OSError: there is not so much memory, or the training function closed the descriptor.
         """
-        size = sum(map(len, chunks))
+        size = sum(map(len, parts))
         self._wait()
         if size > self.size:
             os.ftruncate(self._file.fileno(), size)
         if self._mapped is None or len(self._mapped) < size:
             self._mapped = mmap.mmap(self._file.fileno(), self.size)
         places, whole, position = [], memoryview(self._mapped), 0
-        for chunk in chunks:
-            place = whole[position : position + len(chunk)]
-            place[:] = chunk
+        for part in parts:
+            place = whole[position : position + len(part)]
+            if isinstance(part, bytes | memoryview | np.ndarray):
+                place[:] = memory_of(part)
+            elif len(place):
+                import torch
+
+                torch.frombuffer(place, dtype=torch.uint8).copy_(part)
             places.append(place)
-            position += len(chunk)
+            position += len(part)
         return places
 
     def _wait(self) -> None:

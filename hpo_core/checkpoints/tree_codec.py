@@ -64,7 +64,7 @@ class Block(NamedTuple):
     """Type name in the safetensors format."""
     shape: tuple[int, ...]
     data: Any
-    """Bytes of the array, flat, as uint8."""
+    """Bytes of the array, flat, as uint8; of a tensor as a tensor, where it lies."""
 
 
 class Flattener:
@@ -150,9 +150,11 @@ class Flattener:
         name = self._tied.get(key) if value.numel() else None
         native = STORED_TYPES.get(dtype)
         if name is None:
-            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            flat = plain.view(torch.uint8).numpy()
-            block = Block(native, tuple(value.shape), flat) if native else Block("U8", (flat.size,), flat)
+            plain = value.detach()
+            if value.is_conj() or value.is_neg() or not value.is_contiguous():
+                plain = plain.cpu().resolve_conj().resolve_neg().contiguous()  # not with memory of a GPU
+            flat = plain.reshape(-1).view(torch.uint8)
+            block = Block(native, tuple(value.shape), flat) if native else Block("U8", (len(flat),), flat)
             name = self._tied[key] = self._store(path, block)
         return {"tensor": name} if native else {"tensor": name, "dtype": dtype, "shape": list(value.shape)}
 
@@ -233,7 +235,18 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[memoryview]:
-    """A safetensors file in chunks: 8 bytes of length, JSON header, blocks.
+    """A safetensors file in chunks; see :func:`file_parts`."""
+    return [memory_of(part) for part in file_parts(metadata, blocks)]
+
+
+def memory_of(part: Any) -> memoryview:
+    """Bytes of a part of a file; those of a tensor on a GPU are copied from there."""
+    plain: Any = part if isinstance(part, bytes | memoryview | np.ndarray) else part.cpu().numpy()
+    return memoryview(plain).cast("B")
+
+
+def file_parts(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[Any]:
+    """A safetensors file in parts: 8 bytes of length and the JSON header, then the data of the blocks.
 
     Blocks with larger items come first, so each of them is aligned.
     """
@@ -247,11 +260,16 @@ def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> lis
     body = json.dumps(header, separators=(",", ":")).encode()
     body += b" " * (-len(body) % 8)
     head = len(body).to_bytes(8, "little") + body
-    return [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in ordered))]
+    return [head, *(block.data for _, block in ordered)]
 
 
 def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
-    """A tree as a safetensors file in chunks; equal trees give equal bytes.
+    """A tree as a safetensors file in chunks; equal trees give equal bytes; see :func:`tree_parts`."""
+    return [memory_of(part) for part in tree_parts(tree, **metadata)]
+
+
+def tree_parts(tree: Any, **metadata: str) -> list[Any]:
+    """A tree as a safetensors file in parts; tensors stay where they are.
 
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
@@ -264,7 +282,7 @@ def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
             "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
         ) from error
     text = json.dumps(structure, allow_nan=False, separators=(",", ":"))
-    return file_chunks({**metadata, "hpo_tree": text}, flattener.blocks)
+    return file_parts({**metadata, "hpo_tree": text}, flattener.blocks)
 
 
 def tree_digest(tree: Any) -> str:

@@ -186,6 +186,8 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     """Number of further configurations to ask for."""
     train: tuple[int, int] | None = None
     """(trial, target) to train further beyond the search; a halted search then stays halted."""
+    objective: str = ""
+    """Training function from here on; empty: the same as before."""
 
 
 class Loop:
@@ -276,7 +278,7 @@ class Loop:
     # Start.
 
     def _take_over(self, takeover: Takeover) -> None:
-        self.study.recover(takeover.owner.label(), keep_halt=takeover.train is not None)
+        self.study.recover(takeover.owner.label(), keep_halt=takeover.train is not None, objective=takeover.objective)
         if self._checkpoints is not None:
             self._checkpoints.sweep()  # what a controller before us had no time to remove
         if takeover.extend:
@@ -314,9 +316,9 @@ class Loop:
         found = bool(freed)
         while freed:
             key = freed.popleft()
-            if attempts.states.get(key) is AttemptState.PLACED:  # else its end was asked for, or it is reported
+            is_placed = attempts.states.get(key) is AttemptState.PLACED  # else its end was asked for, or it is reported
+            if is_placed and self._placer.leave(key):
                 attempts.move("freed", [key])
-                self._placer.release(key)
                 attempts.add(self.study.note_state_copied(*key))
                 self._act()
         return found

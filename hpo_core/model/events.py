@@ -53,6 +53,8 @@ class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
     controller: str
     keep_halt: bool = False
     """Whether a halted study stays halted: the controller comes to train a trial further, not to go on searching."""
+    objective: str = ""
+    """Training function from here on, where a person gave another one; empty: the same as before."""
 
 
 class CapacityNoticed(_Fact, frozen=True):
@@ -147,8 +149,10 @@ class StudyCreated(_Fact, frozen=True):
     spec: dict[str, Any]
 
 
-class ControllerChanged(_Fact, frozen=True):
+class ControllerChanged(_Fact, frozen=True, omit_defaults=True):
     controller: str
+    objective: str = ""
+    """Training function from here on; empty: the same as before."""
 
 
 class CapacityChanged(_Fact, frozen=True):

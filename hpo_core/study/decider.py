@@ -91,7 +91,7 @@ class Decider:
             case StudyRequested():
                 yield StudyCreated(stimulus.spec)
             case ControllerStarted():
-                yield ControllerChanged(stimulus.controller)
+                yield ControllerChanged(stimulus.controller, stimulus.objective)
                 yield CapacityChanged(EMPTY)
                 if state.halted is not None and not stimulus.keep_halt:
                     yield StudyReopened()

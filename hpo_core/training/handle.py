@@ -13,6 +13,7 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import HOPS, remove
+from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
@@ -424,13 +425,14 @@ class TrialHandle:
         allowed = None if portion is None or portion.gpu else portion.allowed
         try:
             with self._progress.storing(self.target):
-                chunks = checkpoints.chunks_of(tree)
+                parts = checkpoints.parts_of(tree)
                 if self._held is not None and self._may_be_behind():
-                    size = sum(map(len, chunks))
+                    size = sum(map(len, parts))
                     self._saved = Checkpoint(uri=path, digest="", resource=self.target, size=size, parent=source)
-                    if self._held.copy(self._saved, chunks, room_for_state(allowed)):
+                    if self._held.copy(self._saved, parts, room_for_state(allowed)):
                         return
                 self._saved = None
+                chunks = [memory_of(part) for part in parts]
                 self._saved = checkpoints.write_chunks(
                     folder,
                     path,

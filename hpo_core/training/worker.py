@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.child.checkpoint_writer import CheckpointWriter
-from hpo_core.training.child.processes import process_state
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -138,15 +136,12 @@ class TrainerPool:
         return {_name(attempt): count for attempt, count in (running | writing).items()}
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids of running attempts by folder of their study; of those that wait for one, by ``WAITING``."""
+        """Process ids of the attempts that run, by folder of their study."""
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
-            for pid, _ in (trainer.waiting for trainer in self._idle):
-                if pid and process_state(pid):
-                    found.setdefault(WAITING, []).append(pid)
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:

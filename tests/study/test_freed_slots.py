@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-import pytest
-
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop
@@ -14,6 +12,8 @@ from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.events import Entry, JobCompleted, SlotFreed, StateCopied
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
+from tests.placement.test_shared_devices import devices_for, gpu
+from tests.placement.test_shared_devices import job as packed_job
 
 
 def entries(study: Study) -> list[Entry]:
@@ -44,12 +44,12 @@ def test_a_freed_slot_is_granted_once() -> None:
 
 
 class Behind:
-    """One slot; each job leaves it at once, and is reported when the next one but ``lag`` has begun."""
+    """One slot; each job leaves it at once, and is reported when no other one can begin."""
 
     poll_seconds = 1.0
 
-    def __init__(self, world: World, lag: int) -> None:
-        self._world, self._lag = world, lag
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._saving: deque[tuple[Job, OnReport]] = deque()
         self.trace: list[tuple[str, int]] = []
         self.moment = 0.0
@@ -79,11 +79,10 @@ class Behind:
         return True
 
 
-@pytest.mark.parametrize("lag", [1])
-def test_the_loop_gives_a_freed_slot_to_the_next_job(lag: int) -> None:
+def test_the_loop_gives_a_freed_slot_to_the_next_job() -> None:
     world = World(5)
     study = fresh(make_spec(), MemoryJournal(), world)
-    executor = Behind(world, lag)
+    executor = Behind(world)
     assert Loop(study, executor).run() == "finished"
     study.check()
     told = entries(study)
@@ -94,3 +93,14 @@ def test_the_loop_gives_a_freed_slot_to_the_next_job(lag: int) -> None:
     first_told = executor.trace.index(next(each for each in executor.trace if each[0] == "told"))
     assert first_told > 1, "others begin before the first is reported"
     assert Study.from_entries(told).state.incumbent == study.state.incumbent
+
+
+def test_a_packed_job_keeps_its_part_until_its_report() -> None:
+    """What it used is learned from the report, and compared with what it held."""
+    placer = devices_for(gpu(), stated={"memory": "1GB", "compute": 60, "cores": 1})
+    first, second = packed_job(0), packed_job(1)
+    assert len(placer.place([first, second], now=0.0).begun) == 1
+    assert not placer.leave(first.key)
+    assert placer.place([second], now=1.0).begun == []
+    placer.release(first.key)
+    assert len(placer.place([second], now=2.0).begun) == 1

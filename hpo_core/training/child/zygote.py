@@ -291,7 +291,7 @@ class Zygote:
         child.close()
         child.process.wait_from_now()
         with contextlib.suppress(OSError):  # then it ends by itself
-            self._idle = IdleSocket(child.request, os.getppid())
+            self._idle = IdleSocket(child.request, child.pid, worker=os.getppid())
             self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         self._send(Finished(report, stays=child.pid, holds=settled.holds))
 
