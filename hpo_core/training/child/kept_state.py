@@ -82,7 +82,8 @@ _libc: Any = ctypes.CDLL(None)
 
 def _environment() -> tuple[dict[str, str], dict[bytes, bytes]]:
     """Variables as Python knows them, and as started processes and compiled libraries see them."""
-    entries, seen = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ"), {}
+    entries = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
+    seen: dict[bytes, bytes] = {}
     for place in itertools.count():
         if not entries or (entry := entries[place]) is None:
             return dict(os.environ), seen
@@ -437,7 +438,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("numpy's handling of errors", np.geterr, lambda value: np.seterr(**value)),
     Setting("numpy's error callback", np.geterrcall, np.seterrcall),
     Setting("numpy's print options", np.get_printoptions, lambda value: np.set_printoptions(**value)),
-    Setting("numpy's bit generator", np.random.get_bit_generator, np.random.set_bit_generator),
+    Setting("numpy's bit generator", *(getattr(np.random, f"{what}_bit_generator") for what in ("get", "set"))),
     Setting("numpy's buffer size", np.getbufsize, np.setbufsize),
     _of_torch("torch's default dtype", "get_default_dtype", "set_default_dtype"),
     Setting("torch's default device", _default_device, lambda value: _torch().set_default_device(value), "torch"),
