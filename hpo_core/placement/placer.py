@@ -175,8 +175,9 @@ class Placer:
             now: seconds of the study's clock; None: not known.
         """
         now = 0.0 if now is None else now
-        if any(job.demand.slots > 1 for job in jobs):
-            return Placed(self._place_gangs(jobs, now))
+        for job in jobs:
+            if job.demand.slots > 1:
+                return Placed(self._place_gangs(jobs, now))
         placements = [(job, heapq.heappop(self._free)) for job in jobs[: len(self._free)]]
         for job, slot in placements:
             self._held[job.trial, job.attempt] = slot, job, now
