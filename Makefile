@@ -18,6 +18,8 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)  ## the main job: ASHA over a small network on handwritten digits
 	@$(BIN)/hpo tune examples/digits/study.yaml --name digits-$$(date +%Y%m%d-%H%M%S)
 
+test test-slow: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the project anew
+
 test: $(READY) lint
 	$(BIN)/python -m pytest
 

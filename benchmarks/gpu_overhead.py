@@ -1,8 +1,10 @@
 """Time per job on a GPU beyond its training: fork, CUDA context, kernels, checkpoint.
 
-Each job runs as it does in a study: a Trainer, its zygote (torch imported once), a forked child per job. Median of
-``--jobs`` jobs after one that is not counted, for a new job and for one that goes on from a checkpoint, with models
-of 8 and 200 MB of weights (Adam makes the checkpoint three times that) and with one that saves nothing.
+Each job runs as it does in a study: a Trainer, its zygote (torch imported once), a forked child per job
+(``training.process: fresh``), or one that stays (``kept``). Median of ``--jobs`` jobs after one that is not counted,
+for a new job and for one that goes on from a checkpoint, with models of 8 and 200 MB of weights (Adam makes the
+checkpoint three times that) and with one that saves nothing: its jobs take about 10 ms, and what they cost beyond
+that in a kept process is the row ``kept: no checkpoint, new``.
 
 - ``fork``: from ``run()`` to the first line of the training function (going on: with the checkpoint read and verified)
 - ``context``: until CUDA is ready;  ``build``: model and optimizer on the GPU;  ``load``: their state, onto the GPU
@@ -18,6 +20,7 @@ For comparison: a fresh Python that imports torch and opens the context, which i
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import result_file
 
@@ -36,6 +39,7 @@ OBJECTIVE = "gpu_objective:train"
 STEPS = 4
 STAGES = ("fork", "context", "build", "load", "kernels", "save", "end", "beyond")
 FRESH = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
+PROCESSES: tuple[Literal["fresh", "kept"], ...] = ("fresh", "kept")
 CASES = {"no checkpoint": (8, False), "8 MB": (8, True), "200 MB": (200, True)}
 
 
@@ -69,7 +73,7 @@ def stages(called: float, returned: float, metrics: dict[str, float]) -> dict[st
     return {name: 1e3 * found[name] for name in STAGES}
 
 
-def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]:
+def measure(jobs: int, megabytes: int, saved: bool, process: Literal["fresh", "kept"]) -> dict[str, dict[str, Any]]:
     """Medians of new jobs, and of jobs that go on from theirs."""
     from hpo_core.model.trial import Checkpoint, Job, Rung
     from hpo_core.training.child.trainer import Trainer
@@ -82,24 +86,29 @@ def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]
     def run(folder: str, trial: int, rung: int, checkpoint: Checkpoint | None) -> tuple[dict[str, float], Any]:
         job = Job(trial, 0, Rung(0, rung), STEPS * (rung + 1), {"megabytes": megabytes, "saved": saved}, checkpoint)
         request = JobRequest(
-            study="gpu", job=job, objective=OBJECTIVE, metric="loss", seed=1, folder=folder, pythonpath=where
-        )
+            study="gpu", job=job, objective=OBJECTIVE, metric="loss", seed=1, folder=folder, pythonpath=where,
+            process=process,
+        )  # fmt: skip
         called = time.monotonic()
         report = trainer.run(request)
         returned = time.monotonic()
         if report.outcome != "completed":
             raise SystemExit(f"{report.outcome}: {report.message}\n{report.detail}")
+        if process == "kept" and not trainer.waiting[0]:
+            raise SystemExit(f"the process did not stay: {report.warnings}")
         return stages(called, returned, report.metrics), report.checkpoint
 
     new, resumed, size = [], [], 0
     try:
-        for trial in range(jobs + 1):
-            with tempfile.TemporaryDirectory(prefix="hpo-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="hpo-bench-") as folder:
+            for trial in range(jobs + 1):
                 found, checkpoint = run(folder, trial, 0, None)
                 new.append(found)
                 if checkpoint is not None:
                     size = checkpoint.size
                     resumed.append(run(folder, trial, 1, checkpoint)[0])
+                for file in Path(folder, "checkpoints").rglob("*.safetensors"):
+                    file.unlink()
     finally:
         trainer.close()
 
@@ -130,10 +139,11 @@ def main() -> None:
     given = parser.parse_args()
     facts = gpu()
     figures: dict[str, dict[str, Any]] = {}
-    for name, (megabytes, saved) in CASES.items():
-        for kind, found in measure(given.jobs, megabytes, saved).items():
-            figures[f"{name}, {kind}"] = found
-            print(f"  {name}, {kind}: {found['beyond_ms']} ms", file=sys.stderr, flush=True)
+    for process, (name, (megabytes, saved)) in itertools.product(PROCESSES, CASES.items()):
+        for kind, found in measure(given.jobs, megabytes, saved, process).items():
+            row = f"{process}: {name}, {kind}"
+            figures[row] = found
+            print(f"  {row}: {found['beyond_ms']} ms", file=sys.stderr, flush=True)
     figures["a fresh Python: import torch, open the context"] = fresh_process(min(5, given.jobs))
     result_file.table(
         ["ms per job beyond training, medians", "jobs", "checkpoint MB", *STAGES],

@@ -101,7 +101,7 @@ def run(given: argparse.Namespace, packing: dict[str, Any]) -> dict[str, Any]:
         card = Card()
         with card.watched(given.cpu):
             done = subprocess.run(
-                [sys.executable, "-m", "hpo_flows.command", "tune", "study.yaml"],
+                [sys.executable, "-m", "hpo_flows", "tune", "study.yaml"],
                 cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT,
             )  # fmt: skip
         if done.returncode:

@@ -115,7 +115,7 @@ def measure(mode: str, code: Path, jobs: int, *, seconds: float, limit: float) -
         folder = Path(name)
         (folder / "timed_objective.py").write_text(OBJECTIVE.format(seconds=seconds))
         (folder / "study.yaml").write_text(json.dumps(plain | {"pythonpath": [name]}))  # JSON is YAML
-        command = [sys.executable, "-m", "hpo_flows.command", "tune", "study.yaml", "--home", str(folder / "home")]
+        command = [sys.executable, "-m", "hpo_flows", "tune", "study.yaml", "--home", str(folder / "home")]
         server = None
         if mode == "--no-prefect":
             command.append(mode)

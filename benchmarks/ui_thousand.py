@@ -75,7 +75,7 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
     }
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(study))  # JSON is YAML
-    command = [sys.executable, "-m", "hpo_flows.command", "tune", str(file), "--home", str(folder / "home"), "--json"]
+    command = [sys.executable, "-m", "hpo_flows", "tune", str(file), "--home", str(folder / "home"), "--json"]
     path = os.pathsep.join(filter(None, [str(result_file.ROOT.parent), os.environ.get("PYTHONPATH")]))
     with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
         return subprocess.Popen(command, stdout=out, stderr=err, cwd=folder, env=os.environ | {"PYTHONPATH": path})

@@ -188,7 +188,7 @@ class Lane:
     def _hpo(self, log: Path, *arguments: object, study: str = "") -> int:
         """Run the command to its end; with ``study`` watch what it records."""
         self.runs += 1
-        command = [sys.executable, "-m", "hpo_flows.command", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_flows", *map(str, arguments)]
         with log.open("ab") as out:
             out.write(f"\n== {time.strftime('%H:%M:%S')} {' '.join(command[2:])}\n".encode())
             out.flush()

@@ -122,7 +122,7 @@ class Visiting:
 class HopWorker:
     """A worker, the partitions that it holds and the unit that it runs."""
 
-    __slots__ = ("holds", "name", "number", "partitions", "slowness", "unit")
+    __slots__ = ("holds", "name", "number", "partitions", "recent", "slowness", "unit")
 
     def __init__(self, name: str, number: int, partitions: Sequence[int], slowness: float) -> None:
         self.name = name
@@ -130,6 +130,8 @@ class HopWorker:
         """Counts the workers that joined, from 0."""
         self.slowness = slowness
         self.unit: PlannedUnit | None = None
+        self.recent: tuple[int, ...] = ()
+        """Partitions that it began units on, the last one first; the first of them are still in its memory."""
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
@@ -137,6 +139,11 @@ class HopWorker:
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""
+
+    def visited(self, partition: int) -> None:
+        """Note that a unit on this partition begins here."""
+        if self.recent[:1] != (partition,):
+            self.recent = (partition, *(each for each in self.recent if each != partition))
 
 
 Waiting = tuple[float, int, Visiting]

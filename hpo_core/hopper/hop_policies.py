@@ -39,6 +39,9 @@ class Remaining:
     configurations that wait for a partition that lies there, it takes the one with the most work left elsewhere: after
     this unit, which counts as one of mean length. Among equals, it takes the first whose number is not below the
     worker's own, so that workers spread over equal configurations and go round in step.
+
+    Of its open partitions that worker visits the one with the most work left; or, of those that lie on the same workers
+    as that one, the one that it visited last. That is still in its memory, and the work of no worker changes by it.
     """
 
     def in_turn(self, idle: list[HopWorker], board: Board) -> Sequence[HopWorker]:
@@ -60,7 +63,12 @@ class Remaining:
         here = waiting[best][2].open & holds
         if here & (here - 1):
             open_here = [partition for partition in worker.partitions if here >> partition & 1]
-            return best, max(open_here, key=lambda partition: board.loads[partition] / board.speeds[partition])
+            most_left = max(open_here, key=lambda partition: board.loads[partition] / board.speeds[partition])
+            alike = board.holders[most_left]
+            for partition in worker.recent:
+                if here >> partition & 1 and board.holders[partition] == alike:
+                    return best, partition
+            return best, most_left
         return best, here.bit_length() - 1
 
 

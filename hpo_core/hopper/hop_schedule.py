@@ -416,8 +416,9 @@ class HopSchedule:
         visiting.unit = unit
         if others:
             self._flying[unit.number] = unit
-        for _, worker in seats:
+        for place, worker in seats:
             worker.unit = unit
+            worker.visited(place)
             self._leave(worker.name)
         return unit
 

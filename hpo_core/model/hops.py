@@ -32,7 +32,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     trains: bool = True
     """Whether it trains; else the model is evaluated on a partition of the validation data."""
     cached: int = 1
-    """Number of loaded partitions that may stay in the memory of its worker."""
+    """Number of loaded partitions that may stay in the memory of its worker, however large; small ones all stay."""
     elapsed: float = 0.0
     """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
     others: tuple[tuple[str, int], ...] = ()

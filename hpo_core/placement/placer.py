@@ -106,7 +106,9 @@ class Reservation:
 class Placer:
     """Gives waiting jobs slots, and knows which are free. It never waits or draws; it is told the time.
 
-    This one gives each job a slot, the oldest job the first free slot in the inventory's order.
+    This one gives each job a slot, the oldest job the first free slot in the inventory's order. A job that
+    begins with a state takes the slot where the trial that saved it had its last job, if it is free: a process that
+    stayed there may have the state in memory. No job waits for that.
     :class:`~hpo_core.placement.shared_devices.SharedDevices` gives jobs parts of devices.
 
     A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them
@@ -140,6 +142,10 @@ class Placer:
         """By device that is there: its place in the inventory."""
         self._sizes: dict[str, int] = {}
         """By device that is there: its slots."""
+        self._last: dict[Slot, int] = {}
+        """By slot: the trial that held it last."""
+        self._homes: dict[int, Slot] = {}
+        """By trial: the slot that it held last, as long as no other trial did."""
 
     def __len__(self) -> int:
         """Slots that jobs hold."""
@@ -178,10 +184,26 @@ class Placer:
         for job in jobs:
             if job.demand.slots > 1:
                 return Placed(self._place_gangs(jobs, now))
-        placements = [(job, heapq.heappop(self._free)) for job in jobs[: len(self._free)]]
+        jobs = jobs[: len(self._free)]
+        homes = self._take_homes(jobs)
+        placements = [(job, homes.get(job.key) or heapq.heappop(self._free)) for job in jobs]
         for job, slot in placements:
             self._held[job.trial, job.attempt] = slot, job, now
         return Placed(placements)
+
+    def _take_homes(self, jobs: Sequence[Job]) -> dict[JobKey, Slot]:
+        """The free slots where the trials of these jobs were last; they are not free any more."""
+        wanted: dict[Slot, JobKey] = {}
+        for job in jobs:
+            if job.checkpoint is not None:
+                home = self._homes.get(job.trial if job.parent is None else job.parent)
+                if home is not None:
+                    wanted.setdefault(home, job.key)
+        if not wanted or not (found := {slot: key for slot in self._free if (key := wanted.get(slot)) is not None}):
+            return {}
+        self._free = [slot for slot in self._free if slot not in found]
+        heapq.heapify(self._free)
+        return {key: slot for slot, key in found.items()}
 
     def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
         placements: list[Placement] = []
@@ -234,4 +256,10 @@ class Placer:
         if (held := self._held.pop(job, None)) is not None:
             for slot in held[0].ranks:
                 if slot.number < self._sizes.get(slot.name, 0):
-                    heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))
+                    free = Slot(self._places[slot.name], slot.number, slot.name)
+                    heapq.heappush(self._free, free)
+                    before = self._last.get(free)
+                    if before is not None and self._homes.get(before) == free:
+                        del self._homes[before]
+                    self._last[free] = job[0]
+                    self._homes[job[0]] = free

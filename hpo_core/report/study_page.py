@@ -195,7 +195,10 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(spec.objectives)} objectives"))
     running = f", {granted_words(study)}" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
-    tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
+    about = f"{state.failed_attempts:,} failed attempts{running}"
+    if state.states_from_memory:
+        about += f", {plural(state.states_from_memory, 'state')} from memory"
+    tiles.append(("jobs done", f"{state.completed_jobs:,}", about))
     used = state.resource_used
     if used and series.lineage is not None:  # each trial is a session of a longer training
         planned = used + spec.repeats * sum(rung.units for rung in study.method.rungs())

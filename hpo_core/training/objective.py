@@ -151,11 +151,27 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
 
 def cuda_is_initialized() -> bool:
     """Whether anything in this process initialized CUDA. Asks the driver: torch does not know of everything."""
+    driver = _cuda_driver()
+    # without initialization: error 3
+    return driver is not None and bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
+
+
+def cuda_still_works() -> bool:
+    """Whether CUDA's context of this thread can be used, if there is one: a fault of another client of MPS ends it."""
+    driver = _cuda_driver()
+    return driver is None or driver.cuCtxSynchronize() in _CUDA_IS_WELL
+
+
+_CUDA_IS_WELL = (0, 3, 201)
+"""Results of a driver's call: success, not initialized, no context in this thread."""
+
+
+def _cuda_driver() -> Any:
+    """The driver's library, if anybody in this process has loaded it."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
-        return False  # nobody has loaded it
-    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # without initialization: error 3
+        return None
 
 
 def check_signature(setting: str, objective: str, function: Callable[..., Any]) -> None:

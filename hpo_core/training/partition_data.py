@@ -20,6 +20,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile, Signature, folder_here, signature_of
 from hpo_core.model.trial import Metrics
 from hpo_core.partitioning.holdings import Holdings
+from hpo_core.training.child.processes import resident
 from hpo_core.training.objective import load_objective
 from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
@@ -29,8 +30,10 @@ LOOK_SECONDS = 2.0
 """Seconds after which the files are looked at again."""
 FIRST_SECONDS = 2.0
 """Seconds that the answer of the first look is waited for."""
-_loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
-"""Signature of the file and what was loaded, by (loader, path); the one used last is at the end."""
+SMALL_BYTES = 128 << 20
+"""Loaded partitions of a study whose models hop all stay while they take no more than that together."""
+_loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any, int]] = OrderedDict()
+"""Signature of the file, what was loaded, and its bytes, by (loader, path); the one used last is at the end."""
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
                    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
 """Errors of a file that is not there, or whose file system is not."""
@@ -105,11 +108,13 @@ def partition_data(request: JobRequest, name: str) -> Any:
     if known is None or known[0] != signature:
         load = load_objective(request.load, request.pythonpath, setting="data.load")
         unit = request.job.unit
-        most = 1 if unit is None else unit.cached
-        while len(_loaded) >= most:  # before the next one is loaded: it may need the room
-            _loaded.popitem(last=False)
+        _loaded.pop(key, None)
+        while _loaded and (unit is None or (len(_loaded) >= unit.cached and _total() > SMALL_BYTES)):
+            _loaded.popitem(last=False)  # before the next one is loaded: it may need the room
+        before = resident("self")
         try:
-            known = signature, load(path)
+            data = load(path)
+            known = signature, data, max(resident("self") - before, path.stat().st_size)
         except Exception as error:
             what = f"could not load partition {path}: {type(error).__name__}: {error}"
             gone = signature_here(request, name) != signature or is_away(error, request)
@@ -118,6 +123,11 @@ def partition_data(request: JobRequest, name: str) -> Any:
         _loaded[key] = known
     _loaded.move_to_end(key)
     return known[1]
+
+
+def _total() -> int:
+    """Bytes of all loaded partitions."""
+    return sum(size for _, _, size in _loaded.values())
 
 
 def is_loaded(request: JobRequest) -> bool:
@@ -135,7 +145,7 @@ def is_loaded(request: JobRequest) -> bool:
 
 def loaded_partitions() -> dict[str, Any]:
     """What this process loaded, by name, for those who look whether an attempt changed it."""
-    return {f"partition {Path(path).name}": data for (_, path), (_, data) in _loaded.items()}
+    return {f"partition {Path(path).name}": data for (_, path), (_, data, _) in _loaded.items()}
 
 
 Evaluate = Callable[[Any], dict[str, Any]]

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
@@ -53,8 +54,11 @@ class TrainerPool:
         unit = None if job.unit is None else job.unit.number
         key = (request.objective, request.pythonpath, request.threads)
         with self._lock:
-            trainer = self._best_idle(key, "" if job.checkpoint is None else job.checkpoint.digest)
-            if trainer is None:
+            alike = [one for one in reversed(self._idle) if one.key == key]
+            if alike:
+                trainer = min(alike, key=lambda one: one.distance(request))
+                self._idle.remove(trainer)
+            else:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
             self._running[attempt] = trainer, unit
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
@@ -66,22 +70,6 @@ class TrainerPool:
             with self._lock:
                 self._running.pop(attempt, None)
             self._give_back(trainer)
-
-    def _best_idle(self, key: tuple[object, ...], digest: str) -> Trainer | None:
-        """Take the idle trainer that a job had best run on; None: there is none for it.
-
-        That is one whose process holds the state that the job begins with; else one that holds no other job's.
-
-        Args:
-            digest: of the checkpoint that the job begins with; empty: it has none.
-        """
-        fitting = [one for one in reversed(self._idle) if one.key == key]
-        found = next((one for one in fitting if digest and one.holds == digest), None)
-        if found is None:
-            found = next((one for one in fitting if not one.holds), fitting[-1] if fitting else None)
-        if found is not None:
-            self._idle.remove(found)
-        return found
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -120,15 +108,15 @@ class TrainerPool:
             return {_name(attempt): trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids of the attempts that run, and of those that wait for the next one, by folder of their study."""
+        """Process ids of running attempts by folder of their study; of those that wait for one, by ``WAITING``."""
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
-            for pid, folder in (trainer.waiting for trainer in self._idle):
+            for pid, _ in (trainer.waiting for trainer in self._idle):
                 if pid and process_state(pid):
-                    found.setdefault(folder, []).append(pid)
+                    found.setdefault(WAITING, []).append(pid)
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:

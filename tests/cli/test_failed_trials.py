@@ -78,7 +78,7 @@ def test_exit_code_of_a_study_that_mostly_failed(tmp_path: Path) -> None:
     plain = make_spec(search={"method": "random", "configs": 4, "max_resource": 1}).plain()
     plain |= {"objective": "train:train", "pythonpath": ["."], "tracking": {"mlflow": "off"}}
     (tmp_path / "study.yaml").write_text(json.dumps(plain))
-    command = [sys.executable, "-m", "hpo_flows.command", "tune", "study.yaml", "--no-prefect"]
+    command = [sys.executable, "-m", "hpo_flows", "tune", "study.yaml", "--no-prefect"]
     environment = os.environ | {"HPO_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 9, done.stdout + done.stderr

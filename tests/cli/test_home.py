@@ -75,7 +75,7 @@ def played(home: Path) -> SqlJournal:
 
 def as_reader(home: Path, *arguments: str) -> str:
     """Runs ``hpo`` without the right to write what is read-only (root may write it all the same)."""
-    command = [sys.executable, "-m", "hpo_flows.command", *arguments, "--home", str(home)]
+    command = [sys.executable, "-m", "hpo_flows", *arguments, "--home", str(home)]
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("root without setpriv")

@@ -134,7 +134,7 @@ def test_metric_that_is_missing_is_our_message_without_a_traceback(tmp_path: Pat
 
 def test_forked_copy_of_the_function_ends_alone(tmp_path: Path) -> None:
     file = study_file(tmp_path, "forks")
-    command = [sys.executable, "-m", "hpo_flows.command", "try", str(file), "--params", "x=0.5", "--steps", "1"]
+    command = [sys.executable, "-m", "hpo_flows", "try", str(file), "--params", "x=0.5", "--steps", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0 and done.stdout.count("unit 1: loss = 0.5") == 1
     assert "ValueError: in the copy" in done.stderr
@@ -143,7 +143,7 @@ def test_forked_copy_of_the_function_ends_alone(tmp_path: Path) -> None:
 def test_breakpoint_opens_the_debugger_of_this_terminal(tmp_path: Path) -> None:
     file = study_file(tmp_path, "debugged")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "hpo_flows.command", "try", str(file), "--steps", "1"]
+    command = [sys.executable, "-m", "hpo_flows", "try", str(file), "--steps", "1"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:

@@ -67,7 +67,7 @@ class Deployed:
         }  # fmt: skip
 
     def hpo(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpo_flows.command", *arguments]
+        command = [sys.executable, "-m", "hpo_flows", *arguments]
         return subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT
         )
@@ -183,7 +183,7 @@ def serving(made: Deployed) -> Iterator[Deployed]:
     made.said = done.stdout
     with (made.folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "hpo_flows.command", "worker"],
+            [sys.executable, "-m", "hpo_flows", "worker"],
             env=made.environment,
             cwd=made.folder,
             stdout=log,

@@ -73,7 +73,7 @@ def page_inside(page: Any, prefect_api: dict[str, str]) -> Any:
 @pytest.mark.parametrize("ui", ["", "/v2"], ids=["older", "newer"])
 def test_log_in_at_the_server_that_a_study_started(ui: str, page: Any, pictures: Path, tmp_path: Path) -> None:
     """Logging in, the run's page, and its tables, which the UI asks for with POST and so with a CSRF token."""
-    hpo = Runner(tmp_path, {})
+    hpo = Runner(tmp_path, {}, prefect="auto")
     process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 4000, "max_resource": 2}))
     try:
         wait_for_entries(hpo, "toy", 4, process)

@@ -117,7 +117,7 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], P
 def started(home: Path) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
     return subprocess.Popen(
-        [sys.executable, "-m", "hpo_flows.command", "ui", "--home", str(home)],
+        [sys.executable, "-m", "hpo_flows", "ui", "--home", str(home)],
         stdout=subprocess.PIPE,
         text=True,
         env=environment | {"PYTHONUNBUFFERED": "1", "PREFECT_HOME": str(home / "none")},

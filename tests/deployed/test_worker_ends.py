@@ -41,7 +41,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str])
 def worker_of(deployed: Deployed) -> Iterator[subprocess.Popen[bytes]]:
     with (deployed.folder / "worker.log").open("ab") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "hpo_flows.command", "worker"],
+            [sys.executable, "-m", "hpo_flows", "worker"],
             env=deployed.environment, cwd=deployed.folder, stdout=log, stderr=log,
         )  # fmt: skip
     try:

@@ -18,14 +18,20 @@ from tests.docs.samples import Sample
 from tests.docs.side_by_side import scripts
 from tests.docs.test_docs import README, ROOT, write_files
 from tests.docs.test_printed import check, sample
-from tests.flows.conftest import LIMIT
+from tests.flows.conftest import LIMIT, prefect_api
 
+__all__ = ["prefect_api"]
 FROM_OPTUNA, FROM_RAY = ROOT / "docs" / "from-optuna.md", ROOT / "docs" / "from-ray-tune.md"
 
 
-def run(script: Path) -> str:
-    """Run a script in its own folder, as somebody who follows a page does; what it printed."""
+def run(script: Path, prefect: dict[str, str] | None = None) -> str:
+    """Run a script in its own folder, as somebody who follows a page does; what it printed.
+
+    Args:
+        prefect: the environment that names a server; else the script starts its own.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_", "MLFLOW_"))}
+    environment |= prefect or {}
     done = subprocess.run(
         [sys.executable, script.name], cwd=script.parent, env=environment, capture_output=True, text=True, timeout=LIMIT
     )
@@ -38,9 +44,9 @@ def test_example_of_the_first_page_has_twenty_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
 
 
-def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path) -> None:
+def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path, prefect_api: dict[str, str]) -> None:
     write_files(tmp_path, "sine.py")
-    printed = run(tmp_path / "sine.py")
+    printed = run(tmp_path / "sine.py", prefect_api)
     (folder,) = (tmp_path / ".hpo" / "studies").iterdir()
     result = load(folder.name, tmp_path / ".hpo")
     assert result.status == "finished" and len(result.trials) == 30

@@ -161,7 +161,7 @@ def test_simulation_prints_exactly_what_is_written(shown: Sample, tmp_path: Path
     """The same on every machine, for its draws have a seed."""
     write_files(tmp_path, "study.yaml")
     done = subprocess.run(
-        [sys.executable, "-m", "hpo_flows.command", *shlex.split(shown.command)[1:]],
+        [sys.executable, "-m", "hpo_flows", *shlex.split(shown.command)[1:]],
         cwd=tmp_path, env=Runner(tmp_path, {}).environment | {"COLUMNS": "120"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

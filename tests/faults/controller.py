@@ -10,16 +10,16 @@ import signal
 import sys
 from pathlib import Path
 
-from hpo_core.home import Home
-from hpo_core.spec import StudySpec
-from hpo_flows.study_run.session import Session
-
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
 def main(home_folder: str, study_file: str) -> None:
+    from hpo_core.home import Home  # here: every worker imports this module
+    from hpo_core.spec import StudySpec
+    from hpo_flows.study_run.session import Session
+
     signal.signal(signal.SIGTERM, _interrupt)  # as `hpo` does
     home = Home(home_folder)
     spec = StudySpec.from_plain(json.loads(Path(study_file).read_text()))

@@ -33,7 +33,7 @@ CONFIGS = 30
 class Real:
     """A study in a folder, and the controllers started on it."""
 
-    def __init__(self, folder: Path, function: str = "slow", **changes: Any) -> None:
+    def __init__(self, folder: Path, function: str = "slow", *, configs: int = CONFIGS, **changes: Any) -> None:
         self.home = Home(folder / "home")
         plain: dict[str, Any] = {
             "study": "real",
@@ -42,7 +42,7 @@ class Real:
             "metric": {"name": "loss"},
             "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
             "search": {
-                "method": "asha", "configs": CONFIGS, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
+                "method": "asha", "configs": configs, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
             },
             "seed": 3,
             "cluster": {"kind": "local", "workers": 2},
@@ -74,20 +74,22 @@ class Real:
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.05)
 
-    def finish(self, configs: int | None = CONFIGS) -> Study:
-        """Let the present controller end, and check that the study is whole."""
+    def finish(self, trials: int | None = None) -> Study:
+        """Let a controller drive the study to its end, and check that it is whole."""
         process = self.start()
         assert process.wait(LIMIT) == 0, self.log.read_text()[-3000:]
-        return self.assert_whole(configs)
+        return self.assert_whole(trials)
 
-    def assert_whole(self, configs: int | None = CONFIGS) -> Study:
+    def assert_whole(self, trials: int | None = None) -> Study:
+        """Check the record; ``trials``: how many there must be, where the search does not say so."""
         entries = list(self.home.open_journal().entries("real"))
         report = audit(entries)
         assert report.clean, report.findings
         study = Study.from_entries(entries)
         study.check()
         assert study.status == "finished"
-        assert configs is None or len(study.state.trials) == configs
+        wanted = trials or getattr(study.spec.search, "configs", None)
+        assert wanted is None or len(study.state.trials) == wanted
         assert all(trial.results for trial in study.state.trials), "a trial was lost"
         counted = Counter(
             (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
@@ -119,14 +121,13 @@ def descendants(process: subprocess.Popen[bytes], word: str) -> list[psutil.Proc
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
-    undisturbed = Real(tmp_path / "calm") if (tmp_path / "calm").mkdir() is None else None
-    assert undisturbed is not None
+    (tmp_path / "calm").mkdir()
+    configs = 12 + kills
+    undisturbed = Real(tmp_path / "calm", configs=configs)
     calm = undisturbed.start()
     dice = random.Random(kills)
     (tmp_path / "stormy").mkdir()
-    real = Real(tmp_path / "stormy", search={
-        "method": "asha", "configs": CONFIGS, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
-    })  # fmt: skip
+    real = Real(tmp_path / "stormy", configs=configs)
     left: list[psutil.Process] = []
     for _ in range(kills):
         before = real.entries()
@@ -145,7 +146,7 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
     # What both trained, whatever was lost in between, is the same to the last bit.
     stormy, peaceful = real.metrics(), undisturbed.metrics()
     shared = stormy.keys() & peaceful.keys()
-    assert len(shared) >= CONFIGS
+    assert len(shared) >= configs
     assert {key: stormy[key] for key in shared} == {key: peaceful[key] for key in shared}
 
 
@@ -180,12 +181,12 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
             break
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    study = real.finish(configs=None)
+    study = real.finish()
     judge(study.spec, real.home.open_journal().entries("real"))
 
 
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
-    real = Real(tmp_path)
+    real = Real(tmp_path, configs=16)
     process = real.start()
     real.wait_for_entries(6, process)
 
@@ -228,7 +229,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
 def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.write_text("6")  # on a busy machine the study would end before the second one has started
-    real = Real(tmp_path, "held", constants={"gate": str(gate)})
+    real = Real(tmp_path, "held", configs=12, constants={"gate": str(gate)})
     first = real.start()
     real.wait_for_entries(5, first)
     second = real.start()
@@ -252,7 +253,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
 
 
 def test_a_corrupt_checkpoint_makes_the_trial_start_earlier(tmp_path: Path) -> None:
-    real = Real(tmp_path)
+    real = Real(tmp_path, configs=12)
     process = real.start()
     real.wait_for_entries(8, process)
     os.kill(process.pid, signal.SIGKILL)

@@ -88,7 +88,7 @@ def test_a_study_continues_when_one_worker_dies_and_another_joins(
     came = time.time()
     worker("three")
     assert controller.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    study = real.assert_whole(configs=60)
+    study = real.assert_whole()
     events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
     assert [event.outcome for event in events if isinstance(event, AttemptFailed)] == [Outcome.LOST]
     done = [event for event in events if isinstance(event, JobCompleted)]

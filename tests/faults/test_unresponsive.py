@@ -130,7 +130,7 @@ def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Cal
     worker = eventually(lambda: workers_of(process), process, real)[0]
     worker.suspend()
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole(configs=16)
+    real.assert_whole()
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "gave no sign of life for 5 s" in messages(real)[0]
     assert_gone([worker])
@@ -144,7 +144,7 @@ def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Cal
     zygote = eventually(lambda: zygotes_of(process), process, real)[0]
     zygote.suspend()
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole(configs=16)
+    real.assert_whole()
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "zygote process did not answer for 5 s" in messages(real)[0]
     assert_gone([zygote])
@@ -158,7 +158,7 @@ def test_a_stopped_child_is_hung(make: Callable[..., Real]) -> None:
     child = eventually(lambda: children_of(process), process, real)[0]
     child.suspend()
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole(configs=16)
+    real.assert_whole()
     assert outcomes(real) == {"hung": 1}, messages(real)
 
 
@@ -176,7 +176,7 @@ def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
     for one in reversed(everything):
         one.resume()
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole(configs=16)
+    real.assert_whole()
     assert not outcomes(real), messages(real)
 
 
@@ -198,7 +198,7 @@ def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Rea
     for one in everything:  # those that watch come first
         one.resume()
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole(configs=16)
+    real.assert_whole()
     assert not outcomes(real), messages(real)
     entries = list(real.home.open_journal().entries("real"))
     stood_still = sum(one.stimulus.stood_still for one in entries if isinstance(one.stimulus, ClockTicked))

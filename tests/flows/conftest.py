@@ -68,10 +68,15 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Runner:
-    """Runs ``hpo`` in a folder of its own."""
+    """Runs ``hpo`` in a folder of its own.
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    Args:
+        prefect: what its study files say of Prefect: the pages of a study cost as much as the study.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], *, prefect: str = "off") -> None:
         self.folder = folder
+        self.prefect = prefect
         self.home = folder / "home"
         self.environment = os.environ | environment | {
             "HPO_HOME": str(self.home), "HOME": str(folder), "COLUMNS": "200",
@@ -91,13 +96,14 @@ class Runner:
             "seed": 1,
             "cluster": {"kind": "local", "workers": 2},
             "tracking": {"mlflow": "off"},
+            "prefect": self.prefect,
         }  # fmt: skip
         path = self.folder / "study.yaml"
         path.write_text(json.dumps(plain | changes))
         return path
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "hpo_flows.command", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_flows", *map(str, arguments)]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment, cwd=self.folder
         )

@@ -46,7 +46,7 @@ class Packed:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "hpo_flows.command", *words],
+            [sys.executable, "-m", "hpo_flows", *words],
             cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

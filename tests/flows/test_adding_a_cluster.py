@@ -50,7 +50,7 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     arguments = ["tune", "study.yaml", "--no-prefect", "--json", "--home", "home"]
     done = subprocess.run(
-        [sys.executable, "-m", "hpo_flows.command", *arguments],
+        [sys.executable, "-m", "hpo_flows", *arguments],
         cwd=tmp_path, capture_output=True, text=True, timeout=600,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(code), str(ROOT)])},
     )  # fmt: skip

@@ -6,14 +6,14 @@ import mlflow
 import pytest
 
 from tests.flows.conftest import Runner
-from tests.flows.test_tune import api
+from tests.flows.test_tune import ONE, api
 
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 
 @pytest.mark.slow
 def test_a_study_with_two_objectives(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}))
+    facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}, prefect="auto"))
     front = facts["front"]
     assert facts["status"] == "finished" and len(front) > 1
     assert front[0]["values"]["loss"] == facts["best"]["value"]
@@ -39,5 +39,5 @@ def test_a_study_with_two_objectives(hpo: Runner) -> None:
 
 
 def test_an_objective_that_is_never_reported_ends_the_study_with_its_name(hpo: Runner) -> None:
-    told = hpo("tune", hpo.study("forgets_one", study="one", metrics=METRICS), code=7)
+    told = hpo("tune", hpo.study("forgets_one", study="one", metrics=METRICS, cluster=ONE), code=7)
     assert "Metric 'speed' was not reported at the target" in told and "drop it from metrics of the study" in told

@@ -58,6 +58,7 @@ def named(hpo: Runner, prefect_api: dict[str, str]) -> Runner:
     """Runs of other tests on the same server are of other studies."""
     for run in runs(hpo):
         ask(hpo.environment, f"flow_runs/{run['id']}", method="DELETE")
+    hpo.prefect = "auto"
     return hpo
 
 

@@ -59,7 +59,7 @@ def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bo
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Runner]:
     """``hpo`` without a Prefect API configured."""
-    hpo, started = Runner(tmp_path, {}), []
+    hpo, started = Runner(tmp_path, {}, prefect="auto"), []
     start = hpo.start
 
     def recorded(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A population that trains for real: Prefect task runs per member and generation, and the rerun of an ancestry."""
+"""A population that trains for real, and the rerun of an ancestry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evolved(hpo: Runner) -> dict[str, Any]:
     return hpo.json("tune", hpo.study(study="evolved", search=POPULATION))
 
 
-def test_members_are_task_runs_and_an_ancestry_is_trained_again(hpo: Runner, evolved: dict[str, Any]) -> None:
+def test_a_population_evolves_and_an_ancestry_is_trained_again(hpo: Runner, evolved: dict[str, Any]) -> None:
     journal = Home(hpo.home).open_journal()
     entries = list(journal.entries("evolved"))
     study = Study.from_entries(entries)

@@ -56,7 +56,7 @@ def test_a_controller_killed_within_a_job_of_several_repeats(tmp_path: Path) -> 
     (tmp_path / "study.yaml").write_text(STUDY)
     home = Home(tmp_path / "home")
     environment = os.environ | {"HPO_HOME": str(home.folder), "PREFECT_HOME": str(tmp_path / "prefect")}
-    hpo = [sys.executable, "-m", "hpo_flows.command"]
+    hpo = [sys.executable, "-m", "hpo_flows"]
 
     def run(*arguments: str) -> str:
         done = subprocess.run(

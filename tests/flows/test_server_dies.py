@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[SharedServer]:
 
 
 def test_a_study_outlives_the_prefect_server(server: SharedServer, tmp_path: Path) -> None:
-    hpo = Runner(tmp_path, server.client_settings())
+    hpo = Runner(tmp_path, server.client_settings(), prefect="auto")
     gate = tmp_path / "gate"
     gate.write_text("8")
     search = {"method": "random", "configs": 60, "max_resource": 2}

@@ -162,7 +162,7 @@ def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
 @pytest.mark.slow
 def test_the_deployed_flow_does_the_same(hpo: Runner) -> None:
     """``resume`` with ``to``, as its form sends it; a run that is started again after its end does nothing."""
-    hpo("tune", hpo.study(search=SEARCHES["random"]))
+    hpo("tune", hpo.study(search=SEARCHES["random"], prefect="auto"))
     allowed = {"HPO_ALLOWED_OBJECTIVES": "tests.flows.objectives", "HPO_IMPORT_FOLDERS": str(ROOT)}
     hpo.environment |= allowed
     script = (

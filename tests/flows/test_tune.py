@@ -13,10 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from hpo_flows.command import app
 from tests.faults.test_real_study import descendants
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
+
+ONE = {"kind": "local", "workers": 1}
+"""A worker costs as much to start as a small study."""
 
 
 def api(hpo: Runner, path: str, body: Any) -> Any:
@@ -44,7 +49,7 @@ def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
 
 
 def test_everything_on(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study(study="full", tracking={}))
+    facts = hpo.json("tune", hpo.study(study="full", tracking={}, prefect="auto"))
     assert facts["status"] == "finished" and facts["trials"] == 12
     assert Path(facts["checkpoint"]).is_file() and Path(facts["report"]).is_file()
     assert "mlflow" in facts["mlflow"]
@@ -70,15 +75,20 @@ def test_everything_on(hpo: Runner) -> None:
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert "promotions.json" in names and "best_checkpoint" in names and "report.html" in names
 
-    # The other commands.
-    assert "clean" in hpo("audit", "full")
-    assert hpo.json("list")[0]["study"] == "full"
-    assert hpo.json("show", "full", "--at", "5")["entry"] == 5
-    assert hpo.json("status", "full")["status"] == "finished"
-    lines = hpo("export", "full").splitlines()
+    # The other commands, which start nothing: in this process, as each takes a second of imports.
+    def read(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--home", str(hpo.home)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "clean" in read("audit", "full")
+    assert json.loads(read("list", "--json"))[0]["study"] == "full"
+    assert json.loads(read("show", "full", "--at", "5", "--json"))["entry"] == 5
+    assert json.loads(read("status", "full", "--json"))["status"] == "finished"
+    lines = read("export", "full").splitlines()
     assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
-    assert hpo("report", "full").strip().endswith("report.html")
-    assert "reached rung 0" in hpo("show", "full", "--trial", "0")
+    assert read("report", "full").strip().endswith("report.html")
+    assert "reached rung 0" in read("show", "full", "--trial", "0")
     refused = hpo("tune", hpo.study(study="full"), code=3)
     assert "hpo resume full" in refused and "hpo extend full" in refused
     live = set((hpo.home / "studies/full/checkpoints").glob("*/*"))
@@ -146,7 +156,7 @@ def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
 @pytest.mark.slow
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
-    process = hpo.start("tune", hpo.study(tracking={}))
+    process = hpo.start("tune", hpo.study(tracking={}, prefect="auto"))
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "toy finished" in out
     assert "hpo project toy" in err and "nothing is lost" in err
@@ -158,7 +168,7 @@ def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
 
 @pytest.mark.slow
 def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("dies_once", study="deaths"))
+    facts = hpo.json("tune", hpo.study("dies_once", study="deaths", prefect="auto"))
     assert facts["status"] == "finished"
     states = [run["state_name"] for run in task_runs(hpo, "deaths")]
     assert states.count("Failed") == 12 and set(states) == {"Completed", "Failed"}
@@ -172,7 +182,7 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     ],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
-    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}"), code=7)
+    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto", cluster=ONE), code=7)
     assert facts["status"] == "halted"
     assert "5 trials failed before any succeeded" in facts["reason"]
     assert re.search(says, facts["reason"]), facts["reason"]
@@ -194,7 +204,7 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     ],
 )
 def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, counts: str) -> None:
-    file = hpo.study(function, search={"method": "random", "configs": 2})
+    file = hpo.study(function, search={"method": "random", "configs": 2}, cluster=ONE)
     text = hpo("tune", file, code=1)
     assert "ended without a single result: no trial has a finite value of loss: " + counts in text
     assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
@@ -204,12 +214,12 @@ def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, co
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
     hpo.environment["PREFECT_API_URL"] = "http://127.0.0.1:9/api"
-    text = hpo("tune", hpo.study(), code=1)
+    text = hpo("tune", hpo.study(prefect="auto"), code=1)
     assert "No Prefect API answers at http://127.0.0.1:9/api" in text and "Traceback" not in text
 
 
 def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study("nan"))
+    facts = hpo.json("tune", hpo.study("nan", cluster=ONE))
     assert facts["status"] == "finished" and facts["best"]["value"] >= 0
 
 
@@ -270,7 +280,7 @@ def trains(worker: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
-    process = hpo.start("tune", hpo.study("slow", study="mortal"))
+    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto"))
     wait_for_entries(hpo, "mortal", 4, process)
     deadline = time.monotonic() + LIMIT
     while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):

@@ -53,7 +53,7 @@ class Runs:
         return path
 
     def start(self, *arguments: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "hpo_flows.command", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_flows", *map(str, arguments)]
         with (self.folder / "log").open("a") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, text=True, env=self.environment, cwd=self.folder)
 

@@ -42,7 +42,7 @@ class RunsThere(Runs):
         }  # fmt: skip
 
     def start(self, *arguments: Any) -> subprocess.Popen[str]:
-        command = [*self.computers.within("a"), sys.executable, "-m", "hpo_flows.command", *map(str, arguments)]
+        command = [*self.computers.within("a"), sys.executable, "-m", "hpo_flows", *map(str, arguments)]
         with (self.folder / "log").open("a") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, text=True, env=self.environment, cwd=self.folder)
 

@@ -184,3 +184,38 @@ def keeps_busy(trial):
             torch.cuda.synchronize()
             trial.iteration()
     trial.report(loss=held[0], devices=torch.cuda.device_count())
+
+
+LEFT = []
+
+
+def process(trial):
+    """Which process it is, and whether CUDA was ready when the attempt began; takes so many MiB meanwhile."""
+    before = torch.cuda.is_initialized()
+    try:
+        held = torch.ones(trial.params.get("mib", 1) * MIB, dtype=torch.uint8, device="cuda")
+        taken = bool(held[0])
+    except torch.OutOfMemoryError:
+        taken = False
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    trial.report(loss=0.0, pid=os.getpid(), ready=int(before), taken=int(taken), processors=processors)
+
+
+def leaves(trial):
+    """Leaves a tensor on the GPU in a variable of its module."""
+    LEFT.append(torch.ones(MIB, device="cuda"))
+    trial.report(loss=0.0)
+
+
+def compiled(trial):
+    """A step that torch compiles."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.track(model=model, optimizer=optimizer)
+    step = torch.compile(lambda x: model(x).pow(2).mean())
+    for _ in trial.steps():
+        optimizer.zero_grad()
+        loss = step(torch.randn(32, 16, device="cuda"))
+        loss.backward()
+        optimizer.step()
+        trial.report(loss=loss)

@@ -11,7 +11,7 @@ import torch
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.placement.mps import CONTROL, MpsDaemons, NoMpsError
-from hpo_core.training.child.attempt_process import gpu_environment
+from hpo_core.training.child.child_process import gpu_environment
 
 pytestmark = [
     pytest.mark.gpu,

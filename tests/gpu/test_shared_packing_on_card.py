@@ -64,7 +64,7 @@ def start(folder: Path, name: str) -> subprocess.Popen[str]:
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(described(name)))
     with (folder / f"{name}.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "hpo_flows.command", "tune", f"{name}.yaml"], cwd=folder, text=True,
+            [sys.executable, "-m", "hpo_flows", "tune", f"{name}.yaml"], cwd=folder, text=True,
             env=os.environ | {"HPO_HOME": str(folder / "home"), "HOME": str(folder)}, stdout=log, stderr=log,
         )  # fmt: skip
 

@@ -143,3 +143,23 @@ def test_impossible_workers_and_partitions_are_refused() -> None:
         schedule.worker_joined("x", [2])
     with pytest.raises(ValueError, match="none of them twice"):
         HopSchedule(["a", "a"])
+
+
+def test_a_worker_goes_on_with_partitions_that_are_in_its_memory() -> None:
+    """All lie on both workers, and five of eight fit into the memory of one: few of them are loaded again."""
+    schedule = HopSchedule(8)
+    memory: dict[str, list[int]] = {"a": [], "b": []}
+    for worker in memory:
+        schedule.worker_joined(worker, range(8))
+    for configuration in range(4):
+        schedule.add(configuration, to=3)
+    rounds = loads = 0
+    while units := schedule.next_units():
+        rounds += 1
+        for unit in units:
+            held = memory[unit.worker]
+            loads += unit.partition not in held
+            memory[unit.worker] = [*(each for each in held if each != unit.partition), unit.partition][-5:]
+            schedule.unit_ended(unit, seconds=1.0)
+    assert rounds == 4 * 3 * 8 / 2, "no worker ever waits"
+    assert loads <= rounds, "at least half of the units find their partition in memory"

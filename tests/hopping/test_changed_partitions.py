@@ -214,3 +214,21 @@ def test_a_trial_alone_keeps_one_partition_in_memory(tmp_path: Path) -> None:
             data = loaded_partitions.partition_data(request, name)
             assert loaded_partitions.partition_data(request, name) is data, "it is loaded once for each pass"
             assert len(loaded_partitions._loaded) == 1
+
+
+@pytest.mark.parametrize(("small", "stay"), [(loaded_partitions.SMALL_BYTES, 3), (0, 2)])
+def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, stay: int
+) -> None:
+    monkeypatch.setattr(loaded_partitions, "SMALL_BYTES", small)
+    loaded_partitions._loaded.clear()
+    write_partitions(tmp_path, [0, 1, 2])
+    for number in range(3):
+        unit = Unit(f"part-{number}.npz", number, number, 3, number, cached=2)
+        request = JobRequest(
+            study="s", job=Job(0, 0, Rung(0, 0), 1, {}, unit=unit), objective="a:b", metric="loss", seed=1,
+            folder=str(tmp_path), partition_folder=str(tmp_path), partitions=(unit.partition,), load=LOAD,
+        )  # fmt: skip
+        loaded_partitions.partition_data(request, unit.partition)
+        assert loaded_partitions.is_loaded(request)
+    assert len(loaded_partitions._loaded) == stay

@@ -236,7 +236,7 @@ def test_a_home_of_another_user_is_refused(open_folder: Path) -> None:
     (open_folder / "work" / ".hpo").mkdir()
     os.chown(open_folder / "work" / ".hpo", 4321, 4321)
     told = subprocess.run(
-        [sys.executable, "-m", "hpo_flows.command", "report", "x"],
+        [sys.executable, "-m", "hpo_flows", "report", "x"],
         capture_output=True, text=True, timeout=600, cwd=open_folder / "work",
     )  # fmt: skip
     assert told.returncode == 4  # reading makes nothing there, whoever reads

@@ -211,7 +211,7 @@ def wait_for_run(server: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
-    hpo = Runner(tmp_path, {})
+    hpo = Runner(tmp_path, {}, prefect="auto")
     gate = tmp_path / "gate"
     gate.write_text("8")
     search = {"method": "random", "configs": 24, "max_resource": 2}

@@ -192,7 +192,7 @@ def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
     own = hpo.environment["PREFECT_API_AUTH_STRING"]  # that of the server here, which must take us
     hpo.environment |= ENVIRONMENT | {"PREFECT_API_AUTH_STRING": own, "TEAM_AUTH_STRING": "admin:prefectPl4nted"}
     file = hpo.study(
-        objective="leaky:train", pythonpath=[str(hpo.folder)], tracking={},
+        objective="leaky:train", pythonpath=[str(hpo.folder)], tracking={}, prefect="auto",
         space={"kind": {"type": "categorical", "choices": list("6012345")}},
         search={"method": "grid", "max_resource": 1}, training={"retries": {"crashed": 0}},
     )  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_study_trains_on_a_scheduler_behind_tls(
     real = Real(tmp_path, "good", cluster=cluster, search={"method": "random", "configs": 4, "max_resource": 2})
     process = real.start()
     assert process.wait(600) == 0, real.log.read_text()[-3000:]
-    study = real.assert_whole(configs=4)
+    study = real.assert_whole()
     entries = list(real.home.open_journal().entries("real"))
     workers = {e.worker for entry in entries for e in entry.events if isinstance(e, JobCompleted)}
     assert workers and all(worker.startswith("tls://") for worker in workers)

@@ -19,7 +19,7 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Report, Rung
+from hpo_core.model.trial import Checkpoint, Report, Rung
 from hpo_core.placement.placer import Placer
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
@@ -183,8 +183,13 @@ def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
     assert [trial.status for trial in study.state.trials] == ["paused"] * 4
 
 
-def some_jobs(count: int, *, trial: int = 0) -> list[Job]:
-    return [Job(trial, attempt, Rung(0, 0), 1, {}) for attempt in range(count)]
+SAVED = Checkpoint("checkpoints/a", "0", resource=1, size=1)
+
+
+def some_jobs(count: int, *, trial: int = 0, parent: int | None = None) -> list[Job]:
+    """Jobs of a trial; with ``parent``, which begin with the state of that trial."""
+    saved = None if parent is None else SAVED
+    return [Job(trial, attempt, Rung(0, 0), 1, {}, saved, parent=parent) for attempt in range(count)]
 
 
 def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_later() -> None:
@@ -199,6 +204,27 @@ def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_
     assert [slot.name for _, slot in slots.place(some_jobs(2)).begun] == ["a", "b"]
 
 
+def test_a_job_goes_on_where_its_state_was_saved_and_waits_for_no_slot() -> None:
+    slots = Placer()
+    slots.update(Inventory((Device("a", 3),)))
+    first = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in range(3)]
+    assert [slot.number for _, slot in slots.place(first).begun] == [0, 1, 2]
+    for job in first:
+        slots.release(job.key)
+    again = [
+        Job(3, 0, Rung(0, 0), 1, {}),
+        Job(2, 1, Rung(0, 1), 3, {}, SAVED),
+        Job(4, 0, Rung(0, 0), 1, {}, SAVED, parent=0),
+        Job(1, 1, Rung(0, 1), 3, {}, SAVED),
+    ]
+    assert [slot.number for _, slot in slots.place(again).begun] == [1, 2, 0], "the fourth finds no slot"
+    slots.release((3, 0))
+    assert [slot.number for _, slot in slots.place(again[3:]).begun] == [1], "another job was there; it is the free one"
+    slots.release((4, 0))
+    late = [Job(5, 0, Rung(0, 0), 1, {}, SAVED, parent=0)]
+    assert [slot.number for _, slot in slots.place(late).begun] == [0], "a slot is taken, whoever was there last"
+
+
 @given(st.lists(st.one_of(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers(0, 3)))))
 def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(steps: list[Any]) -> None:
     slots = Placer()
@@ -208,7 +234,8 @@ def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(st
             slots.update(Inventory(tuple(Device(name, size) for name, size in zip("ba", what, strict=True))))
         elif what == 0 and held:
             slots.release(held.pop(min(held)))
-        for job, slot in slots.place(some_jobs(what, trial=step)).begun if isinstance(what, int) else ():
+        jobs = some_jobs(what, trial=step, parent=step - 2) if isinstance(what, int) else []
+        for job, slot in slots.place(jobs).begun:
             assert (slot.name, slot.number) not in held
             held[slot.name, slot.number] = job.key
         there = {(device.name, number) for device in slots.inventory.devices for number in range(device.slots)}

@@ -109,7 +109,7 @@ class SlurmStudy:
         given = command or ("tune", str(self._file), "--no-prefect")
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hpo_flows.command", *given, "--home", str(self.home)],
+                [sys.executable, "-m", "hpo_flows", *given, "--home", str(self.home)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
                 env=os.environ | self._slurm.environment,
             )  # fmt: skip

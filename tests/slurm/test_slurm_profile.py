@@ -49,7 +49,7 @@ def test_a_study_joins_the_profiles_scheduler(slurm: OneNodeSlurm, tmp_path: Pat
     wait_for(lambda: len(slurm.jobs("RUNNING")) == 3, "scheduler and two workers run")
     wait_for(lambda: (home / "dask-scheduler.json").exists(), "the scheduler listens")
     done = subprocess.run(
-        [sys.executable, "-m", "hpo_flows.command", "tune", str(file), "--no-prefect"],
+        [sys.executable, "-m", "hpo_flows", "tune", str(file), "--no-prefect"],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=ROOT, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -204,7 +204,7 @@ def test_the_command(tmp_path: Path) -> None:
         t.number for t in study.state.trials if t.status == "paused" and t.number not in study.method.ruled_out
     )
 
-    command = [sys.executable, "-m", "hpo_flows.command", "abandon", "world", "--trial", str(running)]
+    command = [sys.executable, "-m", "hpo_flows", "abandon", "world", "--trial", str(running)]
     busy = subprocess.run([*command, "--home", str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert busy.returncode == 5, busy.stderr  # this process drives the study, so another one has to ask
     assert "Ctrl-C" in busy.stderr and "hpo resume world" in " ".join(busy.stderr.split())

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child import module_state
@@ -435,7 +436,7 @@ def test_the_pool_ends_processes_of_an_older_version_of_the_code(tmp_path: Path)
     bench, pool = Bench(tmp_path), TrainerPool()
     try:
         pool.run(bench.request())
-        (process,) = pool.processes()[str(tmp_path)]
+        (process,) = pool.processes()[WAITING]
         pool.prepare("plain:train", (str(tmp_path),))
         assert gone(process) and not pool.processes()
     finally:

@@ -147,7 +147,7 @@ forgets = build(["model", "averaged"])
 
 def run_check(folder: Path, *arguments: str, code: int, text: str = FUNCTIONS) -> str:
     (folder / "checked.py").write_text(text)
-    command = [sys.executable, "-m", "hpo_flows.command", "check", *arguments]
+    command = [sys.executable, "-m", "hpo_flows", "check", *arguments]
     environment = os.environ | {"HPO_HOME": str(folder / "home"), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stdout + done.stderr

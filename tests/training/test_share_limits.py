@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.training.child.attempt_process import gpu_environment
+from hpo_core.training.child.child_process import gpu_environment
 
 GIB = 2**30
 PIPES = "/tmp/mps/GPU-a/pipe"

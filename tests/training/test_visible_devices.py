@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
@@ -92,6 +93,20 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     own |= {"/a": [os.getpid()], "/b": [os.getppid()]}
     driver((card(9 * GIB),))
     assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
+
+
+def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(driver: Callable[[Any], None]) -> None:
+    """It is of those that train; where none does, all of it is free."""
+    own: dict[str, list[int]] = {}
+    watch = DeviceWatch("gpu", lambda: own)
+    driver((card(GIB),))
+    look(watch)
+    own |= {"/a": [os.getpid()], WAITING: [os.getppid()]}
+    driver((card(9 * GIB),))
+    assert look(watch)["GPU-a"]["own"] == {"/a": 8 * GIB}
+    del own["/a"]
+    driver((card(2 * GIB),))
+    assert look(watch)["GPU-a"]["own"] == {WAITING: GIB}
 
 
 def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from distributed.comm.addressing import get_address_host
 
 from hpo_core.model.devices.inventory import Capacity, Device, HeldPartitions, Inventory
-from hpo_core.model.devices.seen_device import SeenDevice
+from hpo_core.model.devices.seen_device import WAITING, SeenDevice
 from hpo_core.model.hops import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
@@ -167,7 +167,7 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
-            mine = facts.own.get(folder, 0)
+            mine = facts.own.get(folder, 0) + facts.own.get(WAITING, 0)
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
     devices = [
         Device(name, most, _capacity(first[name], own[name]))

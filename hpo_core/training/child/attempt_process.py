@@ -25,11 +25,11 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess
+from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, gpu_environment
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.objective import cuda_is_initialized
+from hpo_core.training.objective import cuda_is_initialized, cuda_still_works
 from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
 
@@ -111,6 +111,8 @@ class AttemptProcess:
 
     def _attempt(self, request: JobRequest, pid: int) -> bool:
         """Run one attempt and report; returns whether the process stays for the next one."""
+        if self._attempts and not cuda_still_works():
+            os._exit(0)  # before it began: the zygote runs it in a new process
         faulthandler.enable(file=2)
         # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
         faulthandler.unregister(signal.SIGTERM)
@@ -153,6 +155,8 @@ class AttemptProcess:
         self._attempts += 1
         if report.outcome not in RESULTS or (request.process == "auto" and not cuda_is_initialized()):
             return "", False
+        if request.portion is not None and request.portion.gpu and not _HOARDERS.isdisjoint(sys.modules):
+            return "", False  # the next attempt may have a smaller part of the GPU
         kept.exits.run()
         change = kept.put_back()
         flush_streams()
@@ -170,6 +174,10 @@ class AttemptProcess:
         for descriptor in (1, 2):  # nobody reads what exit functions print
             os.dup2(nothing, descriptor)
         return None
+
+
+_HOARDERS = frozenset({"jax", "tensorflow", "cupy"})
+"""Libraries that give the memory of a GPU back when their process ends."""
 
 
 def _cpu_seconds() -> float:
@@ -198,24 +206,6 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
     if (wanted := _threads_to_set(portion, threads)) is not None:
         _limit_threads(wanted)
     _limit_data(portion, again=again)
-
-
-def gpu_environment(portion: Portion) -> dict[str, str]:
-    """Variables that CUDA reads when it is first used.
-
-    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
-    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
-
-    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
-    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
-    """
-    found = {"CUDA_VISIBLE_DEVICES": portion.device}
-    if portion.mps:
-        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
-    if portion.mps and not portion.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
-        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
-    return found
 
 
 def _limit_torch(portion: Portion) -> None:

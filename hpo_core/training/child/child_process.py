@@ -10,13 +10,15 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.request import JobRequest
 
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
-IDLE_SECONDS = 60.0
-"""Seconds that a process waits for its next attempt; it holds memory of its device."""
+IDLE_SECONDS = 10.0
+"""Seconds that a process waits for its next attempt. It holds memory of its device, and is a client of its MPS daemon,
+which must outlive it."""
 
 
 class ChildProcess:
@@ -39,7 +41,7 @@ class ChildProcess:
         self.idle_since = 0.0
         self.cpu = 0.0
         """Processor seconds of its earlier attempts."""
-        self._serves = _demand(request)
+        self._serves = demand_of(request)
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
@@ -75,8 +77,9 @@ class ChildProcess:
         return True
 
     def serves(self, request: JobRequest) -> bool:
-        """Whether the attempt is one like those before: of the same study, with the same part of the same device."""
-        return self._serves == _demand(request)
+        """Whether it may begin the attempt now: it is like those before, and has not waited too long."""
+        waited = time.monotonic() - self.idle_since
+        return waited < IDLE_SECONDS and self._serves == demand_of(request)
 
     def wait_from_now(self) -> None:
         """It waits for its next attempt, and what it printed meanwhile is nobody's."""
@@ -88,14 +91,50 @@ class ChildProcess:
 
 def may_stay(request: JobRequest) -> bool:
     """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU."""
-    if request.process == "fresh" or request.gang is not None or request.parts:
+    if request.process == "fresh" or request.parts:
         return False
-    return request.process == "kept" or any(_DEVICE_FILES.glob("nvidia[0-9]*"))
+    return request.process == "kept" or has_gpu()
+
+
+def has_gpu() -> bool:
+    """Whether this computer has an NVIDIA GPU."""
+    return any(_DEVICE_FILES.glob("nvidia[0-9]*"))
 
 
 _DEVICE_FILES = Path("/dev")
 
 
-def _demand(request: JobRequest) -> tuple[object, ...]:
-    portion = None if request.portion is None else msgspec.msgpack.encode(request.portion)
-    return request.study, request.folder, portion, request.threads, request.mps, request.process, request.gang
+def demand_of(request: JobRequest) -> tuple[object, ...]:
+    """What a process cannot change once it trained; another attempt must have the same.
+
+    The memory of its part of a device can be set anew, and so can the rendezvous of a gang; not what CUDA and libraries
+    of threads read from the environment when they are first used, nor the devices that a rank opened.
+    """
+    portion, device = request.portion, None
+    if portion is not None:
+        device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
+    gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
+    return request.study, request.folder, request.process, request.threads, device, gang
+
+
+def device_of(request: JobRequest) -> str:
+    """Name of the device that the attempt has a part of; empty: whatever its worker has."""
+    return "" if request.portion is None else request.portion.device
+
+
+def gpu_environment(portion: Portion) -> dict[str, str]:
+    """Variables that CUDA reads when it is first used.
+
+    Under MPS the driver itself keeps a process to its portion: of compute, rounded up to a percent (with
+    oversubscription those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
+
+    >>> gpu_environment(Portion(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
+    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
+    """
+    found = {"CUDA_VISIBLE_DEVICES": portion.device}
+    if portion.mps:
+        found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
+    if portion.mps and not portion.alone:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
+    return found

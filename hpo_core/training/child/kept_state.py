@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpo_core.training.child.library_names import LibraryNames
-from hpo_core.training.child.module_state import UserVariables, is_users
+from hpo_core.training.child.module_state import OURS, UserVariables, is_users
 from hpo_core.training.child.processes import children, resident
 from hpo_core.training.objective import cuda_is_initialized
 from hpo_core.training.user_code import is_library_file
@@ -414,10 +414,18 @@ class NativeVariables:
         if event != "os.putenv" or not self._watching:
             return
         name, value = (os.fsdecode(each) for each in arguments)
-        if name.startswith(_NATIVE) and os.environ.get(name) != value:
+        if name.startswith(_NATIVE) and os.environ.get(name) != value and not _is_set_by_us():
             self.name = name
             if self._on_set is not None:
                 self._on_set()
+
+
+def _is_set_by_us() -> bool:
+    """Whether our own code sets the variable now: for all attempts of a process alike."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == OURS
 
 
 class KeptState:

@@ -231,10 +231,12 @@ class GpuMeter:
         return msgspec.structs.replace(usage, device_memory=max(known, default=None), compute=compute)
 
     def _watch(self) -> None:
+        if self._ended.wait(FIRST_SECONDS):  # NVML takes longer to open than such an attempt to train
+            return
         # no NVML, a lost GPU, a driver of another version: not measured
         with contextlib.suppress(Exception), GpuProcesses(self._share.device) as gpu:
             told = False
-            interval, before = FIRST_SECONDS, 0.0
+            interval, before = 0.0, 0.0
             while not self._ended.wait(interval):
                 found = gpu.look(descendants(self._root), alone=self._share.alone)
                 now = time.monotonic() - self._started
@@ -247,4 +249,4 @@ class GpuMeter:
                     if found.memory > TOLERANCE * share.allowed and not told:
                         told = True
                         self._on_exceeded(exceeded(share, found.memory))
-                interval = min(1.5 * interval, MOST_SECONDS)
+                interval = min(1.5 * max(interval, FIRST_SECONDS), MOST_SECONDS)

@@ -24,6 +24,8 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
+from hpo_core.training.child.child_process import demand_of, device_of
+from hpo_core.training.child.idle_processes import make_room
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -190,8 +192,8 @@ class Trainer:
         self._measured: Usage | None = None
         self._gpu_meter: GpuMeter | None = None
         self.closed = False
-        self.waiting = 0, ""
-        """Id of the process that stayed for the next attempt, if it is there still, and the study's folder; 0: none."""
+        self.waiting: tuple[int, JobRequest | None] = 0, None
+        """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none."""
         self.holds = ""
         """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.heartbeats = 0
@@ -207,6 +209,23 @@ class Trainer:
         """What the attempt that runs has used so far; None until its profile is complete, and between attempts."""
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
+
+    def distance(self, request: JobRequest) -> tuple[int, int]:
+        """How far it is from serving an attempt; the nearest trainer takes it.
+
+        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
+        Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
+        """
+        pid, last = self.waiting
+        if last is None or not pid:
+            kind = 1
+        elif demand_of(last) == demand_of(request):
+            kind = 0
+        else:
+            kind = 2 if device_of(last) == device_of(request) else 3
+        checkpoint = request.job.checkpoint
+        begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
+        return kind, 0 if begins else 1 + bool(self.holds)
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -295,6 +314,7 @@ class Trainer:
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
             zygote.child = 0
+            make_room(request, zygote=zygote.pid)
             zygote.send(RunJob(request))
             if self._cancelled == attempt:
                 zygote.send(Cancel(*attempt))
@@ -321,7 +341,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting, self.holds = (0, ""), ""
+        self.waiting, self.holds = (0, None), ""
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -344,7 +364,7 @@ class Trainer:
                     return None, ""
                 case Finished(report, stays=stays, holds=holds) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
-                    self.waiting, self.holds = (stays, request.folder), holds
+                    self.waiting, self.holds = (stays, request if stays else None), holds
                     return report, ""
                 case Started(pid):
                     zygote.child = pid

@@ -32,6 +32,7 @@ from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
 from hpo_core.training.child.child_process import IDLE_SECONDS, ChildProcess, may_stay
+from hpo_core.training.child.idle_processes import IdleSocket
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
@@ -118,6 +119,8 @@ class Zygote:
         self._child: RunningChild | None = None
         self._waiting: ChildProcess | None = None
         """The process that stayed, and has no attempt now; one waits or runs, never both."""
+        self._idle: IdleSocket | None = None
+        """Tells others that it waits; None: it does not, or nobody can be told."""
         self._kept: KeptState | None = None
         self._refusals = 0
         """Number of attempts, one after another, that changed what cannot be put back."""
@@ -245,11 +248,10 @@ class Zygote:
         if process is None:
             return None
         child = RunningChild(request, process, self._progress, self._objective_processes)
-        self._waiting = None
         if process.order(request):
+            self._take_waiting()
             return child
         child.close()
-        self._waiting = process
         self._end_waiting()
         return None
 
@@ -283,11 +285,23 @@ class Zygote:
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
+        with contextlib.suppress(OSError):  # then it ends by itself
+            self._idle = IdleSocket(child.request, os.getppid())
+            self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         self._send(Finished(report, stays=child.pid, holds=settled.holds))
+
+    def _take_waiting(self) -> ChildProcess | None:
+        """The process that waits, which from now on does not."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            self._selector.unregister(idle)
+            idle.close()
+        process, self._waiting = self._waiting, None
+        return process
 
     def _end_waiting(self) -> None:
         """End the process that waits: by itself, or after some seconds by SIGKILL."""
-        process, self._waiting = self._waiting, None
+        process = self._take_waiting()
         if process is None:
             return
         process.let_end()

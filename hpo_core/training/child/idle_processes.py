@@ -1,0 +1,133 @@
+"""Processes that wait for an attempt and hold a part of a device meanwhile: who begins there has them ended first.
+
+A zygote whose child waits listens on a socket of Linux's abstract namespace, whose name says where and how much. The
+kernel lists these names, and removes one with its owner. So studies of one user that share a computer, in whatever
+workers, find each other's waiting processes. The socket does nothing but end the process that waits, and answers its
+own user alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hpo_core.training.child.child_process import has_gpu
+from hpo_core.training.request import JobRequest
+
+_LISTED = Path("/proc/net/unix")
+_SECONDS = 3.0
+"""Longest wait for a process to end; where a zygote does not answer, it is not asked again."""
+_ENDED = b"1"
+_mute: set[str] = set()
+_kind: int = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
+
+
+def _name(place: str) -> str:
+    """Beginning of the names of sockets for a device, or the slots of a worker."""
+    return f"hpo-idle/{os.getuid()}/{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/"
+
+
+def _place(request: JobRequest, worker: int) -> tuple[str, int]:
+    """Where an attempt takes how much: bytes of a device that jobs share, or one slot of its worker."""
+    if request.portion is None:
+        return f"worker {worker}", 1
+    return request.portion.device, request.portion.allowed
+
+
+class IdleSocket:
+    """The zygote's side.
+
+    Args:
+        request: of the attempt that the process served last.
+        worker: process id of the worker.
+
+    Raises:
+        OSError: there can be no such socket here.
+    """
+
+    def __init__(self, request: JobRequest, worker: int) -> None:
+        place, amount = _place(request, worker)
+        self._socket = socket.socket(socket.AF_UNIX, _kind)
+        try:
+            self._socket.bind(f"\0{_name(place)}{amount}/{os.getpid()}")
+            self._socket.listen(4)
+        except OSError:
+            self._socket.close()
+            raise
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def answer(self, end: Callable[[], None]) -> None:
+        """Take a call: end the process, and say so; a call of another user is dropped."""
+        try:
+            caller, _ = self._socket.accept()
+        except OSError:
+            return
+        with caller:
+            _, user, _ = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user == os.getuid():
+                end()
+                with contextlib.suppress(OSError):
+                    caller.send(_ENDED)
+
+
+class _Waiting(NamedTuple):
+    name: str
+    amount: int
+    zygote: int
+
+
+def _waiting_at(place: str) -> Iterator[_Waiting]:
+    try:
+        listed = _LISTED.read_text()
+    except OSError:
+        return
+    start = "@" + _name(place)
+    for word in dict.fromkeys(listed.split()):  # a call that was accepted has the name as well
+        amount, _, zygote = word.removeprefix(start).partition("/") if word.startswith(start) else ("", "", "")
+        if amount.isdecimal() and zygote.isdecimal():
+            yield _Waiting(word[1:], int(amount), int(zygote))
+
+
+def make_room(request: JobRequest, *, zygote: int) -> None:
+    """End processes that wait where an attempt is to begin, until they held as much as it may take.
+
+    The attempts that run, and the parts of those that ended and left a process, fitted there together. They still do
+    once the new one has displaced as much as it takes itself, or all that waits.
+
+    Args:
+        zygote: process id of the one that begins it, which uses or ends its own waiting process; 0: there is none yet.
+    """
+    if request.portion is None and request.process == "fresh" and not has_gpu():
+        return
+    place, left = _place(request, os.getpid())
+    found = list(_waiting_at(place))
+    left -= sum(one.amount for one in found if one.zygote == zygote)
+    for one in found:
+        if left > 0 and one.zygote != zygote and one.name not in _mute and _end(one.name):
+            left -= one.amount
+
+
+def _end(name: str) -> bool:
+    """Have a process ended; False: it found another attempt meanwhile, or somebody else had it ended."""
+    with socket.socket(socket.AF_UNIX, _kind) as call:
+        call.settimeout(_SECONDS)
+        try:
+            call.connect(f"\0{name}")
+            return call.recv(len(_ENDED)) == _ENDED
+        except TimeoutError:  # it was stopped
+            _mute.add(name)
+        except OSError:
+            pass
+        return False

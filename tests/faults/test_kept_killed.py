@@ -1,0 +1,119 @@
+"""Studies whose processes stay, in every mode: whatever is killed or stopped, they end whole and leave no process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from tests.gangs.test_gang_runs import Runs
+
+pytestmark = pytest.mark.slow
+LIMIT = 900.0
+ASHA = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+PLAIN = {"metric": {"name": "loss"}, "search": ASHA, "cluster": {"kind": "local", "workers": 2}}
+MODES: dict[str, dict[str, Any]] = {
+    "packed": {
+        **PLAIN,
+        "packing": {
+            "devices": "cpu",
+            "memory": {"CPU": "900MB"},
+            "demand": {"memory": "200MB", "compute": 5, "cores": 0.1},
+        },
+    },
+    "hopping": {**PLAIN, "data": {"partitions": ["a", "b", "c"], "load": "tests.faults.kept_objectives:load"}},
+    "gang": {**PLAIN, "training": {"gang": 2}},
+    "population": {**PLAIN, "search": {"method": "pbt", "population": 4, "generations": 4, "steps_per_generation": 2}},
+}
+KILLS = [
+    ("waits", signal.SIGKILL), ("trains", signal.SIGKILL), ("waits", signal.SIGSTOP), ("zygote", signal.SIGKILL),
+    ("trains", signal.SIGSTOP), ("worker", signal.SIGKILL), ("zygote", signal.SIGSTOP),
+]  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    made = Runs(tmp_path)
+    yield made
+    for process in made.seen:
+        if process.is_running():
+            process.kill()
+
+
+def zygotes(process: subprocess.Popen[str], runs: Runs) -> list[psutil.Process]:
+    """Those below the command, without the children that they forked."""
+    found = []
+    for one in runs.look(process):
+        try:
+            parent = one.parent()
+            if is_zygote(one) and not (parent is not None and is_zygote(parent)):
+                found.append(one)
+        except psutil.Error:
+            continue
+    return found
+
+
+def is_zygote(process: psutil.Process) -> bool:
+    return "hpo_core.training.child.zygote" in process.cmdline()
+
+
+def chosen(what: str, process: subprocess.Popen[str], runs: Runs) -> psutil.Process | None:
+    """A process of that kind, if there is one now."""
+    waiting = {word.rpartition("/")[2] for word in Path("/proc/net/unix").read_text().split() if "@hpo-idle/" in word}
+    for zygote in zygotes(process, runs):
+        try:
+            children = [one for one in zygote.children() if is_zygote(one)]
+            is_waiting = str(zygote.pid) in waiting
+            if what == "zygote" and children:
+                return zygote
+            if what == "worker" and children:
+                return zygote.parent()
+            if children and what in ("waits", "trains") and is_waiting == (what == "waits"):
+                return children[0]
+        except psutil.Error:
+            continue
+    return None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_study_whose_processes_are_killed_and_stopped_ends_whole(runs: Runs, mode: str) -> None:
+    described = dict(MODES[mode])
+    for name in "abc":
+        (runs.folder / name).write_text(str(ord(name)))
+    function = "train_on_partition" if "data" in described else "train"
+    if "data" in described:
+        described["data"] = {**described["data"], "folder": str(runs.folder)}
+    training = {"process": "kept", "stall_timeout": 6, "worker_timeout": 5, "grace": 1} | described.pop("training", {})
+    training |= {"retries": {"crashed": 20, "hung": 20, "lost": 20}, "max_lost": None}
+    path = runs.study(mode, 1, space={"lr": {"type": "float", "low": 0.1, "high": 0.9}}, training=training,
+                      objective=f"tests.faults.kept_objectives:{function}", **described)  # fmt: skip
+    process = runs.start("tune", path)
+    done: list[tuple[str, signal.Signals]] = []
+    for what, how in KILLS:
+        target, until = None, time.monotonic() + 30
+        while target is None and process.poll() is None and time.monotonic() < until:
+            target = chosen(what, process, runs)
+            time.sleep(0.01)
+        if target is not None:
+            try:
+                target.send_signal(how)
+            except psutil.NoSuchProcess:
+                continue
+            done.append((what, how))
+            time.sleep(0.5)
+    runs.end(process)
+    assert len(done) >= 5, done
+    study = runs.whole(mode)
+    completed = runs.events(mode, JobCompleted)
+    each = Counter((event.trial, event.resource) for event in completed)
+    assert completed and set(each.values()) == {1}, "nothing counts twice"
+    assert all(trial.abandoned is None for trial in study.state.trials)
+    assert runs.events(mode, AttemptFailed) or mode == "hopping"

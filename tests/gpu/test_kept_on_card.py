@@ -1,0 +1,145 @@
+"""On a real NVIDIA GPU: a process that stays has its context, gives the bits of a fresh one, and holds little."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.trial import Job, Outcome, Rung
+from hpo_core.placement.mps import CONTROL, MpsDaemons, NoMpsError
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest
+from tests.gpu import test_cuda
+from tests.gpu.test_cuda import HERE, MIB, OBJECTIVE, SLACK, eventually
+
+used = test_cuda.used
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU that this torch can use"),
+]
+CONTEXT = 1024 * MIB
+"""More than a context holds, with what libraries keep for themselves."""
+
+
+class Kept:
+    """Attempts of one trainer."""
+
+    def __init__(self, trainer: Trainer, folder: Path) -> None:
+        self.trainer = trainer
+        self.folder = folder
+        self.attempts = 0
+
+    def run(self, do, *, process="auto", target=1, checkpoint=None, share=None, **params):
+        self.attempts += 1
+        job = Job(0, self.attempts, Rung(0, 0), target, {"do": do, **params}, checkpoint)
+        request = JobRequest(
+            study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder),
+            pythonpath=(HERE,), timeout=300.0, grace=5.0, portion=share, process=process,
+        )  # fmt: skip
+        report = self.trainer.run(request)
+        assert report.outcome == Outcome.COMPLETED, f"{report.message}\n{report.detail}"
+        return report
+
+    @property
+    def waiting(self):
+        return self.trainer.waiting[0]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
+        trainer.prepare()
+        yield Kept(trainer, tmp_path)
+
+
+def share(**changes):
+    properties = torch.cuda.get_device_properties(0)
+    whole = Portion(
+        device=f"GPU-{properties.uuid}", architecture="any", compute=500, memory=2048 * MIB, cores=1000,
+        capacity=properties.total_memory, gpu=True,
+    )  # fmt: skip
+    return msgspec.structs.replace(whole, **changes)
+
+
+def test_the_second_attempt_finds_the_context_that_the_first_one_made(kept):
+    first, second = (kept.run("process").metrics for _ in range(2))
+    assert (first["ready"], second["ready"]) == (0.0, 1.0)
+    assert first["pid"] == second["pid"] == kept.waiting
+
+
+@pytest.mark.parametrize(
+    ("do", "params"),
+    [("network", {}), ("network", {"half": True}), ("network", {"workers": 2}), ("late", {}), ("compiled", {})],
+)
+def test_attempts_of_a_process_that_stays_have_the_bits_of_fresh_ones(kept, do, params):
+    def trained(process):
+        reports = []
+        for target in (1, 3, 4):
+            checkpoint = reports[-1].checkpoint if reports else None
+            reports.append(kept.run(do, process=process, target=target, checkpoint=checkpoint, **params))
+        return [(report.metrics, report.checkpoint.digest) for report in reports]
+
+    fresh = trained("fresh")
+    kept.run("process")
+    process = kept.waiting
+    assert trained("auto") == fresh
+    assert kept.waiting == process
+
+
+def test_a_process_that_waits_holds_its_context_alone_and_little_of_what_it_took(kept, used):
+    before = used()
+    kept.run("process", mib=3072)
+    assert kept.waiting and used() < before + CONTEXT
+    kept.trainer.close()
+    assert eventually(lambda: used() < before + SLACK)
+
+
+def test_memory_of_the_gpu_that_is_left_ends_the_process(kept, used):
+    before = used()
+    report = kept.run("leaves")
+    assert not kept.waiting and "LEFT" in "".join(report.warnings or ())
+    assert eventually(lambda: used() < before + SLACK)
+
+
+def test_a_process_that_stays_keeps_to_the_share_of_each_attempt(kept):
+    """The share counts for torch's allocator; it may be another one for the next attempt."""
+    found = [kept.run("process", share=share(memory=gib * 1024 * MIB), mib=3072).metrics for gib in (8, 2, 8)]
+    assert len({each["pid"] for each in found}) == 1
+    assert [each["taken"] for each in found] == [1.0, 0.0, 1.0]
+
+
+def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(kept, tmp_path, used):
+    before = used()
+    kept.run("process", share=share())
+    assert kept.waiting
+    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
+        trainer.prepare()
+        other = Kept(trainer, tmp_path / "other")
+        other.run("process", process="fresh", share=share(alone=True))
+        assert eventually(lambda: used() < before + SLACK)
+
+
+@pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs nvidia-cuda-mps-control")
+def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept, tmp_path_factory):
+    gpu = share().device
+    daemons = MpsDaemons(tmp_path_factory.mktemp("m") / "m", linger=0.0)
+    try:
+        pipes = daemons.begin(gpu)
+    except NoMpsError as error:
+        pytest.skip(f"needs an NVIDIA GPU with MPS: {error}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(daemons.end, gpu)
+        stack.callback(kept.trainer.close)
+        small, large = (
+            share(memory=1024 * MIB, compute=250, mps=pipes),
+            share(memory=4096 * MIB, compute=500, mps=pipes),
+        )
+        found = [kept.run("process", share=part, mib=2048).metrics for part in (small, small, large, large)]
+    pids = [each["pid"] for each in found]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert [each["taken"] for each in found] == [0.0, 0.0, 1.0, 1.0]
+    assert found[0]["processors"] == found[1]["processors"] < found[2]["processors"]

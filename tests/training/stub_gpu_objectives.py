@@ -1,0 +1,33 @@
+"""Training functions that do nothing but use the stand-in for CUDA, or not; no tests in here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from hpo_core.training.child import child_process
+
+if "CUDA_STUB" in os.environ:  # this computer has a card
+    vars(child_process)["_DEVICE_FILES"] = Path(os.environ["CUDA_STUB"])
+
+
+def use_gpu():
+    """Make a context, and launch a kernel."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
+    assert driver.cuLaunchKernel() == 0
+
+
+def train(trial):
+    """Trains nothing, on the "GPU"."""
+    use_gpu()
+    for _ in trial.steps():
+        trial.report(loss=0.5)
+
+
+def train_on_processor(trial):
+    """Uses no GPU."""
+    for _ in trial.steps():
+        trial.report(loss=0.5)
