@@ -5,7 +5,8 @@
   units - 10 ms. ``within`` is from a unit's start to its end beyond the 10 ms: load the state, begin, save; ``between``
   is from one unit's end to the next one's start on the same worker: child, Dask, schedule, fork. Beside it plain
   dask.distributed with pinned tasks whose states Dask moves (``hopping/plain_units.py``), and jobs of the same 10 ms
-  that do not hop, without a state and with one that is saved durably (``jobs/layers.py``). All in turn, several
+  that do not hop, without a state and with one that is saved durably (``jobs/layers.py``). ``kept``: one process trains
+  one unit after another, and partitions and states stay in its memory. All in turn, several
   rounds; the lowest is shown and the JSON has all.
 - ``processor``: milliseconds of processor time, of all processes, that a unit costs beside its training: the difference
   of a long and a short run, by the difference of their units. A busy neighbour changes it little.
@@ -43,8 +44,14 @@ MS = 10.0
 PARTS = 8
 
 
-def hop_study(workers: int, units: int, seconds: float, *, function: str = "train") -> dict[str, Any]:
-    """One study; figures from the visits that its reports tell."""
+def hop_study(
+    workers: int, units: int, seconds: float, *, function: str = "train", process: str = "fresh"
+) -> dict[str, Any]:
+    """One study; figures from the visits that its reports tell.
+
+    Args:
+        process: ``training.process``; with ``kept``, a process trains one unit after another.
+    """
     models = 2 * workers
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
         data = Path(name) / "shards"
@@ -64,6 +71,7 @@ def hop_study(workers: int, units: int, seconds: float, *, function: str = "trai
                 "load": "units:load",
             },
             "cluster": {"kind": "local", "workers": workers},
+            "training": {"process": process},
         }
         return figures_of(run_study(Path(name) / "run", plain, seconds=seconds), workers)
 
@@ -81,6 +89,7 @@ def figures_of(ended: Sequence[Ended], workers: int) -> dict[str, Any]:
     return {
         "units": len(visits),
         "seconds": round(wall, 2),
+        "states_from_memory": sum(each.report.usage.states_from_memory for each in ended if each.report.usage),
         "slot_ms": round(wall * workers / len(visits) * 1e3 - MS, 2),
         "within_ms": round(statistics.mean(v.ended - v.started for v in visits) * 1e3 - MS, 2),
         "between_ms": round(statistics.mean(gaps) * 1e3, 2),
@@ -131,6 +140,7 @@ def units(given: argparse.Namespace) -> dict[str, Any]:
     plan: dict[str, Callable[[], dict[str, Any]]] = {
         "hops, 1 worker": lambda: hop_study(1, given.units, limit),
         "hops, 2 workers": lambda: hop_study(2, given.units, limit),
+        "hops, 2 workers, kept": lambda: hop_study(2, given.units, limit, process="kept"),
         "plain Dask, 1 worker": lambda: script(
             "hopping/plain_units.py", "--workers", "1", "--units", count, seconds=limit
         ),
@@ -181,6 +191,7 @@ def processor(given: argparse.Namespace) -> dict[str, float]:
     limit = given.seconds
     plan: dict[str, Callable[[int], Any]] = {
         "hops, 2 workers": lambda count: hop_study(2, count, limit),
+        "hops, 2 workers, kept": lambda count: hop_study(2, count, limit, process="kept"),
         "jobs that save, 2 workers": lambda count: script(
             "jobs/layers.py", "--layer", "driver", "--objective", "objective:train_saving", "--jobs", str(count),
             seconds=limit,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -56,12 +58,48 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same for each test; a command that one runs in this process may change import folders and handlers."""
     for name in ("HPO_HOME", "HPO_JOURNAL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     monkeypatch.setenv("DO_NOT_TRACK", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folders, handlers = list(sys.path), {number: signal.getsignal(number) for number in _SIGNALS}
+    yield
+    sys.path[:] = folders
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_OURS = ("HPO_", "PREFECT_API_", "MLFLOW_TRACKING_")
+"""Variables that begin so decide what a study does; libraries add others when they are imported, or start workers."""
+
+
+def _process_state() -> dict[str, Any]:
+    """What all tests of this process share."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return {
+        "working folder": Path.cwd(),
+        "sys.path": list(sys.path),
+        "umask": mask,
+        "signal handlers": {number: signal.getsignal(number) for number in _SIGNALS},
+        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    } | {f"variable {name}": value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "_"))}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module leaves behind makes tests of another one fail, in some orders only."""
+    before = _process_state()
+    yield
+    after = _process_state()
+    names = before.keys() | {name for name in after if name.removeprefix("variable ").startswith(_OURS)}
+    changed = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+    assert not changed, f"{request.node.name} left (before, after): {changed}"
 
 
 def make_spec(**changes: Any) -> StudySpec:

@@ -254,9 +254,13 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     finally:
         journal.close()
     if difference := differing_setting(known.spec, spec):
+        cure = "give this one another name"
+        if difference.startswith("objective "):
+            call = f"hpo.resume({spec.study!r}, objective=..., accept_changes=True)"
+            cure = f"{call} goes on with a changed function; or {cure}"
         raise SpecError(
             f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
-            "A study keeps its settings: give this one another name."
+            f"A study keeps its settings: {cure}."
         )
     return known
 
@@ -265,6 +269,7 @@ def resume(
     name: str,
     *,
     objective: Callable[..., Any] | None = None,
+    accept_changes: bool = False,
     configs: int = 0,
     home: str | Path = "",
     journal: str | None = None,
@@ -280,7 +285,9 @@ def resume(
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
         objective: the function that the study is expected to train. It goes on with the one that it began with; where
-            this one's source differs, that is refused.
+            this one's source differs, that is refused, unless ``accept_changes``.
+        accept_changes: train ``objective`` from now on where its source differs, as a study of a function in a module
+            trains what the module holds at each resume. The journal says so.
         configs: further configurations to ask for.
         cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
@@ -289,10 +296,11 @@ def resume(
     Other arguments are those of :func:`tune`.
     """
     with _place(home, journal) as place:
-        if objective is not None:
-            _refuse_other(name, objective, place)
+        changed = "" if objective is None else _changed(name, objective, place, accept=accept_changes)
         settings, security = (None, None) if cluster is None else _cluster(cluster)
-        session = Session(place, name, force=force, extend=configs, cluster=settings, security=security)
+        session = Session(
+            place, name, force=force, extend=configs, objective=changed, cluster=settings, security=security
+        )
         action = "extend" if configs else "resume"
         shown = prefect != "off"
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
@@ -565,24 +573,28 @@ def _check_objective(objective: Callable[..., Any]) -> None:
     check_signature("objective", getattr(objective, "__qualname__", type(objective).__qualname__), objective)
 
 
-def _refuse_other(name: str, objective: Callable[..., Any], home: Home) -> None:
-    """Refuse a function that is not the one that a study began with.
+def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bool) -> str:
+    """The name of a function whose source is not that of the study's; empty: it is the same.
 
     Raises:
-        SpecError: shows the lines that differ.
+        SpecError: it is not, and that is not accepted; shows the lines that differ.
     """
+    _check_objective(objective)
+    given = function_name(objective)
     journal = home.read_journal()
     try:
-        recorded = Study.open(name, journal, at=0).spec.objective
+        recorded = Study.current_spec(name, journal).objective
     finally:
         journal.close()
-    if other := other_source(recorded, function_name(objective), home.study_folder(name)):
+    other = other_source(recorded, given, home.study_folder(name))
+    if other and not accept:
         raise SpecError(
             f"hpo.resume: study {name!r} goes on with the training function that it began with, and {other}\n"
-            "Leave objective out to go on with that one, or begin a new study with this one: hpo.tune(..., "
-            f'warm_start={{"studies": ["{name}"]}}) uses the results. A function of a module may change between two '
-            "resumes; its versions are noted."
+            "Leave objective out to go on with that one. accept_changes=True goes on with this one, whose results are "
+            "then compared with those so far; a new study, hpo.tune(..., "
+            f'warm_start={{"studies": ["{name}"]}}), only uses them.'
         )
+    return given if other else ""
 
 
 def _folder_of_main() -> Path:

@@ -283,7 +283,7 @@ class Retraining:
         return decision
 
     def _upload(self, run: KnownRun, card: ModelCard) -> None:
-        spec = Study.open(card.study, self.journal, at=0).spec
+        spec = Study.current_spec(card.study, self.journal)
         self.registry.upload(run, card, self.home.study_folder(card.study), spec, self.home.import_folders(spec))
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:

@@ -16,7 +16,7 @@ import io
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from hpo_core.checkpoints.tree_codec import (
     empty_array,
     empty_tensor,
     file_chunks,
+    memory_of,
     stored_size,
-    tree_chunks,
+    tree_parts,
     unflatten,
 )
 from hpo_core.model.errors import CheckpointError, StorageError
@@ -76,50 +77,75 @@ def chunks_of(tree: Any) -> list[memoryview]:
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
     """
-    return tree_chunks(tree, hpo_format=str(FORMAT))
+    return [memory_of(part) for part in parts_of(tree)]
+
+
+def parts_of(tree: Any) -> list[Any]:
+    """The same, as ``memory_of`` takes them: tensors on a GPU are still there.
+
+    Raises:
+        CheckpointError: the tree contains a value that cannot be stored.
+    """
+    return tree_parts(tree, hpo_format=str(FORMAT))
 
 
 def write_chunks(
     folder: str | Path,
     relative_path: str,
-    chunks: Sequence[memoryview],
+    chunks: Iterable[memoryview],
     *,
     resource: int,
     parent: str | None,
     durable: bool = True,
 ) -> Checkpoint:
     """Write the bytes of a checkpoint and return the reference to it; see :func:`save`."""
-    try:  # the path is our own, but a folder on its way may be a link
-        path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
-    except CheckpointError as error:
-        raise StorageError(str(error)) from None
+    content = _Digested(chunks)
+    path = file_of(folder, relative_path)
     if path is None:
-        digest = blake3()
-        for chunk in chunks:
-            digest.update(chunk)
-        write(relative_path, chunks, sum(map(len, chunks)))
+        write(relative_path, content)
     else:
         # In a folder that the user named (a URL), the user's umask decides who may read the files.
-        digest = _write_file(path, chunks, shared="://" in relative_path, durable=durable)
-    size = sum(map(len, chunks))
-    told = f"{BLAKE3}{digest.hexdigest()}"
-    return Checkpoint(uri=relative_path, digest=told, resource=resource, size=size, parent=parent)
+        _write_file(path, content, shared="://" in relative_path, durable=durable)
+    told = f"{BLAKE3}{content.digest.hexdigest()}"
+    return Checkpoint(uri=relative_path, digest=told, resource=resource, size=content.size, parent=parent)
 
 
-def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durable: bool) -> blake3:
-    """Write a file atomically, and durably if asked to; return the BLAKE3 of its content."""
+def file_of(folder: str | Path, relative_path: str) -> Path | None:
+    """File of a new checkpoint on this machine; None for a URL that needs fsspec.
+
+    Raises:
+        StorageError: a symbolic link is on the way to it.
+    """
+    try:  # the path is our own, but a folder on its way may be a link
+        return local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
+    except CheckpointError as error:
+        raise StorageError(str(error)) from None
+
+
+class _Digested:
+    """The chunks, whose digest and size are known once they were iterated over."""
+
+    def __init__(self, chunks: Iterable[memoryview]) -> None:
+        self.digest = blake3()
+        self.size = 0
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for chunk in self._chunks:
+            self.digest.update(chunk)
+            self.size += len(chunk)
+            yield chunk
+
+
+def _write_file(path: Path, chunks: _Digested, *, shared: bool, durable: bool) -> None:
+    """Write a file atomically, and durably if asked to."""
     partial = path.with_name(path.name + ".part")
-    digest = blake3()
-    size = 0
     try:
         _make_folder(path.parent, 0o777 if shared else 0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(partial, flags, 0o666 if shared else 0o600)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += len(chunk)
-                rest = chunk
+            for rest in chunks:
                 while rest:
                     rest = rest[file.write(rest) :]
             if durable:
@@ -127,14 +153,15 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durab
         partial.replace(path)
         if durable:
             _sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StorageError(
-            f"Checkpoint {path} ({size or len(chunks[0])} bytes so far) cannot be written: {error.strerror or error}. "
+            f"Checkpoint {path} ({chunks.size} bytes so far) cannot be written: {error.strerror or error}. "
             "Free space on that disk or make the folder writable, then resume the study."
         ) from error
-    return digest
 
 
 def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: int | None = None) -> Any:
@@ -422,7 +449,7 @@ def write_weights(checkpoint: Path, target: Path) -> str:
             "the model as trial.track(model=...)."
         )
     weights = {key: blocks[block] for key, block in sorted(found[name].items())}
-    _write_file(target, file_chunks({"format": "pt", "tracked": name}, weights), shared=True, durable=False)
+    _write_file(target, _Digested(file_chunks({"format": "pt", "tracked": name}, weights)), shared=True, durable=False)
     return name
 
 

@@ -2,6 +2,9 @@
 
 It is the very bytes of the file, in the memory that they were written from. An attempt that begins with that
 checkpoint takes them from there, once their digest was found to be the checkpoint's; else it reads the file.
+
+A large state is not written before the report: it is copied into memory that the process's worker reads (see
+:mod:`shared_state`), the worker writes it while the process trains the next attempt, and it is held there.
 """
 
 from __future__ import annotations
@@ -9,24 +12,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
 from hpo_core.checkpoints.files import BLAKE3
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.checkpoints.tree_codec import TYPE_NAMES, unflatten
+from hpo_core.checkpoints.tree_codec import TYPE_NAMES, empty_array, empty_tensor, unflatten
 from hpo_core.model.trial import Checkpoint
 
+LEAST_BYTES = 8 << 20
+"""Size from which on a state is copied: a smaller one is written in the time that this and the messages take."""
 _ALIGNMENT = 64
 """Bytes that torch aligns its memory to: kernels may round by alignment."""
 
 
 class HeldState:
-    """At most one state; made for a process that may serve a further attempt."""
+    """At most one state; made for a process that may serve a further attempt.
 
-    def __init__(self) -> None:
+    Args:
+        shared: memory that its worker writes states from; None: the process writes each of them itself.
+    """
+
+    def __init__(self, shared: SharedState | None = None) -> None:
+        self._shared = shared
         self._checkpoint: Checkpoint | None = None
         self._chunks: list[memoryview] = []
         self.taken = False
@@ -34,13 +46,37 @@ class HeldState:
 
     @property
     def digest(self) -> str:
-        """Digest of its checkpoint; empty: no state is held."""
-        return "" if self._checkpoint is None else self._checkpoint.digest
+        """Digest of its checkpoint, or its URI where its worker makes the digest; empty: no state is held."""
+        return "" if self._checkpoint is None else self._checkpoint.digest or self._checkpoint.uri
 
     @property
     def size(self) -> int:
         """Bytes that it takes."""
-        return 0 if self._checkpoint is None else self._checkpoint.size
+        own = 0 if self._checkpoint is None or not self._checkpoint.digest else self._checkpoint.size
+        return own + (0 if self._shared is None else self._shared.mapped)
+
+    def copy(self, checkpoint: Checkpoint, parts: Sequence[Any], room: int) -> bool:
+        """Copy a state that its worker is to write, and hold it in place of an earlier one.
+
+        Args:
+            checkpoint: without a digest, which is made when it is written.
+            parts: of the file, as ``tree_parts`` gives them.
+            room: bytes that it may take.
+
+        Returns:
+            False: write it first, for it is small, there is too little memory, or no worker would write it.
+        """
+        if self._shared is None or checkpoint.size < LEAST_BYTES:
+            return False
+        self.drop()
+        if checkpoint.size > room + self._shared.mapped:
+            return False
+        try:
+            self._chunks = self._shared.fill(parts)
+        except (OSError, ValueError):  # no memory, or user code closed its descriptor
+            return False
+        self._checkpoint = checkpoint
+        return True
 
     def hold(self, checkpoint: Checkpoint, chunks: Sequence[memoryview], room: int) -> None:
         """Hold what was written to a checkpoint's file, in place of an earlier state.
@@ -61,8 +97,12 @@ class HeldState:
             checkpoint: that the attempt begins with; None: it begins anew.
         """
         self.taken = False
-        if checkpoint is None or self._checkpoint is None or checkpoint.digest != self.digest:
+        if checkpoint is None or not self._is(checkpoint):
             self.drop()
+
+    def _is(self, checkpoint: Checkpoint) -> bool:
+        held = self._checkpoint
+        return held is not None and held.digest in ("", checkpoint.digest) and held.uri == checkpoint.uri
 
     def drop(self) -> None:
         """Free the memory."""
@@ -82,9 +122,9 @@ class HeldState:
         Raises:
             CheckpointError: the checkpoint is not below ``base``.
         """
-        held, chunks = self._checkpoint, self._chunks
+        is_held, chunks = self._is(checkpoint), self._chunks
         self.drop()
-        if held is None or (held.uri, held.digest) != (checkpoint.uri, checkpoint.digest):
+        if not is_held:
             return None
         path = local_path(folder, checkpoint.uri, base)
         if path is not None and not path.is_file():
@@ -115,6 +155,10 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
     tensors: dict[str, Any] = {}
 
     def array(name: str) -> Any:
+        if isinstance(chunk_of[name].obj, mmap):  # the next state comes there
+            value, memory = empty_array(header[name]["dtype"], header[name]["shape"])
+            memory[:] = chunk_of[name]
+            return value
         flat: Any = chunk_of[name].obj
         return flat.view(np.dtype(TYPE_NAMES[header[name]["dtype"]])).reshape(header[name]["shape"])
 
@@ -122,12 +166,17 @@ def _tree(chunks: Sequence[memoryview]) -> Any:
         if name not in tensors:  # what was tied stays tied
             import torch
 
+            if isinstance(chunk_of[name].obj, mmap):
+                tensors[name], memory = empty_tensor(header[name]["dtype"], header[name]["shape"])
+                memory[:] = chunk_of[name]
+                return tensors[name]
             flat: Any = chunk_of[name].obj
             own = flat.base if isinstance(flat.base, torch.Tensor) else torch.from_numpy(flat)
             if own.data_ptr() % _ALIGNMENT or _is_shared(own):
                 own = own.clone()
             kind = getattr(torch, TYPE_NAMES[header[name]["dtype"]])
-            tensors[name] = torch.empty(0, dtype=kind).set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
+            empty: Any = torch.empty(0, dtype=kind)
+            tensors[name] = empty.set_(own.untyped_storage(), 0, header[name]["shape"])  # no view
         return tensors[name]
 
     return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)

@@ -110,22 +110,23 @@ def _first_link(top: Path, below: str) -> Path | None:
     return next((place for place in itertools.islice(places, 1, None) if place.is_symlink()), None)
 
 
-def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
-    """Write a file to a URL.
+def write(uri: str, chunks: Iterable[memoryview]) -> None:
+    """Write a file to a URL, and look whether it has as many bytes then.
 
     Args:
         chunks: the file's bytes, in order.
-        size: total number of bytes, which is checked afterwards.
 
     Raises:
         StorageError: it could not be written; no result refers to what may be left.
     """
+    size = 0
     try:
         filesystem, path = _resolve(uri)
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
         with filesystem.open(path, "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
+                size += len(chunk)
         filesystem.invalidate_cache()
         written = filesystem.size(path)
     except Exception as error:

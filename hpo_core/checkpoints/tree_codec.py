@@ -64,7 +64,7 @@ class Block(NamedTuple):
     """Type name in the safetensors format."""
     shape: tuple[int, ...]
     data: Any
-    """Bytes of the array, flat, as uint8."""
+    """Bytes of the array, flat, as uint8; of a tensor as a tensor, where it lies."""
 
 
 class Flattener:
@@ -91,9 +91,9 @@ class Flattener:
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
         if kind is list:
-            return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
+            return self._sequence(value, path)
         if kind is tuple:
-            return {"tuple": [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]}
+            return {"tuple": self._sequence(value, path)}
         if kind is dict:
             if all(type(key) is str for key in value):
                 return {"dict": {key: self.flatten(item, f"{path}/{key}") for key, item in value.items()}}
@@ -125,6 +125,11 @@ class Flattener:
             "Leave it out of state_dict() and rebuild it before trial.track(), or turn it into one of these."
         )
 
+    def _sequence(self, value: Sequence[Any], path: str) -> list[Any]:
+        if set(map(type, value)) == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+            return list(value)  # the state of Python's generator has 625 of them
+        return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
+
     def _items(self, value: dict[Any, Any], path: str) -> list[Any]:
         return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
 
@@ -145,9 +150,11 @@ class Flattener:
         name = self._tied.get(key) if value.numel() else None
         native = STORED_TYPES.get(dtype)
         if name is None:
-            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            flat = plain.view(torch.uint8).numpy()
-            block = Block(native, tuple(value.shape), flat) if native else Block("U8", (flat.size,), flat)
+            plain = value.detach()
+            if value.is_conj() or value.is_neg() or not value.is_contiguous():
+                plain = plain.cpu().resolve_conj().resolve_neg().contiguous()  # not with memory of a GPU
+            flat = plain.reshape(-1).view(torch.uint8)
+            block = Block(native, tuple(value.shape), flat) if native else Block("U8", (len(flat),), flat)
             name = self._tied[key] = self._store(path, block)
         return {"tensor": name} if native else {"tensor": name, "dtype": dtype, "shape": list(value.shape)}
 
@@ -173,7 +180,9 @@ def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], An
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
-            return [build(item) for item in node] if isinstance(node, list) else node
+            if not isinstance(node, list) or set(map(type, node)) == {int}:
+                return node
+            return [build(item) for item in node]
         tag = next(iter(node), "")
         body: Any = node.get(tag)
         match tag:
@@ -226,7 +235,18 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[memoryview]:
-    """A safetensors file in chunks: 8 bytes of length, JSON header, blocks.
+    """A safetensors file in chunks; see :func:`file_parts`."""
+    return [memory_of(part) for part in file_parts(metadata, blocks)]
+
+
+def memory_of(part: Any) -> memoryview:
+    """Bytes of a part of a file; those of a tensor on a GPU are copied from there."""
+    plain: Any = part if isinstance(part, bytes | memoryview | np.ndarray) else part.cpu().numpy()
+    return memoryview(plain).cast("B")
+
+
+def file_parts(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[Any]:
+    """A safetensors file in parts: 8 bytes of length and the JSON header, then the data of the blocks.
 
     Blocks with larger items come first, so each of them is aligned.
     """
@@ -240,11 +260,16 @@ def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> lis
     body = json.dumps(header, separators=(",", ":")).encode()
     body += b" " * (-len(body) % 8)
     head = len(body).to_bytes(8, "little") + body
-    return [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in ordered))]
+    return [head, *(block.data for _, block in ordered)]
 
 
 def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
-    """A tree as a safetensors file in chunks; equal trees give equal bytes.
+    """A tree as a safetensors file in chunks; equal trees give equal bytes; see :func:`tree_parts`."""
+    return [memory_of(part) for part in tree_parts(tree, **metadata)]
+
+
+def tree_parts(tree: Any, **metadata: str) -> list[Any]:
+    """A tree as a safetensors file in parts; tensors stay where they are.
 
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
@@ -257,7 +282,7 @@ def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
             "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
         ) from error
     text = json.dumps(structure, allow_nan=False, separators=(",", ":"))
-    return file_chunks({**metadata, "hpo_tree": text}, flattener.blocks)
+    return file_parts({**metadata, "hpo_tree": text}, flattener.blocks)
 
 
 def tree_digest(tree: Any) -> str:

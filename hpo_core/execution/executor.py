@@ -10,8 +10,11 @@ from typing import Protocol
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Report
 
-OnReport = Callable[[Job, Report], None]
-"""Called once for each job, with how its attempt ended; from any thread."""
+OnReport = Callable[[Job, Report | None], None]
+"""Called once for each job, with how its attempt ended; from any thread.
+
+Before that, with None, where the attempt has left its slot to another job: its checkpoint is being written.
+"""
 
 
 class Inbox:
@@ -20,16 +23,21 @@ class Inbox:
     def __init__(self) -> None:
         self.reports: deque[Report] = deque()
         """The oldest first."""
+        self.freed: deque[JobKey] = deque()
+        """Attempts that left their slots and are not reported yet."""
         self._arrived = threading.Event()
         self._awaited = False
         self._is_woken = False
 
     def __len__(self) -> int:
-        return len(self.reports)
+        return len(self.reports) + len(self.freed)
 
-    def put(self, _: Job, report: Report) -> None:
-        """Add the report of a job."""
-        self.reports.append(report)
+    def put(self, job: Job, report: Report | None) -> None:
+        """Add the report of a job; None: it left its slot."""
+        if report is None:
+            self.freed.append(job.key)
+        else:
+            self.reports.append(report)
         if self._awaited:
             self._arrived.set()
 
@@ -43,7 +51,7 @@ class Inbox:
         """Return once a report is here, somebody wakes the loop, or after ``seconds``."""
         self._arrived.clear()
         self._awaited = True
-        if not self.reports and not self._is_woken:  # what comes from here on sees that it is awaited
+        if not len(self) and not self._is_woken:  # what comes from here on sees that it is awaited
             self._arrived.wait(max(0.0, seconds))
         self._awaited = self._is_woken = False
 

@@ -53,6 +53,8 @@ class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
     controller: str
     keep_halt: bool = False
     """Whether a halted study stays halted: the controller comes to train a trial further, not to go on searching."""
+    objective: str = ""
+    """Training function from here on, where a person gave another one; empty: the same as before."""
 
 
 class CapacityNoticed(_Fact, frozen=True):
@@ -69,6 +71,13 @@ class PlacementsNoticed(_Fact, frozen=True):
     """Jobs began on devices that they share; many at once, for each entry costs the disk a transaction."""
 
     placements: tuple[JobPlaced, ...]
+
+
+class StateCopied(_Fact, frozen=True):
+    """An attempt trained to its end, and its state was copied; its report follows once the checkpoint is written."""
+
+    trial: int
+    attempt: int
 
 
 class AttemptReported(_Fact, frozen=True):
@@ -123,6 +132,7 @@ Stimulus = (
     | CapacityNoticed
     | JobAsked
     | PlacementsNoticed
+    | StateCopied
     | AttemptReported
     | ConfigurationRequested
     | ExtensionRequested
@@ -139,8 +149,10 @@ class StudyCreated(_Fact, frozen=True):
     spec: dict[str, Any]
 
 
-class ControllerChanged(_Fact, frozen=True):
+class ControllerChanged(_Fact, frozen=True, omit_defaults=True):
     controller: str
+    objective: str = ""
+    """Training function from here on; empty: the same as before."""
 
 
 class CapacityChanged(_Fact, frozen=True):
@@ -369,6 +381,13 @@ class StudyHalted(_Fact, frozen=True):
     """The stop rule that was met (``total_resource``, ``seconds``, ``target``), if one was."""
 
 
+class SlotFreed(_Fact, frozen=True):
+    """A running attempt has no slot any more: its checkpoint is being written."""
+
+    trial: int
+    attempt: int
+
+
 class StudyReopened(_Fact, frozen=True):
     """A halted study may grant jobs again."""
 
@@ -382,6 +401,7 @@ Event = (
     | Reproduced
     | JobGranted
     | JobPlaced
+    | SlotFreed
     | JobCompleted
     | AttemptFailed
     | CheckpointCondemned
@@ -402,11 +422,11 @@ Event = (
 def concerns_search(event: Event) -> bool:
     """Whether search method and sampler apply it.
 
-    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs.
+    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs, or has ceased to run.
     """
     if isinstance(event, _JobFact):
         return type(event.stage) is not Further
-    return type(event) is not JobPlaced
+    return type(event) not in (JobPlaced, SlotFreed)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

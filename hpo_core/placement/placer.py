@@ -251,6 +251,11 @@ class Placer:
         """
         return report
 
+    def leave(self, job: JobKey) -> bool:
+        """Free what a job holds whose report follows later; returns whether others can have it now."""
+        self.release(job)
+        return True
+
     def release(self, job: JobKey) -> None:
         """Free what a job held that ended; nothing happens where it holds nothing."""
         if (held := self._held.pop(job, None)) is not None:

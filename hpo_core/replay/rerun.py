@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
+from hpo_core.model.events import (
+    ControllerChanged,
+    Entry,
+    JobCompleted,
+    JobGranted,
+    Reproduced,
+    StudyCreated,
+    TrialCreated,
+)
 from hpo_core.model.hops import units_of
 from hpo_core.model.trial import FURTHER
 from hpo_core.spec import StudySpec
@@ -45,6 +53,8 @@ def rerun_spec(
         for event in entry.events:
             if isinstance(event, StudyCreated):
                 source = event.spec
+            elif isinstance(event, ControllerChanged) and event.objective:
+                source = source | {"objective": event.objective}
             elif isinstance(event, TrialCreated):
                 created.append(event)
             elif isinstance(event, Reproduced):

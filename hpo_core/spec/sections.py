@@ -254,7 +254,7 @@ class TrackingSpec(Part):
 
     mlflow: str | None = Field(
         default=None,
-        description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
+        description="Tracking URI; default, or 'on': MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
     )
     experiment: str = Field(
         default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
@@ -269,6 +269,12 @@ class TrackingSpec(Part):
         description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "
         "'on': HPO_OPTUNA_STORAGE or SQLite in the home folder; 'off', the default: none.",
     )
+
+    @field_validator("mlflow")
+    @classmethod
+    def _default(cls, mlflow: str | None) -> str | None:
+        """``on``, as of an Optuna storage, is no path."""
+        return None if mlflow == "on" else mlflow
 
     @model_validator(mode="after")
     def _check_secrets(self) -> TrackingSpec:

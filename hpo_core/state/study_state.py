@@ -26,6 +26,7 @@ from hpo_core.model.events import (
     ReportIgnored,
     Reproduced,
     SamplerExhausted,
+    SlotFreed,
     StudyCreated,
     StudyExtended,
     StudyHalted,
@@ -53,6 +54,8 @@ class StudyState:
         self.running: dict[int, JobGranted] = {}
         """Grants that await a report, by trial, oldest first."""
         self.slots_in_use = 0
+        self.without_slot: set[int] = set()
+        """Running trials whose checkpoint is being written: another job has their slot."""
         """Slots that they demand together."""
         self.speeds: MeasuredSpeeds | None = None
         """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
@@ -149,6 +152,9 @@ class StudyState:
                 self.reproduced[event.child] = event
             case JobPlaced():
                 self.placed[event.trial] = event
+            case SlotFreed():
+                self.without_slot.add(event.trial)
+                self.slots_in_use -= self.running[event.trial].demand.slots
             case AttemptFailed():
                 self.losses.failed(event)
                 trial = self.trials[event.trial]
@@ -229,7 +235,11 @@ class StudyState:
     def _no_longer_runs(self, trial: TrialRecord, stage: Stage, target: int) -> int:
         """Returns the units of the job."""
         units = self._units(trial, stage, target)
-        self.slots_in_use -= self.running.pop(trial.number).demand.slots
+        slots = self.running.pop(trial.number).demand.slots
+        if trial.number in self.without_slot:
+            self.without_slot.remove(trial.number)
+        else:
+            self.slots_in_use -= slots
         self.placed.pop(trial.number, None)
         trial.running = False
         self.resource_running -= units
@@ -344,7 +354,9 @@ class StudyState:
     def check(self) -> None:
         """Assert every invariant; tests call it after each event."""
         assert set(self.running) == {t.number for t in self.trials if t.running}
-        assert self.slots_in_use == sum(grant.demand.slots for grant in self.running.values())
+        assert self.without_slot <= set(self.running)
+        slots = (grant.demand.slots for trial, grant in self.running.items() if trial not in self.without_slot)
+        assert self.slots_in_use == sum(slots)
         assert all(self.running[number].attempt == placed.attempt for number, placed in self.placed.items())
         assert len(set(self.waiting)) == len(self.waiting)
         for number in self.waiting:

@@ -26,6 +26,8 @@ from hpo_core.model.events import (
     JobGranted,
     PlacementsNoticed,
     ReportIgnored,
+    SlotFreed,
+    StateCopied,
     Stimulus,
     StopRequested,
     StudyCreated,
@@ -72,6 +74,12 @@ class Decider:
                     grant = state.running.get(placed.trial)
                     if grant is not None and grant.attempt == placed.attempt:
                         yield placed
+            case StateCopied():
+                grant = state.running.get(stimulus.trial)
+                known = grant is not None and grant.attempt == stimulus.attempt
+                if known and stimulus.trial not in state.without_slot:
+                    yield SlotFreed(stimulus.trial, stimulus.attempt)
+                    yield from grants.fill()
             case CapacityNoticed():
                 if stimulus.inventory != state.inventory:
                     yield CapacityChanged(stimulus.inventory)
@@ -83,7 +91,7 @@ class Decider:
             case StudyRequested():
                 yield StudyCreated(stimulus.spec)
             case ControllerStarted():
-                yield ControllerChanged(stimulus.controller)
+                yield ControllerChanged(stimulus.controller, stimulus.objective)
                 yield CapacityChanged(EMPTY)
                 if state.halted is not None and not stimulus.keep_halt:
                     yield StudyReopened()

@@ -30,6 +30,7 @@ from hpo_core.model.events import (
     CapacityNoticed,
     ClockTicked,
     ConfigurationRequested,
+    ControllerChanged,
     ControllerStarted,
     Entry,
     Event,
@@ -38,6 +39,7 @@ from hpo_core.model.events import (
     JobGranted,
     JobPlaced,
     PlacementsNoticed,
+    StateCopied,
     Stimulus,
     StopRequested,
     StudyRequested,
@@ -163,6 +165,15 @@ class Study:
         return study
 
     @classmethod
+    def current_spec(cls, name: str, journal: Journal) -> StudySpec:
+        """The description of a recorded study, with the training function that it was given last."""
+        spec = cls.open(name, journal, at=0).spec
+        for entry in journal.entries(name, 1):
+            if isinstance(entry.stimulus, ControllerStarted) and entry.stimulus.objective:
+                spec = spec.model_copy(update={"objective": entry.stimulus.objective})
+        return spec
+
+    @classmethod
     def from_entries(
         cls,
         entries: Iterable[Entry],
@@ -282,13 +293,21 @@ class Study:
         if placements:
             self._decide_and_record(PlacementsNoticed(tuple(placements)))
 
-    def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
+    def note_state_copied(self, trial: int, attempt: int) -> list[Job]:
+        """Give the slot of a running attempt to another job: its state was copied, and its report follows.
+
+        Its result counts once it is reported, with a checkpoint that is written.
+        """
+        return self._decide_and_record(StateCopied(trial, attempt))
+
+    def recover(self, controller: str, *, keep_halt: bool = False, objective: str = "") -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
 
         Args:
             keep_halt: a halted study stays halted (for :meth:`train_further`); else it goes on with its search.
+            objective: the training function from here on; empty: the same as before.
         """
-        return self._decide_and_record(ControllerStarted(controller, keep_halt))
+        return self._decide_and_record(ControllerStarted(controller, keep_halt, objective))
 
     def tick(self) -> list[Job]:
         """Check stop rules about time; records nothing unless one is due.
@@ -566,3 +585,5 @@ class Study:
 
     def _apply(self, event: Event) -> None:
         self.parts.apply(event)
+        if type(event) is ControllerChanged and event.objective:
+            self.spec = self.spec.model_copy(update={"objective": event.objective})

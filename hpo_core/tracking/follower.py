@@ -59,7 +59,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
         TrackerError: the study is copied nowhere, or where it is cannot be reached, or refuses.
     """
     info = journal.info(name)
-    spec = Study.open(name, journal, at=0).spec
+    spec = Study.current_spec(name, journal)
     uri, storage = home.tracking_uri(spec), home.optuna_storage(spec)
     if uri is None and storage is None:
         raise TrackerError(
@@ -174,7 +174,7 @@ class Follower:
         """Note which code and packages the study is trained with from now on."""
         name = self.projection.study_name
         try:
-            spec = Study.open(name, self.journal, at=0).spec
+            spec = Study.current_spec(name, self.journal)
             note_version(self.projection.study_folder, spec, self.journal.info(name).entries)
         except Exception as error:  # the copy of the numbers is worth more
             log.warning("study %r: the version of its code was not noted (%s).", name, reason_of(error))

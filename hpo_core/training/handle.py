@@ -13,6 +13,7 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import HOPS, remove
+from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
@@ -418,24 +419,42 @@ class TrialHandle:
         }
         if ranks is not None:
             tree[RANKS] = ranks
+        request = self._request
+        folder, path, source = request.folder, request.checkpoint_path, parent.uri if parent else None
+        portion = request.portion
+        allowed = None if portion is None or portion.gpu else portion.allowed
         try:
             with self._progress.storing(self.target):
-                chunks = checkpoints.chunks_of(tree)
+                parts = checkpoints.parts_of(tree)
+                if self._held is not None and self._may_be_behind():
+                    size = sum(map(len, parts))
+                    self._saved = Checkpoint(uri=path, digest="", resource=self.target, size=size, parent=source)
+                    if self._held.copy(self._saved, parts, room_for_state(allowed)):
+                        return
+                self._saved = None
+                chunks = [memory_of(part) for part in parts]
                 self._saved = checkpoints.write_chunks(
-                    self._request.folder,
-                    self._request.checkpoint_path,
+                    folder,
+                    path,
                     chunks,
                     resource=self.target,
-                    parent=parent.uri if parent else None,
+                    parent=source,
                     durable=self._unit is None or self._unit.durable,
                 )
         except StorageError as error:
             self.save_error = error
             raise
         if self._held is not None:
-            portion = self._request.portion
-            allowed = None if portion is None or portion.gpu else portion.allowed
             self._held.hold(self._saved, chunks, room_for_state(allowed))
+
+    def _may_be_behind(self) -> bool:
+        """Whether the worker may write the checkpoint while the process trains the next attempt.
+
+        Not at a URL: user code may say how it is reached. Not of a unit or a repeat, whose state the next one needs.
+        """
+        request = self._request
+        plain = self._unit is None and request.repeat is None and self.ranks is None
+        return plain and checkpoints.file_of(request.folder, request.checkpoint_path) is not None
 
     def _finite(self, metrics: Metrics) -> bool:
         """Whether no objective or constraint that was reported is NaN or infinite."""

@@ -158,7 +158,7 @@ def held_generators(
         variables: values, by name.
         is_saved: says of an object that it is saved with the trial, and so not looked into.
     """
-    known = _global_generators()
+    known = global_generators()
     waiting = deque((name, value, 0) for name, value in variables)
     looked_into: dict[int, Any] = {}  # alive while their ids count
     while waiting and len(looked_into) < MOST_OBJECTS:
@@ -236,7 +236,7 @@ def _bookkeeping() -> frozenset[str]:
     return frozenset(vars(sys.modules["torch"].nn.Module())) - {"_modules"}
 
 
-def _global_generators() -> set[int]:
+def global_generators() -> set[int]:
     """Ids of the global generators, which are seeded and saved with every trial."""
     found = {id(getattr(random, "_inst", None)), id(getattr(np.random.mtrand, "_rand", None))}
     torch = sys.modules.get("torch")

@@ -19,6 +19,7 @@ import psutil
 
 from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
+from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
@@ -35,7 +36,7 @@ _DEVICE_FILES = Path("/dev")
 Facts = dict[str, dict[str, Any]]
 """Fields of a ``SeenDevice`` as plain values, by name of the device."""
 Own = Mapping[str, Collection[int]]
-"""Process ids of the attempts that run here, by folder of their study, and of those that wait (``WAITING``)."""
+"""Process ids of the attempts that run here, by folder of their study; of all that wait here: ``WAITING``."""
 
 
 class DeviceWatch:
@@ -88,6 +89,8 @@ class DeviceWatch:
     def _found(self) -> tuple[Facts, str]:
         """What is there, and why no GPU can be seen."""
         own = _with_descendants(self._own())
+        if waiting := waiting_processes():
+            own[WAITING] = set(waiting)
         found: Facts = {}
         problem = ""
         if self._kind != "cpu":

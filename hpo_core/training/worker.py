@@ -5,16 +5,15 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
-from hpo_core.training.child.processes import process_state
+from hpo_core.training.child.checkpoint_writer import CheckpointWriter
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -42,13 +41,20 @@ class TrainerPool:
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
         """Trainers, and numbers of the units that they train where models hop."""
+        self._writing: dict[_Attempt, CheckpointWriter] = {}
+        """What writes the checkpoints of attempts whose trainers run other jobs by now."""
         self._leaving: set[Trainer] = set()
         """Trainers that end with the attempt that they run: their study has ended."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
-    def run(self, request: JobRequest) -> Report:
-        """Run one job in the calling thread."""
+    def run(self, request: JobRequest, on_free: Callable[[], None] = lambda: None) -> Report:
+        """Run one job in the calling thread.
+
+        Args:
+            on_free: called once another job can run in its place, although its checkpoint is not written yet; not
+                called where it is written before.
+        """
         job = request.job
         attempt = (request.folder, job.trial, job.attempt, request.rank)
         unit = None if job.unit is None else job.unit.number
@@ -64,12 +70,25 @@ class TrainerPool:
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
-        try:
-            return trainer.run(request)
-        finally:
+
+        def free(writer: CheckpointWriter | None) -> None:
             with self._lock:
-                self._running.pop(attempt, None)
-            self._give_back(trainer)
+                was_running = self._running.pop(attempt, None) is not None
+                if writer is not None:
+                    self._writing[attempt] = writer
+            if was_running:
+                self._give_back(trainer)
+
+        def free_early(writer: CheckpointWriter) -> None:
+            free(writer)
+            on_free()
+
+        try:
+            return trainer.run(request, free_early)
+        finally:
+            free(None)
+            with self._lock:
+                self._writing.pop(attempt, None)
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -88,11 +107,18 @@ class TrainerPool:
                 for key, (trainer, number) in self._running.items()
                 if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit in (None, number)
             ]
-            if not found and trial is not None and attempt is not None:
+            writers = [
+                writer
+                for key, writer in self._writing.items()
+                if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit is None
+            ]
+            if not found and not writers and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
         for key, trainer in found:
             trainer.cancel(*key[1:3])
-        return bool(found)
+        for writer in writers:
+            writer.cancel()
+        return bool(found or writers)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
         """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
@@ -105,18 +131,17 @@ class TrainerPool:
     def heartbeats(self) -> dict[str, int]:
         """A number that grows while its trainer's thread goes on, by name of every running attempt."""
         with self._lock:
-            return {_name(attempt): trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
+            running = {attempt: trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
+            writing = {attempt: writer.heartbeats for attempt, writer in self._writing.items()}
+        return {_name(attempt): count for attempt, count in (running | writing).items()}
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids of running attempts by folder of their study; of those that wait for one, by ``WAITING``."""
+        """Process ids of the attempts that run, by folder of their study."""
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
-            for pid, _ in (trainer.waiting for trainer in self._idle):
-                if pid and process_state(pid):
-                    found.setdefault(WAITING, []).append(pid)
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:
@@ -164,7 +189,10 @@ class TrainerPool:
         """End every trainer, idle or not; running attempts report PREEMPTED."""
         with self._lock:
             trainers = [*self._idle, *(trainer for trainer, _ in self._running.values())]
+            writers = list(self._writing.values())
             self._idle = []
+        for writer in writers:
+            writer.cancel()
         for trainer in trainers:
             trainer.close()
 
@@ -189,18 +217,22 @@ _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 
 
-def train_job(request_bytes: bytes) -> bytes:
-    """Run one encoded JobRequest in a child process and return the encoded Report."""
+def train_job(request_bytes: bytes, on_free: Callable[[], None] = lambda: None) -> bytes:
+    """Run one encoded JobRequest in a child process and return the encoded Report.
+
+    Args:
+        on_free: see :meth:`TrainerPool.run`.
+    """
     request = decode_request(request_bytes)
     portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit)
     elif portion is None or not portion.gpu or not request.mps:
-        report = trainers.run(request)
+        report = trainers.run(request, on_free)
     else:
         with _mps.used(portion.device) as pipes:
             portion = msgspec.structs.replace(portion, mps=pipes)
-            report = trainers.run(msgspec.structs.replace(request, portion=portion))
+            report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free)
     return encode_report(report)
 
 

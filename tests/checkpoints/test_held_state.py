@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from hpo_core.checkpoints import files
-from hpo_core.checkpoints.held_state import HeldState
+from hpo_core.checkpoints.held_state import LEAST_BYTES, HeldState
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.checkpoints.tree_codec import tree_digest
 from hpo_core.model.trial import Checkpoint
 
@@ -89,3 +92,46 @@ def test_an_attempt_that_begins_with_something_else_frees_it(tmp_path: Path) -> 
     assert held.digest
     held.keep_for(None)
     assert not held.digest
+
+
+def test_a_state_that_the_worker_writes_is_that_of_the_file(tmp_path: Path) -> None:
+    """Copied into shared memory, read by who writes it, and handed over from there to memory of its own."""
+    weight = torch.randn(600, 1200)
+    tree = {
+        "tied": [weight, weight], "turned": torch.randn(1200, 1200).t(), "half": torch.randn(7).bfloat16(),
+        "empty": torch.empty(0, 3), "scalar": torch.tensor(2.5), "complex": torch.randn(3, dtype=torch.complex64),
+        "conjugate": torch.randn(3, dtype=torch.complex64).conj(), "array": np.arange(6.0).reshape(2, 3),
+        "big-endian": np.arange(3, dtype=">i4"), "strided": torch.randn(8)[::2],
+        "needs grad": torch.ones(3).requires_grad_(),
+    }  # fmt: skip
+    shared = SharedState()
+    held, parts = HeldState(shared), files.parts_of(tree)
+    size = sum(map(len, parts))
+    assert held.copy(Checkpoint("checkpoints/a", "", 1, size), parts, ROOM)
+    assert size >= LEAST_BYTES and held.size >= size
+    weight.zero_()  # it was copied
+    reader = SharedState(os.dup(shared.fileno()))
+    checkpoint = files.write_chunks(tmp_path, "checkpoints/a", reader.read(size, lambda: None), resource=1, parent=None)
+    from_file = files.load(tmp_path, checkpoint)
+    assert from_file["tied"][0].abs().sum() > 0
+    found = held.take(checkpoint, str(tmp_path), "")
+    assert tree_digest(found) == tree_digest(from_file) and found["tied"][0] is found["tied"][1]
+    shared.fill([b"\xff" * size])  # the next state
+    assert tree_digest(found) == tree_digest(from_file), "it has memory of its own"
+
+
+def test_a_state_of_another_digest_is_not_handed_over(tmp_path: Path) -> None:
+    shared = SharedState()
+    held, tree = HeldState(shared), {"weight": torch.randn(1500, 1500)}
+    checkpoint = files.save(tmp_path, "checkpoints/a", tree, resource=1)
+    parts = files.parts_of({"weight": tree["weight"] + 1})
+    assert held.copy(Checkpoint("checkpoints/a", "", 1, checkpoint.size), parts, ROOM)
+    assert held.take(checkpoint, str(tmp_path), "") is None
+    assert not held.copy(Checkpoint("checkpoints/a", "", 1, checkpoint.size), parts, -1), "no room"
+
+
+def test_nobody_can_cut_the_memory_that_a_worker_reads() -> None:
+    shared = SharedState()
+    shared.fill([b"x" * 100])
+    with pytest.raises(PermissionError):
+        os.ftruncate(shared.fileno(), 10)

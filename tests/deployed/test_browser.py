@@ -211,7 +211,7 @@ def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page_inside: Any, 
     for tab in ("ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid"):
         page.get_by_text(tab, exact=True).first.wait_for()
     page.get_by_text("Population", exact=True).first.click()
-    page.get_by_text("Units of training of one session.").wait_for()
+    page.get_by_text("Units of training of one session.", exact=True).wait_for()
     newer_field(page, "numbers").get_by_text("Add item").click()
     page.get_by_text("Largest value.").wait_for()
     assert not page.locator(".cm-editor").count(), "nothing has to be typed as JSON"

@@ -163,16 +163,27 @@ def test_every_method_is_filled_in_and_runs(
 
 
 @pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
-def test_the_stopping_variant_of_asha_is_chosen(kind: type[Older], deployed: Deployed, page_inside: Any) -> None:
-    name = f"stopping-{kind.__name__.lower()}"
+@pytest.mark.parametrize("brackets", [[], [0, 1]], ids=["default", "listed"])
+def test_the_stopping_variant_of_asha_is_chosen(
+    brackets: list[int], kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    name = f"stopping-{len(brackets)}-{kind.__name__.lower()}"
     form = open_form(kind, deployed, page_inside, "ASHA", name)
     for budget, number in {"Configs": 6, "Max Resource": 16}.items():
         form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
     form.unfold("Advanced", OF_METHOD)
     form.choose("Variant (Optional)", "stopping")
+    for nth, bracket in enumerate(brackets):
+        form.field("Brackets (Optional)").get_by_text("Add item").click()
+        form.field("Brackets (Optional)").locator("input").nth(nth).fill(str(bracket))
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
     search = recorded(deployed, name)["search"]
-    assert search["variant"] == "stopping" and len(search["brackets"]) > 1, "as many brackets as by default"
+    assert search["variant"] == "stopping"
+    if brackets:
+        assert search["brackets"] == brackets
+    else:
+        assert len(search["brackets"]) > 1, "as many brackets as by default"
 
 
 ROWS: dict[str, Any] = {
@@ -244,6 +255,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     form.field("Seconds (Optional)").locator("input").first.fill("500")
     form.unfold("Training", tab="Attempts")
     form.field("Max Lost (Optional)").locator("input").first.fill("0")
+    form.choose("Process (Optional)", "kept")
     form.unfold("Further", tab="Further settings")
     form.field("Checkpoints (Optional)").locator("textarea, input").first.fill("{max_count: 5}")
     page_inside.wait_for_timeout(500)
@@ -252,6 +264,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     submitted(deployed, page_inside, name)
     spec = recorded(deployed, name)
     assert spec["cluster"]["address"] == allowed_cluster
+    assert spec["training"]["process"] == "kept"
     assert spec["stop"]["seconds"] == 500 and spec["training"]["max_lost"] is None
     assert spec["checkpoints"]["max_count"] == 5
 

@@ -67,7 +67,7 @@ def is_zygote(process: psutil.Process) -> bool:
 
 def chosen(what: str, process: subprocess.Popen[str], runs: Runs) -> psutil.Process | None:
     """A process of that kind, if there is one now."""
-    waiting = {word.rpartition("/")[2] for word in Path("/proc/net/unix").read_text().split() if "@hpo-idle/" in word}
+    waiting = {word.split("/")[-2] for word in Path("/proc/net/unix").read_text().split() if "@hpo-idle/" in word}
     for zygote in zygotes(process, runs):
         try:
             children = [one for one in zygote.children() if is_zygote(one)]

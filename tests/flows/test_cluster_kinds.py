@@ -26,6 +26,7 @@ from hpo_flows.dask.clusters.kubernetes import (
 from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
+from hpo_flows.dask.process_settings import variables, variables_of_nannies
 from tests.conftest import make_spec
 
 SLURM = {
@@ -163,10 +164,12 @@ def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
     import distributed
 
     gpus = cluster_of(study(kind="local_cuda", devices=[0, 3]), "/nowhere")
+    put_back = variables.begin(variables_of_nannies())
     with gpus.create() as cluster, distributed.Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=600)
         seen = client.run(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]))
         threads = client.nthreads()
+    put_back()
     assert Counter(seen.values()) == {("0", "PCI_BUS_ID"): 1, ("3", "PCI_BUS_ID"): 1}
     assert set(threads.values()) == {1}
 

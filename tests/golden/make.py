@@ -249,6 +249,25 @@ def placed() -> Study:
     return study
 
 
+def freed() -> Study:
+    """Jobs leave their slots before their report; one fails then, one is said twice, a controller dies."""
+    world = World(53, failures=0.1)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+    running = study.set_capacity(2)
+    for round_ in range(20):
+        job = running.pop(0)
+        if round_ % 3:
+            running += study.note_state_copied(*job.key)
+        if round_ == 4:
+            study.note_state_copied(*job.key)
+        running += study.tell_report(world.report(job))
+        if round_ == 10:
+            study.note_state_copied(*running[0].key)
+            study.recover("second:2")
+            running = study.set_capacity(2)
+    return study
+
+
 def beside() -> Study:
     """A packed study whose attempts say what was claimed of their device, and by how many jobs."""
     world = World(47, failures=0.1)
@@ -412,6 +431,7 @@ def studies() -> dict[str, Study]:
         "asked": asked(),
         "used": used(),
         "placed": placed(),
+        "freed": freed(),
         "beside": beside(),
         "gangs": gangs(),
         "growing": growing(),

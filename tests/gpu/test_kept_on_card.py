@@ -123,7 +123,7 @@ def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(kept, tmp_pa
         assert eventually(lambda: used() < before + SLACK)
 
 
-@pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs nvidia-cuda-mps-control")
+@pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs an NVIDIA GPU with nvidia-cuda-mps-control")
 def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept, tmp_path_factory):
     gpu = share().device
     daemons = MpsDaemons(tmp_path_factory.mktemp("m") / "m", linger=0.0)

@@ -21,6 +21,7 @@ import hpo_core as hpo
 from hpo_core.execution.placing import objective_digest
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StorageError, StudyExistsError
+from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.sent_functions import (
     Sent,
     digest_of,
@@ -31,11 +32,13 @@ from hpo_core.spec.sent_functions import (
     source_digest_of,
     stable_name,
 )
+from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
 from hpo_core.training import by_value
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.study_run import session
 from hpo_flows.study_run.session import Session
 
@@ -491,13 +494,54 @@ def test_another_function_under_the_same_name_is_refused_with_the_difference(stu
     assert "factor = 2.0" in str(refused.value) and "factor = 3.0" in str(refused.value)
 
 
+def test_a_changed_function_is_trained_from_then_on_where_that_is_accepted(tmp_path: Path) -> None:
+    home = {"home": tmp_path, "progress": False}
+    search = hpo.Random(configs=1, max_resource=1)
+    given = {"name": "mine", "home": tmp_path, "method": search} | OFF
+    hpo.tune(_trained(2.0), SPACE, **given)
+    with pytest.raises(SpecError, match=r"hpo.resume\('mine', objective=..., accept_changes=True\) goes on"):
+        hpo.tune(_trained(3.0), SPACE, resume=True, **given)
+    result = hpo.resume("mine", objective=_trained(3.0), accept_changes=True, configs=1, prefect="off", **home)
+    assert [loss / x for loss, x in zip(result.trials["loss"], result.trials["params.x"], strict=True)] == [2.0, 3.0]
+    changed = function_name(_trained(3.0))
+    journal = Home(tmp_path).read_journal()
+    assert source_digest_of(Study.current_spec("mine", journal).objective) == source_digest_of(changed)
+    assert hpo.load("mine", tmp_path).spec.objective == Study.current_spec("mine", journal).objective
+    assert rerun_spec(list(journal.entries("mine")), "again").objective == result.spec.objective
+    journal.close()
+    assert CliRunner().invoke(app, ["audit", "mine", "--home", str(tmp_path)]).exit_code == 0
+    with pytest.raises(SpecError, match="goes on with the training function that it began with"):
+        hpo.resume("mine", objective=_trained(2.0), configs=1, **home)
+    assert len(list((result.folder / "code").glob("*.pkl"))) == 2, "both are kept"
+
+
+def test_a_function_that_replaced_an_allowed_one_is_not_allowed_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home")
+    _study(home, "mine", "tests.python.training:train")
+    monkeypatch.setenv("HPO_HOME", str(home.folder))
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests.python.training")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(Path(__file__).parents[2]))
+    assert recorded_study("mine").name == "mine"
+    journal = home.open_journal()
+    Study.open("mine", journal).recover("elsewhere", objective="os:system")
+    journal.close()
+    with pytest.raises(NotAllowedError, match="os:system"):
+        recorded_study("mine")
+
+
 def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
-    """`hpo extend`, and `hpo rerun`, whose new study has the function, too."""
+    """`hpo extend`, and `hpo rerun`, whose new study has the function, too; both are compared."""
     place = ["--home", str(study.folder), "--no-prefect"]
     run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=120)
-    commands = (["extend", "mine", "--configs", "1"], ["rerun", "mine", "--as", "again"])
+    commands = (
+        ["extend", "mine", "--configs", "1", *place],
+        ["rerun", "mine", "--as", "again", *place],
+        ["compare", "mine", "again", *place[:2]],
+    )
     for command in commands:
-        done = run([sys.executable, "-m", "hpo_flows", *command, *place])
+        done = run([sys.executable, "-m", "hpo_flows", *command])
         assert done.returncode == 0, done.stdout + done.stderr
     mine, again = (hpo.load(name, study.folder) for name in ("mine", "again"))
     assert len(mine.trials) == len(again.trials) == 3

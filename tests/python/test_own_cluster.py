@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -175,6 +176,20 @@ def test_cluster_objects_addresses_and_clients_of_all_kinds(secured: distributed
         assert result.status == "finished" and result.spec.cluster.address.startswith("inproc://")
         assert max_at_once(result) <= 2
         assert state_of(threads, before) == before
+        assert run(cluster=threads.scheduler_address).status == "finished"
+
+
+@pytest.mark.slow
+def test_a_cluster_of_dask_jobqueue_whose_jobs_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class that SLURMCluster is made of as well; one job, whose worker has two threads and so two slots."""
+    jobqueue = pytest.importorskip("dask_jobqueue.local")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with jobqueue.LocalCluster(
+        cores=2, processes=1, memory="2GB", scheduler_options={"dashboard_address": "127.0.0.1:0"}
+    ) as cluster:
+        cluster.adapt(minimum=0, maximum=1)
+        result = run(cluster=cluster)
+        assert result.status == "finished" and max_at_once(result) <= 2
 
 
 def max_at_once(result: Result) -> int:

@@ -86,8 +86,15 @@ def test_links_that_another_user_planted_in_dasks_scratch_folder_empty_no_file(
     assert {path.name for path in planted.iterdir()} == {"global.lock", "purge.lock"}
 
 
-def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(tmp_path: Path, shared: Path) -> None:
-    """Each process of Dask imports from its scratch folder first: whoever writes there runs code."""
+def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process of Dask imports from its scratch folder first: whoever writes there runs code.
+
+    Nannies leave variables in this process, such as one thread for numerical libraries: they are taken back.
+    """
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    before = dict(os.environ)
     home = Home(tmp_path / "home")
     spec = make_spec(cluster={"kind": "local", "workers": 2}, objective="json:loads")
     executor = DaskExecutor(spec, str(home.study_folder("world", create=True)))
@@ -105,8 +112,10 @@ def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(tmp_path: 
         assert len(scratch) >= 5 and all(place.is_relative_to(home.folder) for place in scratch), scratch
         open_ones = [place for place in scratch if place.stat().st_mode & 0o077]
         assert not open_ones, open_ones
+        assert os.environ["OMP_NUM_THREADS"] == "1", "what is taken back is there"
     finally:
         executor.close()
+    assert dict(os.environ) == before
     assert not list(shared.iterdir())
 
 

@@ -7,10 +7,17 @@ not.
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import atexit
 import builtins
 import contextlib
+import contextvars
+import copyreg
+import csv
+import ctypes
 import decimal
+import faulthandler
 import functools
 import gc
 import io
@@ -29,13 +36,21 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
+import types
+import typing
+import urllib.request
 import warnings
+import weakref
 import zlib
 from pathlib import Path
+from random import shuffle
 from typing import ClassVar
 
 import numpy as np
 import torch
+import tqdm
+from numpy.random import rand
 
 torch.manual_seed(5)
 counter = 0
@@ -65,6 +80,59 @@ class Holder:
 
 
 HOLDER = Holder()
+
+
+class Abstract(abc.ABC):  # noqa: B024
+    """What others may be registered with."""
+
+
+class Base:
+    """What an attempt may derive from."""
+
+
+class Positions:
+    """An iterator."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        return self.at
+
+
+@torch.no_grad()
+def evaluate(seen=[]):  # noqa: B006
+    seen.append(1)
+
+
+@functools.singledispatch
+def kind_of(value):
+    return "other"
+
+
+@functools.lru_cache(maxsize=1)
+def latest(number):
+    return number
+
+
+latest(0)
+PAIRS = zip(itertools.count(), Positions(), strict=False)
+TEXTS = map(str, (number for number in range(100)))
+NOT_YET = (number for number in range(3))
+SETTINGS = types.ModuleType("settings_by_path")
+SETTINGS.rate = 1.0
+HANDLER = logging.StreamHandler()
+logging.getLogger("handled").addHandler(HANDLER)
+UNUSED_HANDLER = logging.StreamHandler()
+PLACES = threading.Semaphore(3)
+CALLS = contextvars.ContextVar("CALLS", default=[])  # noqa: B039
+VIEW = types.MappingProxyType({"a": 1})
+HALF = decimal.Decimal(1) / 2
+OPERATIONS = (shuffle, rand)
 
 
 @functools.cache
@@ -112,7 +180,7 @@ def seen():
     return [
         *torch_flags, random.random(), np.random.random(), random.gauss(0, 1), environment(), Path.cwd(),
         umask(), signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        signal.getitimer(signal.ITIMER_REAL)[0] > 0, len(caught), len(warnings.filters), list(sys.path), sys.argv[2:],
+        signal.getitimer(signal.ITIMER_REAL)[0] > 0, len(caught), len(warnings.filters), list(sys.path), sys.argv[3:],
         sys.getrecursionlimit(), type(sys.stdout).__name__, sys.excepthook is sys.__excepthook__, sys.gettrace(),
         resource.getrlimit(resource.RLIMIT_NOFILE), sorted(os.sched_getaffinity(0)), locale.setlocale(locale.LC_ALL),
         gc.isenabled(), gc.get_threshold(), socket.getdefaulttimeout(), log.level, log.disabled, len(log.handlers),
@@ -123,7 +191,25 @@ def seen():
         HOLDER.best, getattr(train, "calls", 0), getattr(local, "value", None), np.mean([1.0, 3.0]),
         json.dumps({"a": 1}), threading.active_count(), sorted(n for n in sys.modules if n.startswith("dirty_")),
         time.strftime("%Z", time.localtime(0)), str(os.times is not None), getattr(np, "of_train", None),
+        variable_of_c(b"OF_C"), tracemalloc.is_tracing(),
+        csv.field_size_limit(), logging._warnings_showwarning, logging.getLevelName(15), HANDLER.level,
+        logging.getLogger("dirty.new").level, type(np.random.get_bit_generator()).__name__, sys.stdout.errors,
+        vars(sys.stdout).get("write"), signal.set_wakeup_fd(-1), faulthandler.unregister(signal.SIGUSR2),
+        urllib.request._opener,
+        torch.backends.mha.get_fastpath_enabled(), torch._C._get_nnpack_enabled(), torch._dynamo.config.suppress_errors,
+        torch.backends.mkldnn.matmul.fp32_precision, torch.distributions.Distribution._validate_args,
+        torch.sparse.check_sparse_tensor_invariants.is_enabled(), torch.autograd._profiler_enabled(), kind_of(3),
+        issubclass(int, Abstract), len(Base.__subclasses__()), evaluate.__wrapped__.__defaults__, SETTINGS.rate,
+        PLACES._value, CALLS.get(), getattr(builtins, "DEBUGS", None), latest.cache_info().misses,
+        sys.getdlopenflags(),
     ]  # fmt: skip
+
+
+def variable_of_c(name):
+    """What compiled code sees of the environment."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    return getenv(name)
 
 
 def environment():
@@ -196,8 +282,7 @@ def _autocast():
 
 
 def _registry():
-    json.encoder.__dict__.setdefault("REGISTRY", {})
-    logging._levelToName[77] = Holder()
+    copyreg.dispatch_table[77] = Holder()
 
 
 def _new_library():
@@ -208,6 +293,37 @@ def _new_library():
 
 def _close():
     os.close(SOURCE.fileno())
+
+
+def _listen():
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.listen()
+    one.detach()
+
+
+def _derive():
+    typing.Optional[type("Derived", (Base,), {})]  # noqa: UP045  (typing keeps what it was asked for)
+
+
+def _loop():
+    async def nothing():
+        pass
+
+    asyncio.run(nothing())
+
+
+def _bars():
+    for _ in tqdm.tqdm(range(3), file=io.StringIO()):
+        pass
+
+
+def _write():
+    sys.stdout.write = sys.stdout.write
+
+
+def _finalizer():
+    weakref.finalize(Base, print, "finalized")
 
 
 STEPS = {}
@@ -259,9 +375,35 @@ PUT_BACK = {
     "cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", True),
     "mkldnn": lambda: setattr(torch.backends.mkldnn, "enabled", False),
     "torch print": lambda: torch.set_printoptions(precision=2),
-    "denormal": lambda: torch.set_flush_denormal(True),
     "attention": lambda: torch.backends.cuda.enable_flash_sdp(False),
     "warn always": lambda: torch.set_warn_always(True),
+    "variable of C": lambda: ctypes.CDLL(None).setenv(b"OF_C", b"1", 1),
+    "variable by putenv": lambda: os.putenv("OF_C", "2"),
+    "tracemalloc": lambda: tracemalloc.start(),
+    "csv": lambda: csv.field_size_limit(10**9),
+    "captured warnings": lambda: logging.captureWarnings(True),
+    "level name": lambda: logging.addLevelName(15, "FINE"),
+    "new logger": lambda: logging.getLogger("dirty.new").setLevel(5),
+    "level of a handler": lambda: logging.getLogger("handled").handlers[0].setLevel(50),
+    "bit generator": lambda: np.random.set_bit_generator(np.random.PCG64(1)),
+    "wakeup": lambda: signal.set_wakeup_fd(os.open(os.devnull, os.O_WRONLY | os.O_NONBLOCK)),
+    "stacks at a signal": lambda: faulthandler.register(signal.SIGUSR2),
+    "stacks later": lambda: faulthandler.dump_traceback_later(1000),
+    "stream": lambda: sys.stdout.reconfigure(errors="replace"),
+    "write": _write,
+    "opener": lambda: urllib.request.install_opener(urllib.request.build_opener()),
+    "fast path": lambda: torch.backends.mha.set_fastpath_enabled(False),
+    "nnpack": lambda: torch.backends.nnpack.set_flags(False),
+    "compiler": lambda: setattr(torch._dynamo.config, "suppress_errors", True),
+    "float32": lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "distributions": lambda: torch.distributions.Distribution.set_default_validate_args(False),
+    "sparse": lambda: torch.sparse.check_sparse_tensor_invariants.enable(),
+    "dlopen": lambda: sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL),
+    "event loop": _loop,
+    "bars": _bars,
+    "finalizer": _finalizer,
+    "functions of generators": lambda: (shuffle([1, 2]), rand()),
+    "vmap": lambda: torch.func.vmap(torch.func.grad(lambda x: x * x))(torch.ones(3)),
 }
 """What a function does, by name, which the next attempt does not see in the same process."""
 NOTICED = {
@@ -292,7 +434,7 @@ NOTICED = {
     "patch": (lambda: setattr(np, "mean", nothing), "numpy.mean was replaced"),
     "patched class": (lambda: setattr(json.JSONEncoder, "default", nothing), "JSONEncoder.default was replaced"),
     "added": (lambda: setattr(np, "of_train", nothing), "numpy.of_train is new"),
-    "registry": (_registry, "logging._levelToName holds an object of the training code"),
+    "registry": (_registry, "copyreg.dispatch_table holds an object of the training code"),
     "import": (_import, "dirty_helper was imported by the training function"),
     "closed": (_close, "file descriptor"),
     "native variable": (
@@ -300,6 +442,22 @@ NOTICED = {
         "CUBLAS_WORKSPACE_CONFIG was set in the environment",
     ),
     "patch of a new library": (_new_library, "wave.open is an object of the training code"),
+    "denormal": (lambda: torch.set_flush_denormal(True), "flushing of denormal numbers changed"),
+    "decorated": (lambda: evaluate(), "dirty_objectives.evaluate changed"),
+    "dispatch": (lambda: kind_of.register(int, lambda _: "int"), "dirty_objectives.kind_of changed"),
+    "full cache": (lambda: latest(1), "the cache of dirty_objectives.latest changed"),
+    "iterator in an iterator": (lambda: next(PAIRS), "dirty_objectives.PAIRS changed"),
+    "generator in an iterator": (lambda: next(TEXTS), "dirty_objectives.TEXTS changed"),
+    "module by path": (lambda: setattr(SETTINGS, "rate", 2.0), "dirty_objectives.SETTINGS changed"),
+    "handler": (lambda: UNUSED_HANDLER.setLevel(7), "dirty_objectives.UNUSED_HANDLER changed"),
+    "semaphore": (lambda: PLACES.acquire(), "dirty_objectives.PLACES changed"),
+    "default of a variable": (lambda: CALLS.get().append(1), "dirty_objectives.CALLS changed"),
+    "derived": (_derive, "dirty_objectives.Base changed"),
+    "registered": (lambda: Abstract.register(int), "a class was registered with an abstract base class"),
+    "listening": (_listen, "a socket still listens"),
+    "debug": (lambda: setattr(builtins, "DEBUGS", True), "builtins.DEBUGS is new"),
+    "key": (lambda: torch.utils._pytree.register_pytree_node(Net, vars, vars), "SUPPORTED_NODES holds an object"),
+    "mode": (lambda: torch.autograd.forward_ad.enter_dual_level(), "torch's modes changed"),
     "module gone": (lambda: sys.modules.pop("json.encoder"), "module json.encoder was removed"),
     "inter-op threads": (lambda: torch.set_num_interop_threads(3), "inter-op threads changed"),
 }

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child import module_state
@@ -127,6 +126,11 @@ def eventually(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     while not condition() and time.monotonic() < until:
         time.sleep(0.01)
     assert condition()
+
+
+def waiting_in(pool: TrainerPool) -> list[int]:
+    """Processes that wait for an attempt in the trainers of a pool."""
+    return [one.waiting[0] for one in pool._idle if one.waiting[0] and not gone(one.waiting[0])]
 
 
 def gone(pid: int) -> bool:
@@ -436,8 +440,8 @@ def test_the_pool_ends_processes_of_an_older_version_of_the_code(tmp_path: Path)
     bench, pool = Bench(tmp_path), TrainerPool()
     try:
         pool.run(bench.request())
-        (process,) = pool.processes()[WAITING]
+        (process,) = waiting_in(pool)
         pool.prepare("plain:train", (str(tmp_path),))
-        assert gone(process) and not pool.processes()
+        assert gone(process) and not waiting_in(pool)
     finally:
         pool.close_all()

@@ -9,24 +9,32 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.placement import mps
+from hpo_core.spec.sent_functions import function_name
+from hpo_core.training import by_value as sent
 from hpo_core.training.child import child_process
+from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.request import JobRequest, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
-from tests.training.test_kept_faults import eventually, gone, left
+from tests.training.stub_gpu_objectives import use_gpu
+from tests.training.test_kept_faults import eventually, gone, left, waiting_in
 
 HERE = str(Path(__file__).parent)
+ROOT = str(Path(__file__).parents[2])
 GIB = 1 << 30
 
 
@@ -49,8 +57,8 @@ class Worker:
         checkpoint: Checkpoint | None = None, parent: int | None = None, unit: Unit | None = None,
         process: Literal["fresh", "kept", "auto"] = "auto", lr: float = 0.01, study: str = "s", **more: Any,
     ) -> Report:  # fmt: skip
-        job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr}, checkpoint, parent=parent, unit=unit)
-        objective = function if ":" in function else f"{self.module}:{function}"
+        job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr, "do": function}, checkpoint, parent=parent, unit=unit)
+        objective = function if ":" in function else f"{self.module}:dispatch"
         given: dict[str, Any] = {
             "pythonpath": (HERE,),
             "metric": "loss",
@@ -68,7 +76,7 @@ class Worker:
 
     @property
     def waiting(self) -> list[int]:
-        return self.pool.processes().get("", [])
+        return waiting_in(self.pool)
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +114,19 @@ def clean(driver: Driver) -> None:
     (driver.folder / "events").write_text("")
 
 
-@pytest.fixture
-def worker(driver: Driver, clean: None) -> Iterator[Worker]:
+@pytest.fixture(scope="module")
+def one_worker(driver: Driver) -> Iterator[Worker]:
     with workers(driver) as worker:
         yield worker
+
+
+@pytest.fixture
+def worker(one_worker: Worker, clean: None) -> Worker:
+    """No process waits in it."""
+    for pid in one_worker.waiting:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: gone(pid))  # noqa: B023
+    return one_worker
 
 
 def share(memory: int = 4 * GIB, **changes: Any) -> Portion:
@@ -186,6 +203,20 @@ def hopping(worker: Worker, **more: Any) -> list[Report]:
     return reports
 
 
+def by_value(worker: Worker, **more: Any) -> list[Report]:
+    """A function of no module, as of a notebook."""
+    factor = 2.0
+
+    def inner(trial: Any) -> None:
+        use_gpu()
+        for _ in trial.steps():
+            trial.report(loss=factor * float(np.random.random()))
+
+    name, folder = function_name(inner), worker.folder / more["study"]
+    sent.keep(name, folder, worker.folder)
+    return plain(worker, function=sent.placed(name, folder), pythonpath=(ROOT,), **more)
+
+
 def gangs(worker: Worker, **more: Any) -> list[Report]:
     """Two ranks on one computer; a gang after another one."""
     reports: dict[tuple[int, int], Report] = {}
@@ -208,7 +239,7 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
     ("way", "processes"),
     [
         (plain, 1), (growing, 1), (population, 1), (objectives, 1), (repeats, 1), (packed, 1), (loaders, 1),
-        (hopping, 1), (gangs, 2),
+        (hopping, 1), (by_value, 1), pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, way: Way, processes: int) -> None:
@@ -228,6 +259,17 @@ def test_auto_asks_the_driver_and_keeps_no_process_that_used_no_gpu(worker: Work
     assert not worker.waiting
     worker.run(1)
     assert worker.waiting
+
+
+def test_a_study_that_uses_no_gpu_is_soon_not_looked_at(driver: Driver) -> None:
+    """What a process would be compared with costs some milliseconds of each attempt."""
+    with workers(driver) as worker:
+        for trial in range(3):
+            worker.run(trial, function="train_on_processor")
+        worker.run(3)
+        assert not worker.waiting
+        worker.run(3, process="kept", study="t")
+        assert not worker.waiting, "until its module is imported anew"
 
 
 def test_under_mps_another_part_of_the_gpu_needs_another_process(worker: Worker) -> None:
@@ -257,19 +299,18 @@ def test_a_process_whose_context_broke_while_it_waited_is_replaced(worker: Worke
 def test_an_attempt_that_begins_on_a_shared_device_has_as_much_ended_as_it_takes(worker: Worker) -> None:
     """Four processes wait with 4 GiB each; others may take 4, then 10 GiB, then all: also those of another worker."""
 
-    def at_once(sizes: list[int], worker: Worker, **more: Any) -> None:
-        threads = [
-            threading.Thread(target=worker.run, args=(number,), kwargs={"portion": share(size * GIB), **more})
-            for number, size in enumerate(sizes)
-        ]
+    threads = [
+        threading.Thread(
+            target=worker.run, args=(number,), kwargs={"portion": share(), "function": "train_beside_others"}
+        )
+        for number in range(4)
+    ]
+    other = Worker(worker.folder, worker.driver)  # as in another process: it knows nothing of the first one's
+    try:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-
-    other = Worker(worker.folder, worker.driver)  # as in another process: it knows nothing of the first one's
-    try:
-        at_once([4, 4, 4, 4], worker)
         assert len(worker.waiting) == 4
         worker.run(5, portion=share(4 * GIB))
         assert len(worker.waiting) == 4, "in the place of one that waited"
@@ -290,5 +331,58 @@ def test_a_job_on_a_slot_has_the_process_of_another_study_ended(worker: Worker) 
     """Slots of a worker are of one GPU: as many processes hold it as the worker has slots."""
     worker.run(0)
     (first,) = worker.waiting
-    worker.run(0, study="t", function="train_on_processor", process="fresh")
+    worker.run(0, study="t", function="stub_gpu_objectives:train_on_processor", process="fresh")
     assert gone(first) and not worker.waiting
+
+
+CALL = """
+import os, socket, sys
+os.setuid(65534)
+call = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+call.settimeout(60)
+call.connect(chr(0) + sys.argv[1])
+print(call.recv(1))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can become another user")
+def test_another_user_cannot_end_a_process_that_waits(worker: Worker) -> None:
+    worker.run(0)
+    (waiting,) = worker.waiting
+    (name,) = {word[1:] for word in Path("/proc/net/unix").read_text().split() if word.endswith(f"/{waiting}")}
+    done = subprocess.run([sys.executable, "-c", CALL, name], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "b''\n", done
+    worker.run(1)
+    assert worker.waiting == [waiting]
+
+
+FAKE = """
+import os, socket, sys
+os.setuid(65534)
+fake = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+fake.bind(chr(0) + f"{sys.argv[1]}/1/{os.getpid()}")
+fake.listen()
+print(flush=True)
+while True:
+    fake.accept()[0].send(b"1")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can become another user")
+def test_a_name_that_another_user_took_frees_no_memory(worker: Worker) -> None:
+    """Else a job would be placed, and begin, where that user's process holds the memory."""
+    worker.run(0, portion=share(4 * GIB))
+    (waiting,) = worker.waiting
+    (name,) = {word[1:] for word in Path("/proc/net/unix").read_text().split() if word.endswith(f"/{waiting}")}
+    name, amount = name.rsplit("/", 3)[0], 60 * GIB
+    command = [sys.executable, "-c", FAKE, f"{name}/{amount}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as fake:
+        try:
+            assert fake.stdout is not None
+            fake.stdout.readline()
+            found = waiting_processes()
+            assert waiting in found and fake.pid not in found
+            worker.run(1, portion=share(30 * GIB), function="stub_gpu_objectives:train", study="t")
+            assert gone(waiting), "the one that waits was ended, not the other taken for it"
+        finally:
+            fake.kill()

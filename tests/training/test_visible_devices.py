@@ -95,13 +95,16 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
 
 
-def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(driver: Callable[[Any], None]) -> None:
+def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is of those that train; where none does, all of it is free."""
     own: dict[str, list[int]] = {}
     watch = DeviceWatch("gpu", lambda: own)
     driver((card(GIB),))
     look(watch)
-    own |= {"/a": [os.getpid()], WAITING: [os.getppid()]}
+    own["/a"] = [os.getpid()]
+    monkeypatch.setattr(visible_devices, "waiting_processes", lambda: [os.getppid()])
     driver((card(9 * GIB),))
     assert look(watch)["GPU-a"]["own"] == {"/a": 8 * GIB}
     del own["/a"]

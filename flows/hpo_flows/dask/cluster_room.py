@@ -164,13 +164,15 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     """
     first: dict[str, SeenDevice] = {}
     own: dict[str, int] = {}
+    waiting: dict[str, int] = {}
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
-            mine = facts.own.get(folder, 0) + facts.own.get(WAITING, 0)
+            mine = facts.own.get(folder, 0)
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
+            waiting[name] = max(waiting.get(name, 0), facts.own.get(WAITING, 0))  # each tells of the whole computer
     devices = [
-        Device(name, most, _capacity(first[name], own[name]))
+        Device(name, most, _capacity(first[name], own[name] + waiting[name]))
         for name in sorted(first, key=lambda name: (first[name].node, first[name].boot, name))
     ]
     return Inventory(tuple(devices))

@@ -44,7 +44,7 @@ from hpo_flows.dask.on_worker import (
     limit_attempt,
     prepare,
 )
-from hpo_flows.dask.process_settings import dask_settings, log_levels
+from hpo_flows.dask.process_settings import dask_settings, log_levels, variables, variables_of_nannies
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
@@ -123,6 +123,7 @@ class DaskExecutor:
         self._restore = [log_levels.begin(_QUIET)]
         if self._kind.is_ours:
             self._restore.append(dask_settings.begin(_DASK_SETTINGS | self._kind.dask_settings))
+            self._restore.append(variables.begin(variables_of_nannies()))
         connection = SchedulerClient(self._kind.connect(), spec.study)
         self._watch = ClusterWatch(
             connection.client,

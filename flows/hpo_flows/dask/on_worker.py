@@ -72,14 +72,21 @@ _open: dict[str, _OpenTask] = {}
 """Open tasks of this worker, by Dask's key."""
 
 
-def train_in_turn(request: bytes, key: str, publish: Callable[[bytes], None]) -> bytes:
+def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], None]) -> bytes:
     """Train a job, then those that come while the task is open; return the report of the last.
 
     Args:
-        publish: called with the report of the first job where the task stays open after it.
+        publish: called with the report of the first job where the task stays open after it; and with None where the
+            last job has left its slot and its checkpoint is being written.
     """
     ends = time.monotonic() + OPEN_SECONDS
-    report = train_job(request)
+
+    def leave_slot() -> None:
+        nonlocal ends
+        ends = 0.0
+        publish(None)
+
+    report = train_job(request, leave_slot)
     if not _may_go_on(report, ends):
         return report
     task = _open[key] = _OpenTask(ends)
@@ -87,7 +94,7 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes], None]) ->
         publish(report)
         while (item := task.next()) is not None:
             request, answer = item
-            report = train_job(request)
+            report = train_job(request, leave_slot)
             answer(report)
             if not _may_go_on(report, ends):
                 task.close()
@@ -137,8 +144,8 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
     """The Dask task: train a job, and short ones that follow; return the last report, and the worker's address.
 
     Args:
-        workers: addresses of those that see the device that the job was placed on; None: it was placed on none. The
-            job's thread then leaves the worker's pool: how many jobs a worker runs is the placement's to say.
+        workers: addresses of those that see the device that the job was placed on; None: it was placed on none. A
+            placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
     worker = distributed.get_worker()
     worker.metrics[METRIC] = lambda _: trainers.heartbeats()  # goes out with each heartbeat
@@ -147,7 +154,13 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
         if address not in workers:
             return lost_report(request, "its Dask worker went before the job reached it"), ""
         distributed.secede()  # type: ignore[no-untyped-call]
-    return train_in_turn(request, key, lambda report: worker.log_event(topic, (key, address, report))), address
+
+    def publish(report: bytes | None) -> None:
+        if report is None and workers is None:
+            distributed.secede()  # type: ignore[no-untyped-call]
+        worker.log_event(topic, (key, address, report))
+
+    return train_in_turn(request, key, publish), address
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:

@@ -82,6 +82,8 @@ class _Task:
     """Rank that it trains and has not reported; None: the task is open."""
     address: str = ""
     """Address of its worker, once it is open, or from the start where the rank was placed on one."""
+    freed: bool = False
+    """Whether its rank has left its slot, and its checkpoint is being written."""
     future: Any = None
 
 
@@ -209,7 +211,7 @@ class RankTasks:
     def _free_threads(self) -> Counter[str]:
         free = Counter(self._room.threads())
         with self._lock:
-            free.subtract(task.address for task in self._tasks.values() if task.rank is not None)
+            free.subtract(task.address for task in self._tasks.values() if task.rank is not None and not task.freed)
         return free
 
     def _start(self, rank: _Rank, *, may_be_open: bool = False) -> None:
@@ -310,8 +312,19 @@ class RankTasks:
             if found.get(task.address) is not None:
                 self._open_task_reported(task.key, task.address, found[task.address])
 
-    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
-        """Take the report of a task that stays open: it waits for its next job."""
+    def _leave_slot(self, key: str) -> None:
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is None or task.rank is None or task.freed:
+                return
+            task.freed, submitted = True, task.rank.submitted
+        submitted.on_report(submitted.job, None)
+
+    def _open_task_reported(self, key: str, address: str, data: bytes | None) -> None:
+        """Take the report of a task that stays open: it waits for its next job; None: its rank left its slot."""
+        if data is None:
+            self._leave_slot(key)
+            return
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)

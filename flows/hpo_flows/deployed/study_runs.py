@@ -179,7 +179,7 @@ def recorded_study(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
     journal = deployed_home().read_journal()
     try:
-        Permissions.of_environment().check(Study.open(study, journal, at=0).spec)
+        Permissions.of_environment().check(Study.current_spec(study, journal))
         return Study.open(study, journal, reading=True)
     finally:
         journal.close()

@@ -74,6 +74,7 @@ class Session:
         spec: for a new study; None to go on with a recorded one.
         force: take the study over from a controller that seems alive.
         extend: ask for so many further configurations before driving on.
+        objective: name of the function that is trained from now on; empty: as before.
         train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
             search is over or halted.
         cluster: settings of a cluster in place of the one that the study names, for this run.
@@ -90,6 +91,7 @@ class Session:
         spec: StudySpec | None = None,
         force: bool = False,
         extend: int = 0,
+        objective: str = "",
         train: tuple[int | None, int] | None = None,
         cluster: dict[str, Any] | None = None,
         security: Any = None,
@@ -101,6 +103,7 @@ class Session:
         self._given = spec
         self._force = force
         self._extend = extend
+        self._objective = objective
         self.train: tuple[int, int] | None = None
         """The trial to train further, and to what."""
         self._observers: list[Callable[[Study], Observer]] = []
@@ -161,7 +164,9 @@ class Session:
             raise StudyExistsError(
                 f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
             )
-        spec = Study.open(self.name, self.journal, at=0).spec
+        spec = Study.current_spec(self.name, self.journal)
+        if self._objective:
+            spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
         if train is not None:
@@ -207,7 +212,7 @@ class Session:
         assert self._given is not None
         if digest_of(self._given.objective) is None:
             return ""
-        recorded = Study.open(self.name, self.journal, at=0).spec.objective
+        recorded = Study.current_spec(self.name, self.journal).objective
         other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
         return other and f" Its training function is another one: {other}"
 
@@ -279,7 +284,7 @@ class Session:
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
-            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
+            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train, objective=self._objective),
         )
         warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
         warm.daemon = True

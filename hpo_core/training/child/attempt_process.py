@@ -59,7 +59,7 @@ class AttemptProcess:
         self._progress = progress
         self._kept = kept
         self._attempts = 0
-        self._held = HeldState() if kept is not None and process.stays else None
+        self._held = HeldState(process.shared) if kept is not None and process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -96,14 +96,20 @@ class AttemptProcess:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the zygote died before prctl took effect
             os._exit(1)
-        signal.set_wakeup_fd(-1)
         os.dup2(process.output_in, 1)
         os.dup2(process.output_in, 2)
-        for descriptor in open_descriptors() - spared - {0, 1, 2, process.result_in, process.orders}:
+        needed = {0, 1, 2, process.result_in, *([process.orders, process.shared.fileno()] if process.stays else [])}
+        for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            stream: Any = getattr(sys, name)
+            stream.reconfigure(line_buffering=True)
+            if stream.seekable():  # the zygote's was a file, and its encoding cannot be changed on a pipe
+                of_pipe = open(  # noqa: SIM115
+                    descriptor, "w", buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False
+                )
+                setattr(sys, name, of_pipe)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._kept is not None and process.stays:
@@ -111,11 +117,13 @@ class AttemptProcess:
 
     def _attempt(self, request: JobRequest, pid: int) -> bool:
         """Run one attempt and report; returns whether the process stays for the next one."""
+        signal.set_wakeup_fd(-1)
         if self._attempts and not cuda_still_works():
             os._exit(0)  # before it began: the zygote runs it in a new process
         faulthandler.enable(file=2)
         # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
-        faulthandler.unregister(signal.SIGTERM)
+        for number in _STACK_SIGNALS:
+            faulthandler.unregister(number)
         faulthandler.register(signal.SIGTERM, file=2, chain=True)
         self._progress.start()
         if request.portion is not None:
@@ -128,7 +136,7 @@ class AttemptProcess:
             report = run()
         else:
             with self._kept.native.watched(self._leave_to_another if self._attempts else None):
-                report = contextvars.copy_context().run(run)
+                report = contextvars.copy_context().run(_with_own_decimals, run)
         self._progress.finish()
         flush_streams()
         exit_if_forked_copy(pid)
@@ -174,6 +182,19 @@ class AttemptProcess:
         for descriptor in (1, 2):  # nobody reads what exit functions print
             os.dup2(nothing, descriptor)
         return None
+
+
+_STACK_SIGNALS = signal.valid_signals() - {
+    signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL,
+}  # fmt: skip
+"""Signals at which a training function may have stacks written."""
+
+
+def _with_own_decimals(run: Callable[[], Report]) -> Report:
+    """Run with a decimal context of its own: a copied context holds the very object that the first one does."""
+    if (decimal := sys.modules.get("decimal")) is not None:
+        decimal.setcontext(decimal.getcontext().copy())
+    return run()
 
 
 _HOARDERS = frozenset({"jax", "tensorflow", "cupy"})

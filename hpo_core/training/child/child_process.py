@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.request import JobRequest
@@ -26,10 +27,12 @@ class ChildProcess:
 
     Args:
         request: of its first attempt; later ones are like it.
+        shared: memory through which its worker gets states to write.
         stays: whether it may stay for a further attempt.
     """
 
-    def __init__(self, request: JobRequest, *, stays: bool) -> None:
+    def __init__(self, request: JobRequest, shared: SharedState, *, stays: bool) -> None:
+        self.shared = shared
         self.pid = 0
         self.stays = stays
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,15 +23,16 @@ from hpo_core.training.request import JobRequest
 
 _LISTED = Path("/proc/net/unix")
 _SECONDS = 3.0
-"""Longest wait for a process to end; where a zygote does not answer, it is not asked again."""
+"""Longest wait for processes to end; where a zygote does not answer, it is not asked again."""
 _ENDED = b"1"
 _mute: set[str] = set()
 _kind: int = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
 
 
-def _name(place: str) -> str:
-    """Beginning of the names of sockets for a device, or the slots of a worker."""
-    return f"hpo-idle/{os.getuid()}/{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/"
+def _start(place: str = "") -> str:
+    """Beginning of the names of sockets for a device, or the slots of a worker; empty: of all."""
+    end = f"{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}/" if place else ""
+    return f"hpo-idle/{os.getuid()}/{end}"
 
 
 def _place(request: JobRequest, worker: int) -> tuple[str, int]:
@@ -45,17 +47,18 @@ class IdleSocket:
 
     Args:
         request: of the attempt that the process served last.
+        process: id of the process that waits.
         worker: process id of the worker.
 
     Raises:
         OSError: there can be no such socket here.
     """
 
-    def __init__(self, request: JobRequest, worker: int) -> None:
+    def __init__(self, request: JobRequest, process: int, *, worker: int) -> None:
         place, amount = _place(request, worker)
         self._socket = socket.socket(socket.AF_UNIX, _kind)
         try:
-            self._socket.bind(f"\0{_name(place)}{amount}/{os.getpid()}")
+            self._socket.bind(f"\0{_start(place)}{amount}/{os.getpid()}/{process}")
             self._socket.listen(4)
         except OSError:
             self._socket.close()
@@ -75,29 +78,45 @@ class IdleSocket:
         except OSError:
             return
         with caller:
-            _, user, _ = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if user == os.getuid():
+            if _is_ours(caller):
                 end()
                 with contextlib.suppress(OSError):
                     caller.send(_ENDED)
+
+
+def _is_ours(call: socket.socket) -> bool:
+    """Whether this user is at the other end: anybody may take a name, or call it."""
+    _, user, _ = struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.getuid())
 
 
 class _Waiting(NamedTuple):
     name: str
     amount: int
     zygote: int
+    process: int
 
 
-def _waiting_at(place: str) -> Iterator[_Waiting]:
+def _waiting_at(place: str = "") -> Iterator[_Waiting]:
     try:
         listed = _LISTED.read_text()
     except OSError:
         return
-    start = "@" + _name(place)
+    start = "@" + _start(place)
     for word in dict.fromkeys(listed.split()):  # a call that was accepted has the name as well
-        amount, _, zygote = word.removeprefix(start).partition("/") if word.startswith(start) else ("", "", "")
-        if amount.isdecimal() and zygote.isdecimal():
-            yield _Waiting(word[1:], int(amount), int(zygote))
+        numbers = word.split("/")[-3:] if word.startswith(start) else []
+        if len(numbers) == 3 and all(map(str.isdecimal, numbers)):
+            yield _Waiting(word[1:], *map(int, numbers))
+
+
+def waiting_processes() -> list[int]:
+    """Ids of all processes of this user that wait on this computer: what they hold is free for an attempt."""
+    found = []
+    for one in _waiting_at():
+        with contextlib.suppress(OSError):  # it has just ended
+            if Path(f"/proc/{one.process}").stat().st_uid == os.getuid():
+                found.append(one.process)
+    return found
 
 
 def make_room(request: JobRequest, *, zygote: int) -> None:
@@ -112,20 +131,21 @@ def make_room(request: JobRequest, *, zygote: int) -> None:
     if request.portion is None and request.process == "fresh" and not has_gpu():
         return
     place, left = _place(request, os.getpid())
-    found = list(_waiting_at(place))
+    found, until = list(_waiting_at(place)), time.monotonic() + _SECONDS
     left -= sum(one.amount for one in found if one.zygote == zygote)
     for one in found:
-        if left > 0 and one.zygote != zygote and one.name not in _mute and _end(one.name):
+        seconds = until - time.monotonic()
+        if left > 0 < seconds and one.zygote != zygote and one.name not in _mute and _end(one.name, seconds):
             left -= one.amount
 
 
-def _end(name: str) -> bool:
+def _end(name: str, seconds: float) -> bool:
     """Have a process ended; False: it found another attempt meanwhile, or somebody else had it ended."""
     with socket.socket(socket.AF_UNIX, _kind) as call:
-        call.settimeout(_SECONDS)
+        call.settimeout(seconds)
         try:
             call.connect(f"\0{name}")
-            return call.recv(len(_ENDED)) == _ENDED
+            return _is_ours(call) and call.recv(len(_ENDED)) == _ENDED
         except TimeoutError:  # it was stopped
             _mute.add(name)
         except OSError:

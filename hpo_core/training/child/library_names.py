@@ -14,6 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class LibraryNames:
                 self._before[place] = now
         for name, container, size in self._containers:
             if len(container) != size:
-                values = list(container.values() if isinstance(container, dict) else container)
+                values = list(chain(container, container.values() if isinstance(container, dict) else ()))
                 if any(map(is_users_object, values)):
                     return f"{name} holds an object of the training code"
         return ""
@@ -160,6 +161,10 @@ def _is_wrapped_by_owner(name: str, old: Any, new: Any) -> bool:
     )
 
 
+_ONCE = ("loaded", "initialized")
+"""Ends of names by which libraries note what they did once."""
+
+
 def _changed(name: str, space: dict[str, Any], before: list[Any]) -> str:
     """What in a module or class of a library is not as it was; empty: nothing that matters."""
     is_module = "__name__" in space  # counters of classes are their own affair
@@ -173,9 +178,12 @@ def _changed(name: str, space: dict[str, Any], before: list[Any]) -> str:
             continue  # a library that loads its parts when they are used
         if (callable(old) and not _is_wrapped_by_owner(name, old, value)) or is_users_object(value):
             return f"{name}.{key} was replaced"
-        if is_module and not key.startswith("_") and type(old) in PLAIN and type(value) in PLAIN and value != old:
+        is_setting = is_module and not key.startswith("_") and not key.lower().endswith(_ONCE)
+        if is_setting and type(old) in PLAIN and type(value) in PLAIN and value != old:
             return f"{name}.{key} changed"
     for key, value in items[len(before) :]:
-        if is_users_object(value) and not isinstance(value, types.ModuleType):
+        if isinstance(value, types.ModuleType):
+            continue
+        if is_users_object(value) or (name in ("builtins", "sys") and type(value) in PLAIN and not key.startswith("_")):
             return f"{name}.{key} is new"
     return ""

@@ -325,8 +325,7 @@ class RunningChild:
         elif storing:
             self.stop(
                 Outcome.STORAGE,
-                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
-                "store, then resume the study.",
+                storage_took_too_long(limit, resource, self.request.job.target),
             )
         else:
             # of a gang: what tells a rank that hangs from one that waits for it
@@ -394,6 +393,14 @@ class RunningChild:
             if reason[0] is Outcome.OUT_OF_MEMORY:
                 reason = reason[0], reason[1] + refused(self.request.portion)
         return self.request.report(*reason, detail=printed, started=self._started)
+
+
+def storage_took_too_long(limit: float, done: int, target: int) -> str:
+    """Message for an attempt whose checkpoint took longer than ``training.storage_timeout``."""
+    return (
+        f"A checkpoint took longer to write or read than {limit:g} s; it had done {done} of {target} steps. See to "
+        "that disk or object store, then resume the study."
+    )
 
 
 def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills, printed: str = "") -> tuple[Outcome, str]:

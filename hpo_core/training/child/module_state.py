@@ -16,9 +16,11 @@ import decimal
 import enum
 import fractions
 import functools
+import gc
 import hashlib
 import io
 import itertools
+import logging
 import mmap
 import operator
 import os
@@ -30,13 +32,14 @@ import types
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from hpo_core.training.saved_state import is_generator, is_torch, state_of
+from hpo_core.training.untracked_state import global_generators
 from hpo_core.training.user_code import is_library_file
 
 MOST_VALUES = 1_000_000
@@ -52,16 +55,21 @@ IGNORED = {
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _BY_TEXT = (
     range, slice, PurePath, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal,
-    fractions.Fraction, uuid.UUID, np.dtype, np.generic, re.Pattern, type(Ellipsis), type(NotImplemented),
+    fractions.Fraction, uuid.UUID, np.dtype, np.generic, type(Ellipsis), type(NotImplemented),
 )  # fmt: skip
 _BY_IDENTITY = (
-    types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType, types.GenericAlias,
+    types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType, types.GenericAlias,
     types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.ClassMethodDescriptorType, weakref.ref, enum.Enum, np.ufunc, operator.itemgetter, operator.attrgetter,
-    operator.methodcaller, re.Match, types.TracebackType, struct.Struct,
+    operator.methodcaller, re.Match, re.Pattern, types.TracebackType, struct.Struct, logging.Logger, logging.Manager,
 )  # fmt: skip
-"""Values that do not change."""
-_LOCK_METHODS = ("acquire", "release")
+"""Values that do not change, or (loggers) are put back."""
+_OF_ARROW = ("Array", "Type", "Table", "RecordBatch", "Schema", "Field", "Scalar")
+"""Ends of names of pyarrow's types whose values do not change."""
+_LINKS = (
+    types.MethodType, functools.partial, staticmethod, classmethod, property, types.CellType, types.MappingProxyType,
+)  # fmt: skip
+"""Values that are no more than what they refer to."""
 _ITERATORS: tuple[type, ...] = (
     itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, enumerate, zip, map, filter,
     reversed, type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), type(iter("")), type(iter(set())),
@@ -91,11 +99,30 @@ def is_users(module: Any) -> bool:
 
 def _is_users_class(kind: type) -> bool:
     """Whether a class is the user's: of a module of theirs, or of none (it was sent by value)."""
-    module = sys.modules.get(kind.__module__) if isinstance(kind.__module__, str) else None
+    if not isinstance(kind.__module__, str) or kind.__module__.startswith("_cython_"):
+        return False
+    module = sys.modules.get(kind.__module__)
     return module is None or kind.__module__ == "__main__" or is_users(module)
 
 
-is_of_library_file = functools.cache(is_library_file)
+_installed: list[str] = []
+"""Files, or beginnings of them, of the training function's package, where it is installed among the libraries."""
+
+
+@functools.cache
+def is_of_library_file(file: str) -> bool:
+    """Whether a file is of a library, and not of the training function's package."""
+    return is_library_file(file) and not file.startswith(tuple(_installed))
+
+
+def take_package_as_users(function: Callable[..., Any]) -> None:
+    """Take the package of the training function as the user's, wherever it is installed."""
+    top: Any = sys.modules.get(str(getattr(function, "__module__", "")).partition(".")[0])
+    folders = [f"{folder}/" for folder in getattr(top, "__path__", ())]
+    files = folders or [file for file in (getattr(top, "__file__", None),) if file]
+    if top is not None and top.__name__ not in (OURS, *sys.stdlib_module_names):
+        _installed[:] = files
+        is_of_library_file.cache_clear()
 
 
 def is_users_object(value: Any) -> bool:
@@ -106,15 +133,16 @@ def is_users_object(value: Any) -> bool:
     return _is_users_class(kind)
 
 
-def _is_offered_by_library(one: Any, kind: type) -> bool:
-    """Whether it is one of ours, or what a library offers under its own name, such as a compiled function."""
-    if kind.__module__.partition(".")[0] == OURS:
-        return True
-    try:
-        owner = sys.modules.get(one.__module__)
-        return owner is not None and not is_users(owner) and getattr(owner, one.__name__) is one
-    except Exception:
-        return False
+def _offered_by_libraries() -> frozenset[int]:
+    """Ids of functions, classes and the like that modules of libraries hold; what a library holds inside is its own.
+
+    The global random generators are among them: they are seeded for each attempt.
+    """
+    found = {*global_generators(), *map(id, (sys.__stdin__, sys.__stdout__, sys.__stderr__))}
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType) and not is_users(module):
+            found.update(id(value) for value in list(vars(module).values()) if callable(value))
+    return frozenset(found)
 
 
 class PageReader:
@@ -163,17 +191,18 @@ class _Walk:
 
     Args:
         pages: None: in the zygote, where nothing was written to yet.
-        parent: process whose pages are shared.
+        offered: ids of what is not looked into.
     """
 
-    def __init__(self, pages: PageReader | None) -> None:
+    def __init__(self, pages: PageReader | None, offered: frozenset[int]) -> None:
         self._pages = pages
+        self._offered = offered
         self._seen: set[int] = set()
         self._left = MOST_VALUES
         self.alive: list[Any] = []
         """What was looked at: no other object gets the id of one of these."""
-        self.caches: list[tuple[Any, int]] = []
-        """Caches of functions, and how many results they hold."""
+        self.caches: list[tuple[Any, Any]] = []
+        """Caches of functions, and how much they were used."""
 
     def tokens(self, value: Any) -> list[Token]:
         """Tokens of a value and of all that it holds."""
@@ -199,22 +228,28 @@ class _Walk:
 
     def _inside(self, one: Any, kind: type, found: list[Token]) -> Iterable[Any]:
         """What a value holds, which is looked at as well; its own state goes to ``found``."""
-        if kind is dict or isinstance(one, dict):
+        if kind is object or id(one) in self._offered or isinstance(one, _BY_IDENTITY):
+            return ()
+        if isinstance(one, dict):
             found.append(len(one))
             return (*one.keys(), *one.values(), *_attributes(one))
         if isinstance(one, list | tuple | set | frozenset | collections.deque):
             found.append(len(one))
             return (*one, *_attributes(one))
+        if isinstance(one, types.ModuleType):  # those that can be imported are looked at by themselves
+            loose = is_users(one) and sys.modules.get(one.__name__) is not one
+            return _variables(vars(one)) if loose else ()
         if isinstance(one, types.FunctionType):
-            if is_of_library_file(one.__code__.co_filename):
-                return ()
-            return (one.__code__, one.__defaults__, one.__kwdefaults__, vars(one), *_cells(one), *_globals_of(one))
+            if one.__code__.co_filename == functools.__file__:  # singledispatch has a cache, which fills with use
+                return vars(one).get("__wrapped__"), vars(one).get("registry")
+            own = (one.__code__, one.__defaults__, one.__kwdefaults__, vars(one), *_cells(one))
+            # a library's function around one of the user's: a decorator
+            return own if is_of_library_file(one.__code__.co_filename) else (*own, *_globals_of(one))
         if isinstance(one, type):
             if not _is_users_class(one):
                 return ()
-            return tuple(each for name, item in vars(one).items() if name not in IGNORED for each in (name, item))
-        if kind is object or isinstance(one, _BY_IDENTITY):
-            return ()
+            found.append(len(type.__subclasses__(one)))
+            return _variables(vars(one))
         if isinstance(one, np.ndarray):
             found.append((one.shape, one.strides, str(one.dtype), one.ctypes.data))
             if one.dtype.hasobject:
@@ -233,25 +268,15 @@ class _Walk:
         return self._of_object(one, kind, found)
 
     def _of_object(self, one: Any, kind: type, found: list[Token]) -> Iterable[Any]:
-        if isinstance(one, types.MethodType):
-            return one.__func__, one.__self__
-        if isinstance(one, functools.partial):
-            return one.func, one.args, one.keywords
-        if isinstance(one, staticmethod | classmethod):
-            return (one.__func__,)
-        if isinstance(one, property):
-            return one.fget, one.fset, one.fdel
+        if isinstance(one, _LINKS):
+            return gc.get_referents(one)
         if isinstance(one, _CACHE):
-            self.caches.append((one, one.cache_info().currsize))
+            self.caches.append((one, _use(one)))
             return (one.__wrapped__,)
-        if isinstance(one, types.CellType):
-            return (one.cell_contents,) if _is_filled(one) else ()
-        if isinstance(one, types.MappingProxyType):
-            return (dict(one),)
         if isinstance(one, types.GeneratorType):
             frame = one.gi_frame
             found.append(None if frame is None else frame.f_lasti)
-            return () if frame is None else (dict(frame.f_locals),)
+            return () if frame is None else tuple(frame.f_locals.values())
         if isinstance(one, io.IOBase):
             found.append("closed" if one.closed else one.tell() if one.seekable() else "open")
             if isinstance(one, io.BytesIO | io.StringIO) and not one.closed:
@@ -263,20 +288,27 @@ class _Walk:
                 reduced = one.__reduce__()
             # iterators inside are made anew by each call: their states count, not their ids
             found.append(_reduced(reduced))
+            return gc.get_referents(one)
+        if kind.__module__ == "_thread" and hasattr(one, "release"):
+            found.append(repr(one).split()[0])  # locked or unlocked
             return ()
-        if all(hasattr(kind, name) for name in _LOCK_METHODS) and kind.__module__ in ("_thread", "threading"):
-            found.append(bool(one.locked()) if hasattr(one, "locked") else repr(one).split()[0])
-            return ()
-        if kind.__module__.partition(".")[0] == "logging":
-            return ()  # settings of loggers are put back
         if is_torch(one, "device") or is_torch(one, "dtype") or is_torch(one, "Size"):
             found.append(repr(one))
             return ()
         if isinstance(one, contextvars.ContextVar):
-            return (one.get(None),)
+            with contextlib.suppress(LookupError):
+                return (one.get(),)
+            return ()
         if hasattr(one, "arrays") and hasattr(one, "axes"):  # the blocks of a pandas DataFrame
             return (*one.arrays, *one.axes)
-        if _is_offered_by_library(one, kind):
+        library = kind.__module__.partition(".")[0]
+        if library == OURS or kind.__name__ == "cython_function_or_method":
+            return ()
+        if library == "pandas" and hasattr(one, "_cache"):  # an index, which fills it with use
+            return tuple(item for name, item in vars(one).items() if name != "_cache")
+        if kind.__module__.startswith("pandas._libs."):  # how blocks are shared
+            return ()
+        if kind.__module__ == "pyarrow.lib" and kind.__name__.endswith(_OF_ARROW):
             return ()
         if isinstance(one, threading.local):
             return (vars(one),)  # of this thread, which object.__getattribute__ does not give
@@ -339,15 +371,20 @@ def _reduced(value: Any) -> Token:
         return tuple(map(_reduced, value))
     if isinstance(value, _ITERATORS):
         return _reduced(value.__reduce__())
+    if isinstance(value, _BY_TEXT):
+        return repr(value)
     return value if isinstance(value, PLAIN) else id(value)
 
 
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
+def _use(cache: Any) -> tuple[int, int]:
+    """How often results were put into a cache, and how many it holds."""
+    about = cache.cache_info()
+    return about.misses, about.currsize
+
+
+def _variables(space: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Names and values in a module or class."""
+    return tuple(each for name, item in list(space.items()) if name not in IGNORED for each in (name, item))
 
 
 def _globals_of(function: types.FunctionType) -> Iterator[Any]:
@@ -362,8 +399,7 @@ def _globals_of(function: types.FunctionType) -> Iterator[Any]:
 
 def _cells(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
-        if _is_filled(cell):
-            yield cell.cell_contents
+        yield from gc.get_referents(cell)
 
 
 def _attributes(one: Any) -> Iterator[Any]:
@@ -409,10 +445,11 @@ class UserVariables:
     def __init__(self, more: Callable[[], Iterable[tuple[str, Any]]] = tuple) -> None:
         self._more = more
         self._modules = {name: module for name, module in list(sys.modules.items()) if is_users(module)}
+        self._offered = _offered_by_libraries()
         self._before, self._walk, self._problem = self._look(None)
 
     def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], _Walk, str]:
-        walk, found = _Walk(pages), dict[str, list[Token]]()
+        walk, found = _Walk(pages, self._offered), dict[str, list[Token]]()
         for name, value in (*_users_roots(self._modules), *self._more()):
             try:
                 found[name] = walk.tokens(value)
@@ -429,12 +466,10 @@ class UserVariables:
         replaced = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
         if replaced:
             return f"module {replaced[0]} was replaced"
-        for cache, size in self._walk.caches:
-            if cache.cache_info().currsize != size:
-                if size:
-                    return (
-                        f"the cache of {getattr(cache, '__module__', '?')}.{getattr(cache, '__qualname__', '?')} grew"
-                    )
+        for cache, use in self._walk.caches:
+            if _use(cache) != use:
+                if use[1]:
+                    return f"the cache of {cache.__module__}.{cache.__qualname__} changed"
                 cache.cache_clear()
         pages = PageReader()
         try:

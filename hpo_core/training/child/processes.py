@@ -160,7 +160,7 @@ def room_for_state(allowed: int | None) -> int:
         allowed: bytes of memory that its attempt may use; None: as much as there is.
     """
     if allowed is None:
-        return int(PART_FOR_STATE * psutil.virtual_memory().available)
+        return int(PART_FOR_STATE * _sum(*_bytes("meminfo", "MemAvailable")))
     return allowed - resident("self")
 
 

@@ -13,17 +13,19 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
+from hpo_core.training.child.checkpoint_writer import CheckpointWriter
 from hpo_core.training.child.child_process import demand_of, device_of
 from hpo_core.training.child.idle_processes import make_room
 from hpo_core.training.child.messages import (
@@ -77,14 +79,16 @@ class ZygoteProcess:
         self._lock = threading.Lock()
         self._inbox = MessageInbox()
         self._received: deque[Message] = deque()
+        self.shared = SharedState()
         self._socket, zygote_end = socket.socketpair()
         self._socket.settimeout(SEND_SECONDS)
         package_root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        passed = zygote_end.fileno(), self.shared.fileno()
         with zygote_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygote_end.fileno())],
-                pass_fds=(zygote_end.fileno(),),
+                [sys.executable, "-m", "hpo_core.training.child.zygote", *map(str, passed)],
+                pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 env={**environment, TAG_VARIABLE: self._tag, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
@@ -186,6 +190,8 @@ class Trainer:
     def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None) -> None:
         self.key = objective, tuple(pythonpath), threads
         self._zygote: ZygoteProcess | None = None
+        self._shared: SharedState | None = None
+        """Memory of the state that the last attempt saved."""
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
         self._lowered: tuple[tuple[int, int], int] | None = None
@@ -246,7 +252,7 @@ class Trainer:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         zygote = ZygoteProcess(environment)
         with self._lock:
-            self._zygote = zygote
+            self._zygote, self._shared = zygote, zygote.shared
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
         zygote.send(Prepare(objective, pythonpath, load))
@@ -272,10 +278,14 @@ class Trainer:
             "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
 
-    def run(self, request: JobRequest) -> Report:
+    def run(self, request: JobRequest, on_free: Callable[[CheckpointWriter], None] | None = None) -> Report:
         """Train, and report whatever happens.
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
+
+        Args:
+            on_free: called once this trainer can run another job although the checkpoint of this one is not written
+                yet, with what writes it; not called where it is written before.
         """
         self._lowered = None
         try:
@@ -285,11 +295,24 @@ class Trainer:
                 from hpo_core.training.attempt import run_repeats  # with all that a training function sees
 
                 report = run_repeats(self._run, request)
+            writer = self._writer_of(request, report)
         finally:
             self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
+        if writer is not None:
+            report = writer.run(on_free)
+            if report.checkpoint is not None and self.holds == report.checkpoint.uri:
+                self.holds = report.checkpoint.digest
         # masked here, where the secrets are known; the child is not given them
         return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
+
+    def _writer_of(self, request: JobRequest, report: Report) -> CheckpointWriter | None:
+        """What writes the checkpoint of a result; None: it is written, or there is none."""
+        if report.checkpoint is None or report.checkpoint.digest:
+            return None
+        assert self._shared is not None  # else nobody would have reported
+        self._shared.lock()
+        return CheckpointWriter(request, report, self._shared)
 
     def _run(self, request: JobRequest) -> Report:
         started = time.time()

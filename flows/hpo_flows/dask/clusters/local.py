@@ -55,19 +55,15 @@ class LocalKind(ClusterKind[Settings]):
             self._processes = None
 
 
-class LocalDaskWorkers(LocalKind[LocalClusterSpec]):
-    """Worker processes of this one, behind TLS with a certificate made for them."""
+class NewCluster(ClusterKind[LocalClusterSpec]):
+    """A ``distributed.LocalCluster`` that is made for one study, with a slot for each of its ``workers``."""
 
-    def create(self) -> Any:
-        """Start a ``distributed.LocalCluster``."""
+    def _new_cluster(self, **settings: Any) -> Any:
         return distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=self.settings.workers,
-            threads_per_worker=1,
-            host=LOOPBACK,
-            security=Security.temporary(),  # type: ignore[no-untyped-call]
             scheduler_kwargs=scheduler_options(self.dashboard),
             memory_limit=None,
             silence_logs=logging.CRITICAL,
+            **settings,
         )
 
     @property
@@ -81,7 +77,18 @@ class LocalDaskWorkers(LocalKind[LocalClusterSpec]):
         return False
 
 
-class LocalDaskThreads(ClusterKind[LocalClusterSpec]):
+class LocalDaskWorkers(NewCluster, LocalKind[LocalClusterSpec]):
+    """Worker processes of this one, behind TLS with a certificate made for them."""
+
+    def create(self) -> Any:
+        """Start the processes."""
+        security = Security.temporary()  # type: ignore[no-untyped-call]
+        return self._new_cluster(
+            n_workers=self.settings.workers, threads_per_worker=1, host=LOOPBACK, security=security
+        )
+
+
+class LocalDaskThreads(NewCluster):
     """Worker threads of this process, which no other process can reach.
 
     They start in a tenth of the time that processes take, and end with this process. Jobs train in processes of their
@@ -89,25 +96,8 @@ class LocalDaskThreads(ClusterKind[LocalClusterSpec]):
     """
 
     def create(self) -> Any:
-        """Start a ``distributed.LocalCluster`` with one worker, whose threads are the slots."""
-        return distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=1,
-            threads_per_worker=self.settings.workers,
-            processes=False,
-            scheduler_kwargs=scheduler_options(self.dashboard),
-            memory_limit=None,
-            silence_logs=logging.CRITICAL,
-        )
-
-    @property
-    def starting_workers(self) -> int:
-        """All threads: they come within a second."""
-        return self.settings.workers
-
-    @property
-    def may_hold_attempts(self) -> bool:
-        """Never: they are new."""
-        return False
+        """Start one worker, whose threads are the slots."""
+        return self._new_cluster(n_workers=1, threads_per_worker=self.settings.workers, processes=False)
 
     @property
     def serves_others(self) -> bool:
