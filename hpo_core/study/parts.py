@@ -20,7 +20,6 @@ from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import StudyState
 from hpo_core.study.gang_sizes import gang_sizes
 
-
 _NO_TIME_BEFORE = (StudyRequested, ControllerStarted)
 """Stimuli before which no controller drove the study."""
 
