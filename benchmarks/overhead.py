@@ -10,7 +10,8 @@ ends the journal holds. Where it goes, from the same journal, in means per job:
 
 The layers below it (jobs/layers.py) run the same jobs without Prefect and MLflow: children only, Dask, a driven
 study. Peers do the same 10 ms, first start to last end: plain dask.distributed (this environment), Ray Tune with
-actors reused, Syne Tune's local backend with ``--syne-jobs`` jobs (``--peer-python NAME=PATH``).
+actors reused, Optuna with a DaskStorage (``optuna-integration``), Syne Tune's local backend with ``--syne-jobs`` jobs
+(``--peer-python NAME=PATH``).
 
 With ``--rounds`` all are measured again in turn, so that a busy minute does not hit one of them alone; the lowest
 is shown and the JSON has every reading, ``runs_ms``, and the machine's load before it.
@@ -59,10 +60,13 @@ PACKED = "hpo tune, grain rung, packing"
 SHARED = "hpo tune, grain rung, share"
 """As the first, in a pool of slots where it is alone."""
 TWO_AT_ONCE = {"devices": "cpu", "demand": {"compute": 50, "memory": "50MB"}}
+KEPT = "hpo tune, grain rung, kept processes"
+"""As the first, with processes that stay for the next job."""
 Run = Callable[[], dict[str, Any]]
 LAYERS = ("child", "dask", "driver")
 PEERS = {
     "ray": ("Ray Tune, actors reused", "ray_tune.py"),
+    "optuna": ("Optuna on Dask, DaskStorage", "optuna_dask.py"),
     "syne-tune-0.13": ("Syne Tune 0.13, local backend", "syne_tune_local.py"),
     "syne-tune-0.16": ("Syne Tune 0.16, local backend", "syne_tune_local.py"),
 }
@@ -79,6 +83,7 @@ def tune(
     *,
     packing: dict[str, Any] | None = None,
     share: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One ``hpo tune`` in a home of its own; figures from its journal."""
     configs = jobs if search["method"] == "random" else round(jobs / ASHA_JOBS_PER_CONFIG)
@@ -96,6 +101,8 @@ def tune(
         study["packing"] = packing
     if share is not None:
         study["share"] = share
+    if training is not None:
+        study["training"] = training
     environment = {key: value for key, value in os.environ.items() if key not in OWN}
     hpo = Path(sys.executable).with_name("hpo")
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
@@ -224,6 +231,7 @@ def _plan(given: argparse.Namespace, pythons: dict[str, str]) -> Iterator[tuple[
     for name, variant in VARIANTS.items():
         yield name, partial(tune, *variant, given.jobs, given.seconds)
         if name == "hpo tune, grain rung":
+            yield KEPT, partial(tune, *variant, given.jobs, given.seconds, training={"process": "kept"})
             yield SHARED, partial(tune, *variant, given.jobs, given.seconds, share={"pool": "benchmark"})
             yield PACKED, partial(tune, *variant, given.jobs, given.seconds, packing=TWO_AT_ONCE)
     for objective, word in (("objective:train", ""), ("objective_torch:train", ", torch")):

@@ -440,8 +440,9 @@ class Loop:
         attempts = self._attempts
         while attempts.waiting:
             begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
-            attempts.leave("withdrawn", [(report.trial, report.attempt) for report in refused])
-            self._inbox.reports += refused
+            if refused:
+                attempts.leave("withdrawn", [(report.trial, report.attempt) for report in refused])
+                self._inbox.reports += refused
             attempts.leave("placed", [(job.trial, job.attempt) for job, _ in begun])
             for number, (job, slot) in enumerate(begun):
                 self._submitted += 1

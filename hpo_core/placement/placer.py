@@ -181,8 +181,9 @@ class Placer:
             now: seconds of the study's clock; None: not known.
         """
         now = 0.0 if now is None else now
-        if any(job.demand.slots > 1 for job in jobs):
-            return Placed(self._place_gangs(jobs, now))
+        for job in jobs:
+            if job.demand.slots > 1:
+                return Placed(self._place_gangs(jobs, now))
         jobs = jobs[: len(self._free)]
         homes = self._take_homes(jobs)
         placements = [(job, homes.get(job.key) or heapq.heappop(self._free)) for job in jobs]

@@ -145,9 +145,10 @@ class Grants:
             return
         if again is None and type(action) in _NOTHING:
             return
-        loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-        if self._parts.budget is not None and not (yield from self._fits(self._parts.budget, loaded)):
-            return
+        if (budget := self._parts.budget) is not None:
+            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
+            if not (yield from self._fits(budget, loaded)):
+                return
         number = len(state.trials)
         if again is not None:
             failed = state.trials[again].granted

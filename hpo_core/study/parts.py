@@ -20,6 +20,9 @@ from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import StudyState
 from hpo_core.study.gang_sizes import gang_sizes
 
+_NO_TIME_BEFORE = (StudyRequested, ControllerStarted)
+"""Stimuli before which no controller drove the study."""
+
 
 class StopRules:
     """Says which stop rule is due, from the times of all stimuli and the state.
@@ -44,9 +47,10 @@ class StopRules:
 
     def count_time(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
         """Add the time that passed until this stimulus."""
-        if isinstance(stimulus, AbandonRequested):  # by a person, perhaps while no controller drives it
+        kind = type(stimulus)
+        if kind is AbandonRequested:  # by a person, perhaps while no controller drives it
             return
-        if searching and not isinstance(stimulus, StudyRequested | ControllerStarted):
+        if searching and kind not in _NO_TIME_BEFORE:
             stood_still = stimulus.stood_still if isinstance(stimulus, ClockTicked) else 0.0
             self.seconds += max(0.0, time - self._last - stood_still)
         self._last = time
