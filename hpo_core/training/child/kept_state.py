@@ -35,7 +35,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -690,8 +689,6 @@ class KeptState:
 
     def _left_running(self) -> str:
         faulthandler.cancel_dump_traceback_later()
-        with contextlib.suppress(OSError):  # the peak of memory begins anew
-            Path("/proc/self/clear_refs").write_text("5")
         for thread in threading.enumerate():
             if type(thread).__module__ == "tqdm._monitor":  # one begins with each bar
                 thread.exit()  # type: ignore[attr-defined]
