@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import torch  # noqa: F401  (a gang imports it, and what the module imports itself stays)
 
 from hpo_core import State
 
