@@ -102,6 +102,30 @@ def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[No
     assert not changed, f"{request.node.name} left (before, after): {changed}"
 
 
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment that points at a Prefect server of our own: one for all tests of this process."""
+    from hpo_flows.prefect_api.shared_server import SharedServer
+
+    server = SharedServer(tmp_path_factory.mktemp("prefect"))
+    try:
+        server.start()
+        server.wait()
+        yield server.client_settings()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrations take seconds: an MLflow store is made once, copied for every test."""
+    from hpo_core.tracking.mlflow_client import open_client
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    open_client(f"sqlite:///{folder / 'mlflow.db'}")
+    return folder / "mlflow.db"
+
+
 def make_spec(**changes: Any) -> StudySpec:
     """An ASHA study over three parameters, with any part replaced."""
     return example_spec(**({"study": "world"} | changes))

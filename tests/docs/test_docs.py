@@ -22,7 +22,7 @@ from hpo_core import Study, load_spec
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
-from tests.flows.conftest import Runner, prefect_api
+from tests.flows.conftest import Runner
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -32,8 +32,6 @@ PAGES = [ROOT / name for name in subprocess.run(
 
 GUIDE = [ROOT / "README.md", *(page for page in PAGES if page.is_relative_to(ROOT / "docs"))]
 """What a user reads: the README and the pages of the site."""
-
-__all__ = ["prefect_api"]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:

@@ -18,9 +18,8 @@ from tests.docs.samples import Sample
 from tests.docs.side_by_side import scripts
 from tests.docs.test_docs import README, ROOT, write_files
 from tests.docs.test_printed import check, sample
-from tests.flows.conftest import LIMIT, prefect_api
+from tests.flows.conftest import LIMIT
 
-__all__ = ["prefect_api"]
 FROM_OPTUNA, FROM_RAY = ROOT / "docs" / "from-optuna.md", ROOT / "docs" / "from-ray-tune.md"
 
 

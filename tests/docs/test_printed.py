@@ -29,9 +29,7 @@ from hpo_flows.command import app
 from tests.conftest import make_spec
 from tests.docs.samples import Sample, is_printed, samples_in
 from tests.docs.test_docs import PAGES, ROOT, write_files
-from tests.flows.conftest import LIMIT, Runner, prefect_api
-
-__all__ = ["prefect_api"]
+from tests.flows.conftest import LIMIT, Runner
 
 FOLDER, HOME = "/home/me/sine", "/home/me/sine/.hpo"
 """Of the study in the pages."""

@@ -1,4 +1,4 @@
-"""Real services for the tests of flows: one Prefect API for the session, ``hpo`` as a subprocess."""
+"""Real services for the tests of flows: ``hpo`` as a subprocess."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,6 @@ def at_load(seconds: float) -> float:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment that points at a Prefect server of our own."""
-    from hpo_flows.prefect_api.shared_server import SharedServer
-
-    server = SharedServer(tmp_path_factory.mktemp("prefect"))
-    try:
-        server.start()
-        server.wait()
-        yield server.client_settings()
-    finally:
-        server.close()
-
-
-@pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stand-in for NVIDIA's management library."""
     return build(tmp_path_factory.mktemp("nvml"))
@@ -55,16 +41,6 @@ def cards(tmp_path: Path) -> Cards:
     cards.put("GPU-large", memory=80 * GIB)
     cards.put("GPU-small", name="Tesla V100-PCIE-32GB", memory=32 * GIB)
     return cards
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrations take seconds: an MLflow store is made once, copied for every test."""
-    from hpo_core.tracking.mlflow_client import open_client
-
-    folder = tmp_path_factory.mktemp("mlflow")
-    open_client(f"sqlite:///{folder / 'mlflow.db'}")
-    return folder / "mlflow.db"
 
 
 class Runner:

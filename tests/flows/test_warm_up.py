@@ -9,12 +9,16 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.model.errors import StorageError
+from hpo_core.report.parameters import ENOUGH
 from hpo_flows.study_run import session as module
 from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 
 
-def test_the_report_is_written_once_its_imports_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("from_results", "order"), [(1, ["imports", "report"]), (2, ["report"])])
+def test_the_report_is_written_once_its_imports_are_made(
+    from_results: int, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plotly asks half imported packages for what they do not have yet: the study of a second ended with its error."""
     ended: list[str] = []
 
@@ -26,7 +30,8 @@ def test_the_report_is_written_once_its_imports_are_made(tmp_path: Path, monkeyp
         ended.append("report")
         raise StorageError("the order is known")
 
-    monkeypatch.setattr(module, "WARM_UP_SECONDS", 0.0)
+    assert module.IMPORTANCES_FROM == ENOUGH
+    monkeypatch.setattr(module, "IMPORTANCES_FROM", from_results)
     monkeypatch.setattr("hpo_core.report.prepare", slow_imports)
     monkeypatch.setattr("hpo_core.report.write_report", write_report)
     spec = make_spec(
@@ -41,4 +46,4 @@ def test_the_report_is_written_once_its_imports_are_made(tmp_path: Path, monkeyp
         driven.run()
     finally:
         driven.close()
-    assert ended == ["imports", "report"]
+    assert ended == order

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flows.conftest import empty_store, hpo, make_hpo, prefect_api
+from tests.flows.conftest import hpo, make_hpo
 
-__all__ = ["empty_store", "free_port", "hpo", "make_hpo", "prefect_api"]
+__all__ = ["free_port", "hpo", "make_hpo"]
 
 
 @pytest.fixture

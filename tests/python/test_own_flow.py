@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import LIMIT, prefect_api
+from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 
-__all__ = ["prefect_api"]
 PROGRAM = Path(__file__).with_name("own_flows.py")
 
 

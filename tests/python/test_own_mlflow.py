@@ -21,10 +21,10 @@ from hpo_core.testing.fake_training import new_study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_flows.command import app
 from tests.flows.conftest import ROOT, Runner
-from tests.mlflow.conftest import empty_store, free_port
+from tests.mlflow.conftest import free_port
 from tests.mlflow.test_restored_over_http import server
 
-__all__ = ["empty_store", "free_port", "server"]
+__all__ = ["free_port", "server"]
 PARENT = "mlflow.parentRunId"
 
 

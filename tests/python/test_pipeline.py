@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from hpo_core import load
-from tests.flows.conftest import LIMIT, prefect_api
+from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 
-__all__ = ["prefect_api"]
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "pipeline" / "nightly.py"
 

@@ -1,5 +1,5 @@
 """The services of tests/flows, for retrained models."""
 
-from tests.flows.conftest import empty_store, hpo, make_hpo, prefect_api
+from tests.flows.conftest import hpo, make_hpo
 
-__all__ = ["empty_store", "hpo", "make_hpo", "prefect_api"]
+__all__ = ["hpo", "make_hpo"]

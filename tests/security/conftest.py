@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.conftest import empty_store, hpo, make_hpo, prefect_api
+from tests.flows.conftest import hpo, make_hpo
 
-__all__ = ["empty_store", "hpo", "make_hpo", "open_folder", "prefect_api"]
+__all__ = ["hpo", "make_hpo", "open_folder"]
 
 
 @pytest.fixture

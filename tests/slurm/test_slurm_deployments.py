@@ -14,12 +14,10 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import prefect_api
 from tests.flows.prefect_api import ask
 from tests.slurm.conftest import ROOT, wait_for
 from tests.slurm.one_node import OneNodeSlurm, free_ports
 
-__all__ = ["prefect_api"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 PROFILE = ROOT / "deployments" / "slurm"
 SMALL = ["--mem=1G", "--cpus-per-task=1"]

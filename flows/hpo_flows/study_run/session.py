@@ -27,6 +27,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
+from hpo_core.model.trial import Job, Report
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
@@ -46,10 +47,10 @@ log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
 
-WARM_UP_ENDS_SECONDS = 120.0
+IMPORTS_END_SECONDS = 120.0
 """How long the report waits for its imports at most; they take seconds."""
-WARM_UP_SECONDS = 1.0
-"""After the first jobs have begun."""
+IMPORTANCES_FROM = 20
+"""Results from which the report says which parameters matter: ``hpo_core.report.parameters.ENOUGH``."""
 
 NEWS_SECONDS = 0.5
 """How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
@@ -65,6 +66,32 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
     report: str
     links: dict[str, str]
+
+
+class _ReportImports(Observer):
+    """Imports what the report of a study needs while it runs: that takes seconds, which its end need not wait for.
+
+    Not before the study has the results that importances need: the report of a smaller one does without. Not where one
+    of Optuna's samplers may import the same packages at this moment, in the main thread.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._thread: threading.Thread | None = None
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Begin, once there are enough results."""
+        enough = self._study.state.completed_jobs >= IMPORTANCES_FROM
+        if self._thread is None and enough and self._study.spec.sampler.name in OURS:
+            from hpo_core.report import prepare
+
+            self._thread = threading.Thread(target=prepare, name="import-for-report", daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Return once they are made: Plotly fails beside a thread that has imported half of pandas."""
+        if self._thread is not None:
+            self._thread.join(IMPORTS_END_SECONDS)
 
 
 class Session:
@@ -277,7 +304,12 @@ class Session:
         self.executor.take_over()
         self.trackers.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
-        observers = [*(make(study) for make in self._observers), *wired.observers]
+        imports = _ReportImports(study)
+        observers = [
+            *(make(study) for make in self._observers),
+            *wired.observers,
+            *([] if self.temporary else [imports]),
+        ]
         loop = Loop(
             study,
             wired.executor,
@@ -286,14 +318,9 @@ class Session:
             observers=observers,
             takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train, objective=self._objective),
         )
-        warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
-        warm.daemon = True
-        if not self.temporary:
-            warm.start()
         try:
             status = loop.run()
         finally:
-            warm.cancel()
             for observer in observers:
                 observer.close()
             wired.close()
@@ -304,7 +331,7 @@ class Session:
         halted = study.state.halted
         report, links = "", dict[str, str]()
         if not self.temporary:
-            warm.join(WARM_UP_ENDS_SECONDS)  # Plotly fails beside a thread that has imported half of pandas
+            imports.wait()
             report, links = self.write_report(study)
         return study, Summary(
             self.name,
@@ -321,16 +348,6 @@ class Session:
             Study.create(self._given, self.journal)
 
     # Projections.
-
-    def _import_for_report(self) -> None:
-        """While the study runs: it takes seconds that its end need not wait for.
-
-        Not where one of Optuna's samplers may import the same packages at this moment, in the main thread.
-        """
-        if self.spec.sampler.name in OURS:
-            from hpo_core.report import prepare
-
-            prepare()
 
     def write_report(self, study: Study) -> tuple[str, dict[str, str]]:
         """Write the HTML report; returns its path, and links to what belongs to the study."""
