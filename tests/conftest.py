@@ -94,6 +94,8 @@ def _process_state() -> dict[str, Any]:
 @pytest.fixture(autouse=True, scope="module")
 def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a module leaves behind makes tests of another one fail, in some orders only."""
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"):
+        os.environ.pop(name, None)  # set by an attempt, or by scikit-learn, in this process
     before = _process_state()
     yield
     after = _process_state()
