@@ -67,6 +67,7 @@ def test_disk_use_stays_below_the_limit(tmp_path: Path) -> None:
     assert study.state.best_checkpoint() is not None
 
 
+@pytest.mark.slow
 def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
     real = Real(tmp_path, "heavy", checkpoints={"max_count": 7})
     process = real.start()

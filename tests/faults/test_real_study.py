@@ -119,7 +119,8 @@ def descendants(process: subprocess.Popen[bytes], word: str) -> list[psutil.Proc
     return sorted(found, key=lambda child: -child.create_time())
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, 20])
 def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
     (tmp_path / "calm").mkdir()
     configs = 12 + kills

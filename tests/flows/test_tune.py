@@ -48,6 +48,7 @@ def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
     return list(api(hpo, "task_runs/filter", ids))
 
 
+@pytest.mark.slow
 def test_everything_on(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study(study="full", tracking={}, prefect="auto"))
     assert facts["status"] == "finished" and facts["trials"] == 12

@@ -243,6 +243,7 @@ KEPT: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_shell_goes_on_with_a_study_of_a_script(tmp_path: Path) -> None:
     home = tmp_path / "home"
     result = hpo.tune(functools.partial(train), SPACE, metric="loss", max_trials=3, name="both", home=home, **KEPT)

@@ -278,6 +278,7 @@ def _search_with_worker_client() -> str:
         return run(cluster=client).status
 
 
+@pytest.mark.slow
 def test_two_studies_on_one_client_end_and_leave_nothing(
     secured: distributed.LocalCluster, client: distributed.Client
 ) -> None:

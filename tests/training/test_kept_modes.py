@@ -238,8 +238,9 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
 @pytest.mark.parametrize(
     ("way", "processes"),
     [
-        (plain, 1), (growing, 1), (population, 1), (objectives, 1), (repeats, 1), (packed, 1), (loaders, 1),
-        (hopping, 1), (by_value, 1), pytest.param(gangs, 2, marks=pytest.mark.slow),
+        (plain, 1), (population, 1), (packed, 1), (hopping, 1), (by_value, 1),
+        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (growing, objectives, repeats, loaders)),
+        pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, way: Way, processes: int) -> None:
