@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from memory_units import Weights
 
 import hpo_core
-
-
-class Averages:
-    """An object whose state is an array that it goes on using, as many do."""
-
-    def __init__(self) -> None:
-        self.values = np.zeros(3)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"values": self.values}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.values = state["values"]
-
-
-def load(path: Path) -> Any:
-    """The array of a partition."""
-    return np.load(path)
 
 
 def train(trial: Any) -> None:
@@ -36,7 +18,7 @@ def train(trial: Any) -> None:
     if "megabytes" in trial.params:
         model.register_buffer("large", torch.zeros(int(trial.params["megabytes"] * 250_000)))
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.params["lr"])
-    averages, state = Averages(), hpo_core.State(best=1e9)
+    averages, state = Weights(3), hpo_core.State(best=1e9)
     trial.track(model=model, optimizer=optimizer, averages=averages, state=state)
     for _ in trial.steps():
         x = torch.randn(16, 4)

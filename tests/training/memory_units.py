@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Weights:
-    """A model: an array that it goes on using after it was loaded."""
+    """An object whose state is an array that it goes on using after it was loaded, as many do."""
 
-    def __init__(self) -> None:
-        self.values = np.zeros(50)
+    def __init__(self, size: int = 50) -> None:
+        self.values = np.zeros(size)
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self.values}
@@ -22,6 +22,7 @@ class Weights:
 
 
 def load(path: Path) -> Any:
+    """The array of a partition."""
     return np.load(path)
 
 

@@ -74,7 +74,7 @@ class Bench:
         )  # fmt: skip
         start = None if before is None else msgspec.structs.replace(before, resource=epoch)
         job = Job(trial, self.attempts, Rung(0, 0), epoch + 1, {"lr": 0.01, "hops": True}, checkpoint=start, unit=unit)
-        data = {"partition_folder": str(self.folder), "partitions": (unit.partition,), "load": "memory_objectives:load"}
+        data = {"partition_folder": str(self.folder), "partitions": (unit.partition,), "load": "memory_units:load"}
         return self._run(job, **data)
 
     def _run(self, job: Job, **changes: Any) -> Report:
