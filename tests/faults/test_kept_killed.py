@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import psutil
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from tests.gangs.test_gang_runs import Runs
+from tests.gangs.test_gang_runs import Runs, runs
 
+__all__ = ["runs"]
 pytestmark = pytest.mark.slow
 LIMIT = 900.0
 ASHA = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
@@ -37,15 +37,6 @@ KILLS = [
     ("waits", signal.SIGKILL), ("trains", signal.SIGKILL), ("waits", signal.SIGSTOP), ("zygote", signal.SIGKILL),
     ("trains", signal.SIGSTOP), ("worker", signal.SIGKILL), ("zygote", signal.SIGSTOP),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    made = Runs(tmp_path)
-    yield made
-    for process in made.seen:
-        if process.is_running():
-            process.kill()
 
 
 def zygotes(process: subprocess.Popen[str], runs: Runs) -> list[psutil.Process]:
