@@ -5,9 +5,9 @@
     python benchmarks/samplers.py --candidates ranked_gp wide        # choose between them, leaving one family out
     python benchmarks/samplers.py --systems "Syne Tune BOHB" --peer-python syne-tune=ENV/bin/python
 
-Problems (``sampling/problems.py``, ``synthetic.py``): the tables of ``DATA/curves`` with the workers and the budget that
-``DATA/reference`` names, in families; made-up ones with one property each; ``--trained FOLDER``: tables of trainings
-made by ``sampling/trained.py``. Searches of ours are studies with ASHA (eta 3, r = 1), or as the system's settings
+Problems: the tables of ``DATA/curves`` with the workers and the budget that ``DATA/reference`` names, in families;
+made-up ones with one property each (``sampling/synthetic.py``); ``--trained FOLDER``: tables of trainings made by
+``sampling/trained.py``. Searches of ours are studies with ASHA (eta 3, r = 1), or as the system's settings
 say; another system decides by itself (``sampling/peers``), and gets the same workers, curves and budget.
 
 Two spaces, and two ways of counting the incumbent: see ``SPACES`` and ``WAYS`` in the result. Regret 0 is the best of a
@@ -86,7 +86,7 @@ def main() -> None:
                         if key in runs.lines or time.monotonic() - began > 60 * given.minutes:
                             continue
                         problem = problem or make(seed)
-                        if space != MOVED and not problem.finite:
+                        if space != MOVED and problem.size is None:
                             continue
                         if isinstance(system, Ours):
                             other = related(problem, tables, seed)

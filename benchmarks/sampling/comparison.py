@@ -1,4 +1,4 @@
-"""Arithmetic of the comparison: means, intervals, wins and losses, choices judged on the family that did not see them."""
+"""Arithmetic of the comparison: means, intervals, wins and losses, choices that leave one family out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ Regrets = NDArray[np.float64]
 SHOWN = (10, 25, 50, 100)
 """Percent of the budget."""
 SAMPLES = 10_000
+LEAST_SEEDS = 3
+"""On a problem, for a verdict on it."""
 
 
 class Run(NamedTuple):
@@ -81,9 +83,11 @@ class Pairs:
         }
 
     def verdicts(self, percent: int) -> dict[str, str]:
-        """By problem: better or worse beyond noise (95 % over seeds), or equal."""
+        """By problem with enough seeds: better or worse beyond noise (95 % over seeds), or equal."""
         found = {}
         for name, ours in self.ours.items():
+            if len(ours) < LEAST_SEEDS:
+                continue
             drawn = resampled([ours[:, percent]], [self.theirs[name][:, percent]])
             low, high = interval(drawn[:, 0] - drawn[:, 1], 9)
             found[name] = "worse" if low > 0 else "better" if high < 0 else "equal"
@@ -156,7 +160,9 @@ def chosen_elsewhere(
     for family in sorted({families[run.problem] for run in common}):
         others = [run for run in common if families[run.problem] != family]
         if not others:
-            raise ValueError(f"All common searches are of one family, {family}; a choice needs another one to be made on.")
+            raise ValueError(
+                f"All common searches are of one family, {family}; a choice needs another one to be made on."
+            )
 
         def mean(one: str, others: Sequence[Run] = others) -> float:
             of_problem: dict[str, list[float]] = {}

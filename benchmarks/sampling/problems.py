@@ -38,8 +38,8 @@ class Problem(Protocol):
     workers: int
     until: float
     """Seconds on the virtual clock."""
-    finite: bool
-    """Whether it has a list of configurations; where not, every proposal is one."""
+    size: int | None
+    """Configurations that it has; None: every proposal is one."""
 
     def place(self, asked: Params, taken: set[Any]) -> Any:
         """The place nearest to a proposal that is not in ``taken``."""
@@ -70,8 +70,6 @@ class TableProblem:
     list: Optuna has no ordered choices.
     """
 
-    finite = True
-
     def __init__(self, path: Path, *, workers: int, full_runs: float) -> None:
         self.curves = CurveTable.load(path)
         self.name = path.stem
@@ -88,6 +86,7 @@ class TableProblem:
         self.rows: list[Params] = [
             {one["name"]: _value(one, at) for one, at in zip(self._known, row, strict=True)} for row in values
         ]
+        self.size: int | None = len(self.rows)
         self._points = np.array([self._point(row) for row in self.rows])
         losses = np.where(np.isfinite(self.curves.losses), self.curves.losses, np.inf)
         lowest = losses.min(axis=1)

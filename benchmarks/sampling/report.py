@@ -156,10 +156,14 @@ def draw(figures: dict[str, Any], times: dict[str, dict[str, float]], path: Path
     curves.legend(fontsize=8)
     _ratios(families, given, figures["against"], "given tables by family: ratio of regrets at the end")
     synthetic = figures["groups"].get(SYNTHETIC, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
-    _ratios(made, synthetic, figures["against"], "made-up problems by property: ratio of regrets at the end", list(KINDS))
+    _ratios(
+        made, synthetic, figures["against"], "made-up problems by property: ratio of regrets at the end", list(KINDS)
+    )
     for system, found in times.items():
         colour, style = look(system)
-        cost.plot([int(n) for n in found], list(found.values()), color=colour, linestyle=style, marker="o", label=system)
+        cost.plot(
+            [int(n) for n in found], list(found.values()), color=colour, linestyle=style, marker="o", label=system
+        )
     if times:
         plot_style.log_axis(cost.xaxis)
         plot_style.log_axis(cost.yaxis)

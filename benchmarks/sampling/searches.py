@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo_core import MemoryJournal
-from hpo_core.model.events import Event, JobCompleted
+from hpo_core.model.events import Event
 from hpo_core.model.trial import Job, Params
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.sampler import Sampler
@@ -38,6 +38,7 @@ SPACES = {
     MOVED: "a proposal is moved to the nearest configuration not tried yet, and our samplers are told that one",
     NEAREST: "a proposal has the curve of the nearest configuration, tried or not, and no sampler is told which",
 }
+MOST_TRIALS = 10_000
 EARLIER_SHARE = 0.5
 """Of its budget, in the earlier study of a warm start."""
 
@@ -123,9 +124,10 @@ class Track:
         self.checkpoint[now:] = self._problem.checkpoint_regret(place, resource)
 
 
-def spec_of(problem: Problem, settings: Mapping[str, Any], seed: int, name: str) -> StudySpec:
-    """ASHA on a problem, and the settings."""
-    search = {"method": "asha", "configs": 2000, "min_resource": 1, "max_resource": problem.max_resource}
+def spec_of(problem: Problem, settings: Mapping[str, Any], seed: int, name: str, space: str) -> StudySpec:
+    """ASHA on a problem, and the settings; where no configuration comes twice, at most as many as there are."""
+    most = problem.size if problem.size and space == MOVED else MOST_TRIALS
+    search = {"method": "asha", "configs": most, "min_resource": 1, "max_resource": problem.max_resource}
     search |= {"reduction_factor": 3, "brackets": [0]} | dict(settings.get("search", {}))
     plain = {"study": name, "metric": {"name": "loss"}, "space": problem.space, "seed": seed}
     return StudySpec.from_plain(plain | dict(settings) | {"search": search})
@@ -145,7 +147,7 @@ def play_ours(
     The incumbent is the study's own, by its rule.
     """
     warm = {"warm_start": {"studies": ["earlier"]}} if system.past else {}
-    spec = spec_of(problem, dict(system.settings) | warm, seed, problem.name)
+    spec = spec_of(problem, dict(system.settings) | warm, seed, problem.name, space)
     if system.past:
         assert related is not None
         spec = with_past(spec, earlier(related, seed, system.past))
@@ -176,7 +178,7 @@ def _found(track: Track, places: list[Any], cpu_seconds: float) -> dict[str, Any
 def earlier(problem: Problem, seed: int, way: str) -> MemoryJournal:
     """The journal of a study that is named ``earlier``: random search, half of the budget."""
     journal, clock = MemoryJournal(), VirtualClock()
-    spec = spec_of(problem, {}, seed, "earlier")
+    spec = spec_of(problem, {}, seed, "earlier", MOVED)
     located = Located(create_sampler(spec), problem, MOVED)
     draw, other = create_sampler(spec), dict[int, Any]()
 
@@ -198,10 +200,10 @@ class PeerProcess:
     """A script of ``peers/`` that answers one line of JSON with another."""
 
     def __init__(self, python: str, script: str) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [python, str(PEERS / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            [python, str(PEERS / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )  # fmt: skip
 
     def __call__(self, **message: Any) -> dict[str, Any]:
@@ -224,13 +226,22 @@ class PeerProcess:
         self._errors.close()
 
 
-def play_peer(problem: Problem, peer: Callable[..., dict[str, Any]], method: str, seed: int, space: str) -> dict[str, Any]:
+def play_peer(
+    problem: Problem, peer: Callable[..., dict[str, Any]], method: str, seed: int, space: str
+) -> dict[str, Any]:
     """One search by another system, with the same workers, budget and curves.
 
     It owns its decisions, this loop owns time: a worker trains what it was told, reports, and goes on or is free. The
     incumbent is the lowest loss that was reported. Decisions take no virtual time, as with ours.
     """
-    peer(do="start", method=method, space=problem.space, resource=problem.max_resource, workers=problem.workers, seed=seed)
+    peer(
+        do="start",
+        method=method,
+        space=problem.space,
+        resource=problem.max_resource,
+        workers=problem.workers,
+        seed=seed,
+    )
     track, places, taken = Track(problem), dict[str, Any](), set[Any]()
     running: list[tuple[float, int, str, int]] = []
     reached: dict[str, int] = {}
@@ -250,6 +261,8 @@ def play_peer(problem: Problem, peer: Callable[..., dict[str, Any]], method: str
                 break
             trial, start = job["trial"], job["start"]
             if trial not in places:
+                if len(taken) == problem.size:  # all were tried: over again
+                    taken.clear()
                 places[trial] = problem.place(job["params"], taken if space == MOVED else set())
                 taken.add(places[trial])
             assert start <= reached.get(trial, 0), f"{method} resumes trial {trial} from {start}, where it never was"

@@ -77,7 +77,7 @@ KINDS = {
 class SyntheticProblem:
     """One world of a kind."""
 
-    finite = False
+    size: int | None = None
 
     def __init__(self, kind: str, seed: int) -> None:
         self.name, self.family = f"synthetic_{kind}", "synthetic"

@@ -2,10 +2,10 @@
 
     python benchmarks/sampling/trained.py --out FOLDER [--minutes 15] [--rows 200]
 
-Each table is a file in the format of the given curve tables: rows drawn at random (seeded) from the space, loss on held
-out data after each unit of training, and the processor seconds that the training took. Units are epochs of networks
-and trees of boosting. Losses are the same for the same versions of the libraries; times are this machine's. A table that is
-there is left alone; one that does not get ready in its share of ``--minutes`` keeps the rows that are ready.
+Each table is a file in the format of the given curve tables: rows drawn at random (seeded) from the space, loss on
+held out data after each unit of training, and the processor seconds that the training took. Units are epochs of
+networks and trees of boosting. Losses are the same for the same versions of the libraries; times are this machine's. A
+table that is there is left alone; one that does not get ready in its share of ``--minutes`` keeps the rows it has.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Optuna:
         sampler, pruner = start["method"].split("+")
         self._most, self._space = start["resource"], start["space"]
         self._study = optuna.create_study(
+            study_name=f"seed {start['seed']}",  # from it and the trial's number HyperbandPruner chooses the bracket
             sampler={"TPE": optuna.samplers.TPESampler, "GP": optuna.samplers.GPSampler}[sampler](seed=start["seed"]),
             pruner=optuna.pruners.HyperbandPruner(1, self._most, ETA)
             if pruner == "Hyperband"
