@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.datasets
 
-from benchmarks.sampling import searches
+from benchmarks.sampling import searches, trained
 from benchmarks.sampling.comparison import Pairs, Run, chosen_elsewhere, compared, interval, resampled
-from benchmarks.sampling.problems import TableProblem
+from benchmarks.sampling.problems import TableProblem, trained_tables
 from benchmarks.sampling.run_file import Key, RunFile
 from benchmarks.sampling.searches import MOVED, NEAREST, Ours, PeerProcess, Track, play_ours, play_peer
 from benchmarks.sampling.synthetic import FLOOR, KINDS, NOISE, RESOURCE, SyntheticProblem
@@ -398,3 +399,26 @@ def test_worlds_follow_from_the_seed_and_nothing_is_below_their_floor(kind: str)
         or kind == "diverging"
     )
     assert all(0 < problem.checkpoint_regret(p, 5) <= 1 for p in places)
+
+
+@pytest.mark.parametrize("name", ["trained_network_wine", "trained_linear_cancer", "trained_boosting_diabetes"])
+def test_a_table_of_real_trainings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "LEAST_ROWS", 3)
+    made = trained.make(name, 3, 60.0)
+    assert made is not None
+    assert trained.make(name, 3, 0.0) is None  # too few got ready
+    np.savez(tmp_path / f"{name}.npz", **made)
+    problem = trained_tables(tmp_path)[name]
+    assert (problem.max_resource, problem.size, problem.family) == (27, 3, "own trainings")
+    assert set(problem.space) == set(trained.TABLES[name][2])
+    source, train, space = trained.TABLES[name]
+    data, regression = trained.data_of(source)
+    assert len(data[0]) + len(data[1]) == len(getattr(sklearn.datasets, f"load_{source}")().target)
+    rng = np.random.default_rng(0)
+    for row in range(3):
+        params, values = trained.drawn(space, rng)
+        assert values == made["X"][row].tolist()
+        again = np.array(list(train(data, params, regression)), dtype=np.float32)
+        assert np.array_equal(again, made["valid_loss"][row], equal_nan=True)
+        assert all(b >= a > 0 for a, b in itertools.pairwise(made["time_s"][row].tolist()))
+    assert play_ours(problem, Ours(), 0, NEAREST)["trials"] > 3
