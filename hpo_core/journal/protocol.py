@@ -128,6 +128,10 @@ LISTED = 20
 """Names that the message lists at most."""
 
 
+UNKNOWN_CURE = "Check the name, and home (--home) or journal (--journal)."
+"""What to do about a study that a home does not know."""
+
+
 def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:
     """The error to raise.
 

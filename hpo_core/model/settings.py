@@ -124,7 +124,7 @@ def by_name(model: type[Part], values: tuple[Any, ...], data: Mapping[str, Any])
 
 
 def plain(value: Any) -> Any:
-    """A value as a study file can hold it: numbers and arrays of NumPy as Python's, paths as text.
+    """A value as a study file can hold it: numbers and arrays of NumPy and torch as Python's, paths as text.
 
     >>> from pathlib import PurePosixPath
     >>> plain((PurePosixPath("/data"), {"a": range(2)}))
@@ -132,7 +132,7 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+    if type(value).__module__ in ("numpy", "torch") and hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
         return {plain(key): plain(one) for key, one in value.items()}

@@ -92,10 +92,11 @@ def run_attempt(
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
         if request.style == "optuna":
+            returned = None  # the objective's value is reported by its trial
             train_optuna_objective(function, handle, request)
         else:
-            objective_callable(function)(handle)
-        metrics, curve, written = handle.finish()
+            returned = objective_callable(function)(handle)
+        metrics, curve, written = handle.finish(returned)
         if request.gang is not None:
             leave()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too

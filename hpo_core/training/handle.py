@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
@@ -16,6 +16,7 @@ from hpo_core.checkpoints.storage import HOPS, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
+from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.processes import room_for_state
@@ -289,7 +290,7 @@ class TrialHandle:
         """Whether this very object is tracked."""
         return any(unwrapped(item) is tracked for tracked in self._tracked.values())
 
-    def report(self, **metrics: Any) -> None:
+    def report(self, *unnamed: Never, **metrics: Any) -> None:
         """Record metrics of the current step (after the loop: of the target). Calls within a step merge.
 
         In a gang the study sees the mean over the ranks, weighted by their parts of the batch (:meth:`shard`).
@@ -297,8 +298,12 @@ class TrialHandle:
         Raises:
             ObjectiveError: a value is no real number.
         """
-        if not metrics:
-            raise ObjectiveError("trial.report() got no metric; name at least one: trial.report(val_loss=0.3).")
+        if unnamed or not metrics:
+            got = "no metric" if not unnamed else f"{shown(unnamed[0])} without a name"
+            raise ObjectiveError(
+                f"trial.report() got {got}; name at least one metric: trial.report(val_loss=0.3), or "
+                "trial.report(**metrics) of a dictionary."
+            )
         values = {name: real_number(name, value) for name, value in metrics.items()}
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
@@ -307,6 +312,22 @@ class TrialHandle:
             self._curve.add(resource, values)
             if self.ranks is not None:
                 self.ranks.reports(resource)
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what was meant, for one who comes from another library."""
+            cure = did_you_mean(name, dir(type(self))) or "it has params, steps(), report(), track(), folder and others"
+            if name.startswith("suggest_") or name in ("should_prune", "set_user_attr", "set_constraint"):
+                cure = (
+                    'that belongs to an Optuna objective: give style="optuna" (style: optuna in a study file), or take '
+                    'values from trial.params["x"]'
+                )
+            raise AttributeError(f"trial has no {name!r} here; {cure}.")
+
+        def __getitem__(self, name: object) -> Any:
+            """Say where the parameters are."""
+            raise ObjectiveError(f"trial[{name!r}]: a trial is no dictionary; take trial.params[{name!r}].")
 
     def alive(self) -> None:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
@@ -327,8 +348,11 @@ class TrialHandle:
             print(f"hpo: {line}", file=sys.stderr)
         self.warnings += lines
 
-    def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
+    def finish(self, returned: object = None) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
         """Return metrics, learning curve and checkpoint; the system calls it after the training function.
+
+        Args:
+            returned: what the function returned, which is no metric.
 
         Raises:
             ObjectiveError: the loop was left early, or a metric of the study is missing at the target.
@@ -344,7 +368,7 @@ class TrialHandle:
         if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
-            check_required(self._request, metrics)
+            check_required(self._request, metrics, returned)
         if self.ranks is not None:
             average_metrics(self.ranks, self._curve.kept(), self.target)
         if not self._finite(metrics):
