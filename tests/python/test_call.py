@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,13 +251,45 @@ def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
 
 
 def children() -> set[int]:
-    """Process ids of this process's descendants that have not ended."""
-    found = psutil.Process().children(recursive=True)
-    return {process.pid for process in found if process.status() != psutil.STATUS_ZOMBIE}
+    """Process ids of this process's descendants that have not ended, without Python's own that ends with it."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tracks = any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and not tracks:
+                found.add(process.pid)
+    return found
 
 
 def fails_at_once(trial: hpo.Trial) -> None:
     raise ValueError("on purpose")
+
+
+class FailsFirst:
+    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+        try:
+            (self.place / "first").touch(exist_ok=False)
+        except FileExistsError:
+            (self.place / "others").touch()
+            time.sleep(600)
+
+    def __call__(self, trial: hpo.Trial) -> None:
+        while not (self.place / "others").exists():
+            time.sleep(0.01)
+        raise ValueError("on purpose")
+
+
+def test_no_process_is_left_that_still_imports_when_the_call_ends(tmp_path: Path) -> None:
+    before = children()
+    with pytest.raises(ValueError, match="on purpose"):
+        hpo.tune(functools.partial(FailsFirst(tmp_path)), SPACE, metric="loss", max_trials=4, workers=2, **QUIET)
+    assert not children() - before
 
 
 def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
