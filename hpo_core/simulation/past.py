@@ -320,13 +320,9 @@ class PastCurves:
         count = len(self._rows)
         lap, place = divmod(number, count)
         while lap >= len(self._passes):
-            order = list(self._rows)
-            if self._seed or self._passes:
-                stream = Stream(self._seed, "past", len(self._passes))
-                for i in range(count - 1, 0, -1):
-                    j = stream.below(i + 1)
-                    order[i], order[j] = order[j], order[i]
-            self._passes.append(order)
+            again = self._seed or self._passes
+            stream = Stream(self._seed, "past", len(self._passes))
+            self._passes.append(stream.shuffled(self._rows) if again else self._rows)
         return self._passes[lap][place]
 
     # Objective.
