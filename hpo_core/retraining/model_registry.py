@@ -251,7 +251,6 @@ class ModelRegistry:
     def spoil(self, run: KnownRun) -> None:
         """Nothing can be made of it any more; whoever comes again begins a new one."""
         self._store.log(run, tags={SPOILED: "true"})
-        run.tags[SPOILED] = "true"
 
     def fail(self, run: KnownRun, error: BaseException) -> None:
         """It ended without a result: failed, or cancelled by a person or signal."""
@@ -283,7 +282,6 @@ class ModelRegistry:
         note = {"mlflow.note.content": decision.markdown(), "hpo.promoted": str(decision.promoted).lower()}
         self._store.log(run, points=points, tags=note)
         self._store.log(run, tags={"hpo.decided": "true"})
-        run.tags["hpo.decided"] = "true"
 
     def upload(self, run: KnownRun, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str] = ()) -> None:
         """Upload a model: its card, its checkpoints from the study's ``folder``, the weights of the one that serves.
