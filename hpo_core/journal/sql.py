@@ -458,12 +458,7 @@ def is_alive(info: StudyInfo) -> bool:
 
 
 def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
-    if owner.host == me.host:
-        try:
-            return bool(abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0)
-        except psutil.Error:
-            return False
-    return now - renewed < LEASE_SECONDS
+    return owner.runs() if owner.host == me.host else now - renewed < LEASE_SECONDS
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -371,7 +370,7 @@ class TrialHandle:
             check_required(self._request, metrics, returned)
         if self.ranks is not None:
             average_metrics(self.ranks, self._curve.kept(), self.target)
-        if not self._finite(metrics):
+        if self._request.not_finite(metrics) is not None:
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
 
@@ -431,7 +430,8 @@ class TrialHandle:
             average_metrics(self.ranks, self._curve.kept(), self.target)
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)
-        if not self._tracked or not self._finite(metrics) or self.rank:
+        request = self._request
+        if not self._tracked or request.not_finite(metrics) is not None or self.rank:
             return
         tree = {
             "trial": self.number,
@@ -439,11 +439,10 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, self._request.job.params),
+            "description": describe(self._tracked, self._initial_states, request.job.params),
         }
         if ranks is not None:
             tree[RANKS] = ranks
-        request = self._request
         folder, path, source = request.folder, request.checkpoint_path, parent.uri if parent else None
         portion = request.portion
         allowed = None if portion is None or portion.gpu else portion.allowed
@@ -479,12 +478,6 @@ class TrialHandle:
         request = self._request
         plain = self._unit is None and request.repeat is None and self.ranks is None
         return plain and checkpoints.file_of(request.folder, request.checkpoint_path) is not None
-
-    def _finite(self, metrics: Metrics) -> bool:
-        """Whether no objective or constraint that was reported is NaN or infinite."""
-        return all(
-            math.isfinite(metrics.get(name, 0.0)) for name in (*self._request.metrics, *self._request.constraints)
-        )
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:
