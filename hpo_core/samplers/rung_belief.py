@@ -32,6 +32,8 @@ _STEPS = 5
 _SHORTLIST = 40
 """Candidates with the lowest means, of which expected improvement is computed."""
 _WORST_MARGIN = 3.0
+_CAUTION = 3
+"""Power of the probability that constraints hold; with 1, most points near an active constraint barely violate it."""
 _LEAST_LIKED = 5
 _CENTRES = 5
 _QUANTILE = NormalDist().inv_cdf
@@ -123,7 +125,7 @@ def worst_margins(constraints: Array | None) -> Array | None:
 
 
 class Belief:
-    """Expected improvement on the highest rung, times the probability that no constraint is violated."""
+    """Expected improvement on the highest rung, weighted by the probability that no constraint is violated."""
 
     def __init__(self, cube: UnitCube, known: Observations) -> None:
         self._cube, self._known = cube, known
@@ -197,11 +199,7 @@ class Belief:
             gains = _expected_improvement(means[short], deviations, self._best)
         if self.margins is not None:
             deviations = self.margins.deviation(plain[short], margin_cross[short], plain[:0])
-            gains = gains * _below(-margins[short] / deviations)
-            probable = (
-                margins[short] <= 0.0
-            )  # else half of the proposals would barely violate, near an active constraint
-            gains = np.where(probable | ~probable.any(), gains, 0.0)
+            gains = gains * _below(-margins[short] / deviations) ** _CAUTION
         at = int(np.argmax(gains))
         return int(short[at]), float(gains[at])
 
