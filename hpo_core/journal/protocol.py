@@ -56,7 +56,7 @@ class Journal(Protocol):
 
     @property
     def measurements(self) -> Measurements:
-        """What jobs needed, kept beside the studies."""
+        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
         ...
 
     def create(self, study: str, first: Entry) -> None:
