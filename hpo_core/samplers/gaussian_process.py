@@ -48,10 +48,10 @@ def prior_log_length(parameters: int) -> float:
     return math.log(0.6 * math.sqrt(max(1.0, parameters / 4)))
 
 
-def fit(data: Data, parameters: int, steps: int) -> Settings:
-    """Settings near the most probable ones."""
-    mean = np.append(np.full(parameters, prior_log_length(parameters)), [0.0, _NOISE])
-    spread = np.append(np.full(parameters, _LENGTH_SPREAD), [_SIGNAL_SPREAD, _NOISE_SPREAD])
+def fit(data: Data, log_lengths: Array, steps: int) -> Settings:
+    """Settings near the most probable ones; ``log_lengths`` is the prior mean of the lengths' logarithms."""
+    mean = np.append(log_lengths, [0.0, _NOISE])
+    spread = np.append(np.full(len(log_lengths), _LENGTH_SPREAD), [_SIGNAL_SPREAD, _NOISE_SPREAD])
     theta, shrink = mean.copy(), 1.0
     best, best_density, move = theta, -math.inf, np.zeros_like(theta)
     for last in range(steps, -1, -1):

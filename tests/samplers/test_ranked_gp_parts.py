@@ -96,7 +96,7 @@ def test_residuals_of_left_out_groups_are_those_of_a_model_without_them() -> Non
     scores = np.sin(5 * features[:, 0]) + 0.1 * rng.normal(size=20)
     owner = np.arange(2)
     data = gaussian_process.Data(features, owner, scores)
-    settings = gaussian_process.fit(data, 2, 5)
+    settings = gaussian_process.fit(data, np.zeros(2), 5)
     found = gaussian_process.Posterior(data, settings).left_out(group)
     for one in range(5):
         rest = group != one
@@ -143,7 +143,7 @@ def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
     features = rng.random((60, 3))
     scores = np.sin(6 * features[:, 0])
     data = gaussian_process.Data(features, np.arange(3), scores)
-    settings = gaussian_process.fit(data, 3, 5)
+    settings = gaussian_process.fit(data, np.zeros(3), 5)
     assert settings.lengths[0] < 0.5 * settings.lengths[1:].min()
     fresh = rng.random((40, 3))
     means, cross = (model := gaussian_process.Posterior(data, settings)).mean(fresh)
@@ -162,7 +162,7 @@ def test_results_that_are_awaited_and_as_expected_change_what_a_new_fit_would_ch
     rng = np.random.default_rng(3)
     features, awaited, fresh = rng.random((30, 2)), rng.random((4, 2)), rng.random((20, 2))
     data = gaussian_process.Data(features, np.arange(2), np.sin(5 * features[:, 0]))
-    settings = gaussian_process.fit(data, 2, 5)
+    settings = gaussian_process.fit(data, np.zeros(2), 5)
     model = gaussian_process.Posterior(data, settings)
     longer = gaussian_process.Data(
         np.concatenate([features, awaited]),
