@@ -31,7 +31,6 @@ from hpo_core.simulation.repeats import (
     common_target,
     expected_jobs,
     play,
-    taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.spec import StopSpec, StudySpec, load_spec
@@ -352,7 +351,7 @@ def _limits(
         )
     if any(one.scenario.placed is not None for one in answers):
         found += HOPPING_RULES
-    if any(taken_as_linear(one.scenario.spec) for one in answers):
+    if any(one.scenario.spec.has_unknown_speedups for one in answers):
         found += LINEAR
     if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")

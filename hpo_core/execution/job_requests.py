@@ -38,17 +38,15 @@ class JobRequests:
 
     def _partitions(self, job: Job) -> dict[str, Any]:
         """Which partitions of the data a job sees: all of them, unless it is a unit of an epoch."""
-        data, unit = self._spec.data, job.unit
-        if data is None:
-            return {}
-        validation = data.validation_files
-        found = {"partition_folder": data.folder or "", "load": self.load}
+        spec, unit = self._spec, job.unit
+        trained, validation = spec.partitions[: spec.trained_partitions], spec.partitions[spec.trained_partitions :]
+        found = {"partition_folder": spec.partition_folder, "load": self.load}
         if unit is not None and unit.trains:
             return found | {"partitions": (unit.partition,)}
         if unit is not None:
             return found | {"validation": (unit.partition,), "weights": (1.0,)}
         return found | {
-            "partitions": tuple(file.name for file in data.files),
+            "partitions": tuple(file.name for file in trained),
             "validation": tuple(file.name for file in validation),
             "weights": weights_of(validation),
         }

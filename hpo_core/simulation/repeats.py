@@ -123,11 +123,6 @@ def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
     return float
 
 
-def taken_as_linear(spec: StudySpec) -> bool:
-    """Whether gangs are taken to be as fast as can be."""
-    return spec.gangs and not spec.scaling.speedups
-
-
 MOST_ATTEMPTS, PER_JOB = 200_000, 20
 """A study is cut off after so many attempts, and so many more for each job that its search expects: one without
 configs may never meet its stop rule, and a job that is dropped too often never ends."""

@@ -474,9 +474,7 @@ def study_of(
     folders = [str(folder) for folder in permissions.import_folders]
     named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
     spec = StudySpec.from_plain(form.plain() | named, "form")
-    if spec.data is None or permissions.data_folder is None:
-        return spec
-    return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
+    return spec if permissions.data_folder is None else spec.beside(permissions.data_folder)
 
 
 def _storages() -> list[str]:
