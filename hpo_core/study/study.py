@@ -422,7 +422,7 @@ class Study:
 
     @property
     def spec(self) -> StudySpec:
-        """Its description, with the training function that it was given last."""
+        """Description of the study, with the training function that it was given last."""
         return self.parts.spec
 
     @property

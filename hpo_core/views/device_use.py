@@ -293,7 +293,7 @@ def _merged(group: list[Measurement]) -> MeasuredNeed:
     newest = max(group, key=lambda one: one.measured_at)
     counted = [one for one in group if not one.out_of_memory]
     shares = [one.compute for one in counted if one.compute is not None]
-    peak = max((one.memory if is_cpu(one.architecture) else one.device_memory or 0 for one in group), default=0)
+    peak = max((one.peak for one in group), default=0)
 
     def mean(values: list[float]) -> float:
         return math.fsum(values) / max(len(values), 1)

@@ -222,8 +222,8 @@ def summarize(study: Study) -> StudySummary:
         constraints=tuple(spec.constraints),
         infeasible=state.infeasible_results,
         best_of=spec.best_of,
-        best=best_result(study),
-        best_of_highest_rung=_shown(study, study.best_of_highest_rung),
+        best=best_result(study, study.best),
+        best_of_highest_rung=best_result(study, study.best_of_highest_rung),
         front=front_members(spec, state),
         extendable=study.refuse_extension() is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
@@ -252,11 +252,6 @@ def constraint_words(spec: StudySpec, infeasible: int) -> str:
     return f"{', '.join(spec.constraints)} at most 0; {count} {'it' if one else 'them'}"
 
 
-def best_result(study: Study) -> BestResult | None:
-    """The incumbent in the user's metric; None before there is a finite result."""
-    return _shown(study, study.best)
-
-
 def rule_words(spec: StudySpec) -> str:
     """``, best of the highest rung`` where that is the study's rule, to stand behind a best result; else empty."""
     return ", best of the highest rung" if spec.best_of == "highest_rung" else ""
@@ -276,7 +271,8 @@ def other_best_words(study: Study) -> str:
     return f"best of {title}: {study.spec.metric.name} = {value} (trial {other.trial} at {other.resource:,})"
 
 
-def _shown(study: Study, best: Incumbent | None) -> BestResult | None:
+def best_result(study: Study, best: Incumbent | None) -> BestResult | None:
+    """An incumbent in the user's metric; None before there is a finite result."""
     if best is None:
         return None
     value = study.metric_value(best.loss)
