@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,16 +113,18 @@ def report(
     if port is not None:
         raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
-    from hpo_core.study import Study
+    from hpo_core.spec import StudySpec
     from hpo_core.tracking.tracker_links import study_links
 
     place = Home(home, journal)
     source = place.read_journal()
     with damage_named(source, name):
-        spec = Study.open(name, source, at=0).spec
+        entries = iter(source.entries(name))
+        first = next(entries)  # not read twice
         folder = place.study_folder(name, create=out_file is None)
+        spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
         links = {"Study folder": str(folder)} | study_links(place, spec)
-        page = write_report(source.entries(name), out_file or place.report_path(name), links=links, folder=folder)
+        page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
     out.say(page)
 
 
