@@ -27,7 +27,7 @@ from hpo_core.training.child.exit_functions import ExitFunctions
 from hpo_core.training.child.library_names import LibraryNames
 from hpo_core.training.child.library_settings import OF_LIBRARIES, uses_cuda
 from hpo_core.training.child.module_state import UserVariables, is_users, take_package_as_users
-from hpo_core.training.child.process_settings import OF_PROCESS, Setting, first_packages, packages
+from hpo_core.training.child.process_settings import OF_PROCESS, Setting, new_packages
 from hpo_core.training.child.processes import children, resident
 from hpo_core.training.objective import cuda_is_initialized
 
@@ -54,7 +54,7 @@ def _descriptors() -> dict[int, tuple[int, int, int]]:
 
 def _imported_since() -> str:
     """A library that was imported after the training function's module; empty: none."""
-    new = packages() - first_packages() - sys.stdlib_module_names
+    new = new_packages() - sys.stdlib_module_names
     return min((name for name in new if not name.startswith("_")), default="")  # the others are parts of libraries
 
 
@@ -80,7 +80,7 @@ class KeptState:
         self._function = function
         self.look_at_variables()
         self._modules = dict(sys.modules)
-        first_packages()
+        new_packages()
         self._abstract = abc.get_cache_token()
         self._before: list[tuple[Setting, Any]] = []
         self._descriptors: dict[int, Any] = {}

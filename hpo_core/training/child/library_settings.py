@@ -246,7 +246,7 @@ OF_LIBRARIES: tuple[Setting, ...] = (
             lambda value: _called("cuda.set_device", value) if uses_cuda() else None, "torch"),
     Setting("the current CUDA stream", lambda: _called("cuda.current_stream").stream_id if uses_cuda() else 0,
             lambda _: _called("cuda.set_stream", _called("cuda.default_stream")), "torch"),
-    *map(setting_of_container, ("matplotlib.rcParams", "matplotlib.rcParamsDefault")),
+    setting_of_container("matplotlib.rcParams"),
     *(setting_of_container(f"matplotlib.{name}", "matplotlib")
       for name in ("colormaps._cmaps", "color_sequences._color_sequences")),
     Setting("matplotlib's figures", lambda: sys.modules["matplotlib.pyplot"].get_fignums(), _close_figures,

@@ -193,7 +193,7 @@ def tells_pages() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-class _Walk:
+class ValueWalk:
     """Makes tokens of values; each object is looked into once in all.
 
     Args:
@@ -469,8 +469,8 @@ class UserVariables:
         self._offered = _offered_by_libraries()
         self._before, self._walk, self._problem = self._look(None)
 
-    def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], _Walk, str]:
-        walk, found = _Walk(pages, self._offered), dict[str, list[Token]]()
+    def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], ValueWalk, str]:
+        walk, found = ValueWalk(pages, self._offered), dict[str, list[Token]]()
         for name, value in (*_users_roots(self._modules), *self._more()):
             try:
                 found[name] = walk.tokens(value)

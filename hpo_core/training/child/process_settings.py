@@ -151,15 +151,21 @@ def _set_limits(value: list[tuple[int, int]]) -> None:
             resource.setrlimit(number, limits)
 
 
-def packages() -> set[str]:
-    """Names of the packages, and modules outside of packages, that are imported."""
-    return {name.partition(".")[0] for name in list(sys.modules)}
+@functools.cache
+def first_modules() -> frozenset[str]:
+    """Names of the modules that were imported when this was first called."""
+    return frozenset(sys.modules)
 
 
 @functools.cache
-def first_packages() -> set[str]:
-    """Those that were there when this was first called, and those that had loggers."""
-    return packages() | {name.partition(".")[0] for name in logging.root.manager.loggerDict}
+def _first_packages() -> frozenset[str]:
+    """Packages of these modules, and names that have loggers."""
+    return frozenset(name.partition(".")[0] for name in (*first_modules(), *logging.root.manager.loggerDict))
+
+
+def new_packages() -> set[str]:
+    """Names of packages, and of modules outside of packages, that were imported since."""
+    return {name.partition(".")[0] for name in sys.modules.keys() - first_modules()} - _first_packages()
 
 
 _NEW_LOGGER: tuple[Any, ...] = (logging.NOTSET, True, False, (), ())
@@ -192,7 +198,7 @@ def _loggers() -> dict[str, tuple[Any, ...]]:
 
     Those of libraries that were imported since are left out: their import set them, and is not repeated.
     """
-    since = packages() - first_packages()
+    since = new_packages()
     known = {name: one for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)}
     found = {}
     for name, one in {"": logging.root, **known}.items():
@@ -307,7 +313,7 @@ def setting_of_attribute(path: str, module: str = "") -> Setting:
 
 
 OF_PROCESS: tuple[Setting, ...] = (
-    setting_of_attribute("os.environ"),
+    Setting("os.environ", lambda: (id(os.environ), os.environ), lambda value: setattr(os, "environ", value[1])),
     Setting("the environment", _environment, _set_environment),
     Setting("the working folder", os.getcwd, os.chdir),
     Setting("the umask", _umask, os.umask),
