@@ -308,7 +308,7 @@ class Loop:
     def _renew(self) -> None:
         if self._takeover is not None:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
-            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+            self.study.journal.renew(self.study.name, self.study.epoch)
 
     def _free_slots(self) -> bool:
         """Give the slots that attempts left to other jobs; returns whether there were any."""

@@ -38,8 +38,8 @@ class StudyInfo(msgspec.Struct, frozen=True):
     epoch: int
     owner: Owner | None
     """The last controller; None after it let go."""
-    renewed: float
-    """When the owner last gave a sign of life, seconds since the epoch."""
+    silent: float
+    """Seconds since the owner's last sign of life, by the journal's own clock: those of two machines may differ."""
 
 
 class Journal(Protocol):
@@ -84,7 +84,7 @@ class Journal(Protocol):
         """All studies by name."""
         ...
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         """Become the only writer; returns the new epoch.
 
         Raises:
@@ -92,7 +92,7 @@ class Journal(Protocol):
         """
         ...
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
+    def renew(self, study: str, epoch: int) -> None:
         """Give a sign of life.
 
         Raises:

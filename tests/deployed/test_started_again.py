@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -97,7 +96,7 @@ def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other
     folder = home.study_folder("toy")
     assert started(old, 0) == 0
     journal: SqlJournal = home.open_journal()
-    epoch = journal.claim("toy", other, time.time())
+    epoch = journal.claim("toy", other)
     with pytest.raises(StudyBusyError, match=f"a command.*process {other.pid} on .*take_over"):
         started(old, 0, take_over=True)
     write_marker(folder, healthy, RunMarker(owner=other))
@@ -113,7 +112,7 @@ def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) 
     """On another host, say, whose lease has not run out yet."""
     run = uuid4()
     write_marker(home.study_folder("toy"), run, RunMarker(began=True, owner=other))
-    home.open_journal().claim("toy", other, time.time())
+    home.open_journal().claim("toy", other)
     session = resumed("toy", run, 0, take_over=False)
     assert session._force
     session.close()

@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-
 from hpo_core import Study
-from hpo_core.home import Home
+from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.hosts.lab import ROOT, Host, Lab, Process
+from tests.hosts.lab import ROOT, Lab, Process
+from tests.hosts.services import PostgreSQLHost
 from tests.security.test_tls_addresses import certificate
 
 T = TypeVar("T")
 
 PORT = 8786
 LIMIT = 900.0
-STUDY = "far"
 
 
 class Cluster:
@@ -35,6 +34,7 @@ class Cluster:
 
     def __init__(self, lab: Lab, folder: Path, *, scheduler: str, workers: str, settings: Mapping[str, str] = {}):
         self.lab, self.scheduler_host = lab, scheduler
+        folder.mkdir(exist_ok=True)
         self._files = certificate(folder / "certificates")
         keys = {"tls_ca_file": "CA_FILE", "tls_cert": "CLIENT__CERT", "tls_key": "CLIENT__KEY"}
         self.client = {f"DASK_DISTRIBUTED__COMM__TLS__{keys[name]}": path for name, path in self._files.items()}
@@ -62,6 +62,12 @@ class Cluster:
             "--local-directory", "/tmp/dask", *self._options(), *more, env=self._settings, log="worker.log",
         )  # fmt: skip
 
+    def stop(self) -> None:
+        """End the scheduler, and with it the workers."""
+        for process in (self.scheduler, *self.workers.values()):
+            process.terminate()
+            process.wait(LIMIT)
+
 
 class FarStudy:
     """A study whose controllers run on hosts of a lab.
@@ -69,7 +75,8 @@ class FarStudy:
     Args:
         home: home folder that all hosts see.
         cluster: where it trains.
-        env: environment of its controllers, such as the journal.
+        database: PostgreSQL of the journal; None: a file of the home.
+        env: environment of its controllers.
         changes: of its settings; ``seconds`` a step and ``megabytes`` of a checkpoint go to the training function.
     """
 
@@ -78,18 +85,22 @@ class FarStudy:
         folder: Path,
         cluster: Cluster,
         *,
+        database: PostgreSQLHost | None = None,
         env: Mapping[str, str] = {},
+        name: str = "far",
         seconds: float = 1.0,
         megabytes: int = 0,
         **changes: Any,
     ) -> None:
         self.cluster, self.lab = cluster, cluster.lab
-        self.home = folder / "home"
-        self.trace = folder / "trace"
+        self.name, self.home, self.trace = name, folder / "home", folder / f"trace-{name}"
         self.trace.mkdir()
         self.env = cluster.client | {"HPO_HOME": str(self.home)} | dict(env)
+        self._database = database
+        if database is not None:
+            self.env["HPO_JOURNAL"] = database.url
         plain: dict[str, Any] = {
-            "study": STUDY,
+            "study": name,
             "objective": "tests.hosts.objectives:traced",
             "pythonpath": [str(ROOT)],
             "metric": {"name": "loss"},
@@ -101,15 +112,18 @@ class FarStudy:
             "tracking": {"mlflow": "off"},
             "prefect": "off",
         }
-        self.file = folder / "study.json"
+        self.file = folder / f"{name}.json"
         self.file.write_text(json.dumps(plain | changes))
 
-    def hpo(self, host: str, *arguments: str | Path, log: str = "hpo.log") -> Process:
+    def hpo(self, host: str, *arguments: str | Path) -> Process:
         """Start a command ``hpo`` on a host."""
-        return self.lab[host].python("hpo_flows", *arguments, env=self.env, log=log)
+        return self.lab[host].python("hpo_flows", *arguments, env=self.env, log=f"{self.name}.log")
 
     def tune(self, host: str) -> Process:
         return self.hpo(host, "tune", self.file)
+
+    def resume(self, host: str, *options: str) -> Process:
+        return self.hpo(host, "resume", self.name, *options)
 
     def until(self, condition: Callable[[], T], process: Process | None, seconds: float = LIMIT) -> T:
         """Wait for something true while a controller lives."""
@@ -127,16 +141,16 @@ class FarStudy:
 
     def entries(self) -> list[Entry]:
         """What is recorded; nothing where the study is not there yet."""
-        if "HPO_JOURNAL" not in self.env and not (self.home / "journal.db").exists():
+        url = str(self.home / "journal.db") if self._database is None else self._database.url_here
+        if self._database is None and not Path(url).exists():
             return []
+        journal = open_journal(url)
         try:
-            journal = Home(self.home).read_journal()
-            try:
-                return list(journal.entries(STUDY))
-            finally:
-                journal.close()
+            return list(journal.entries(self.name))
         except HpoError:
             return []
+        finally:
+            journal.close()
 
     def events(self, kind: type[T]) -> list[T]:
         return [event for entry in self.entries() for event in entry.events if isinstance(event, kind)]
@@ -173,7 +187,7 @@ class FarStudy:
         assert set(counted.values()) == {1}, "a result was counted twice"
         if lost is not None:
             assert [outcome for outcome, _ in self.failures()] == ["lost"] * lost, self.failures()
-        kept = {path.name for path in (self.home / "studies" / STUDY / "checkpoints").rglob("*.safetensors")}
+        kept = {path.name for path in (self.home / "studies" / self.name / "checkpoints").rglob("*.safetensors")}
         live = {uri.rpartition("/")[2] for uri in study.checkpoints.uris}
         assert kept <= live, f"files of dead attempts: {kept - live}"
         self.until(lambda: not self.training(), None, 60)
