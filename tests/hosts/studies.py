@@ -55,11 +55,11 @@ class Cluster:
             "--no-dashboard", *self._options(), env=self._settings, log="scheduler.log",
         )  # fmt: skip
 
-    def start_worker(self, name: str, *more: str) -> None:
+    def start_worker(self, name: str, **environment: str) -> None:
         """Start ``dask worker`` with one thread, and a nanny as is Dask's default."""
         self.workers[name] = self.lab[name].python(
             "dask.__main__", "worker", self.address, "--nthreads", "1", "--no-dashboard", "--host", name,
-            "--local-directory", "/tmp/dask", *self._options(), *more, env=self._settings, log="worker.log",
+            "--local-directory", "/tmp/dask", *self._options(), env=self._settings | environment, log="worker.log",
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -177,18 +177,23 @@ class FarStudy:
 
     def whole(self, lost: int | None = None) -> Study:
         """The study: finished, clean, nothing counted twice, nothing left of it on any host."""
-        entries = self.entries()
-        report = audit(entries)
-        assert report.clean, report.findings
-        study = Study.from_entries(entries)
-        study.check()
+        study = self.clean()
         assert study.status == "finished"
-        counted = Counter((event.trial, event.resource) for event in self.events(JobCompleted))
-        assert set(counted.values()) == {1}, "a result was counted twice"
         if lost is not None:
             assert [outcome for outcome, _ in self.failures()] == ["lost"] * lost, self.failures()
         kept = {path.name for path in (self.home / "studies" / self.name / "checkpoints").rglob("*.safetensors")}
         live = {uri.rpartition("/")[2] for uri in study.checkpoints.uris}
         assert kept <= live, f"files of dead attempts: {kept - live}"
         self.until(lambda: not self.training(), None, 60)
+        return study
+
+    def clean(self) -> Study:
+        """The study, finished or not, whose record is clean."""
+        entries = self.entries()
+        report = audit(entries)
+        assert report.clean, report.findings
+        study = Study.from_entries(entries)
+        study.check()
+        counted = Counter((event.trial, event.resource) for event in self.events(JobCompleted))
+        assert set(counted.values()) == {1}, "a result was counted twice"
         return study
