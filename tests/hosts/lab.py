@@ -98,8 +98,9 @@ class Host:
         init, self.init = self.init, 0
         if init:
             os.kill(init, signal.SIGKILL)
-            while psutil.pid_exists(init) and psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.01)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                while psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.01)
             self.lab.tell("unplug", address=self.address)
 
     def reboot(self) -> None:
@@ -128,16 +129,14 @@ class Host:
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Of a process there."""
-        own = os.environ | {"HOME": "/home", "TMPDIR": "/tmp", "PYTHONPATH": str(ROOT)}
-        if self._clock is not None:
-            own |= {"LD_PRELOAD": "/tmp/clock.so", "LAB_CLOCK": "/tmp/clock"}
-        return own | dict(more)
+        return os.environ | {"HOME": "/home", "TMPDIR": "/tmp", "PYTHONPATH": str(ROOT)} | dict(more)
 
     def command(self, *command: str | Path) -> list[str]:
         """The command that runs a command there."""
         assert self.init, f"host {self.name} is off"
         enter = ["nsenter", "--target", str(self.init), *_NAMESPACES]
-        return [*enter, "--", "env", "--chdir=/home", *map(str, command)]
+        clock = [] if self._clock is None else ["LD_PRELOAD=/tmp/clock.so", "LAB_CLOCK=/tmp/clock"]
+        return [*enter, "--", "env", "--chdir=/home", *clock, *map(str, command)]
 
     def start(self, *command: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
         """Start a command there, whose output goes to a file of :attr:`folder`."""
