@@ -23,7 +23,7 @@ class Owner(msgspec.Struct, frozen=True):
     host: str
     pid: int
     born: float
-    """Start time of the process, so that a reused pid is not taken for it."""
+    """When the process started (:mod:`hpo_core.model.process_start`), so that a reused pid is not taken for it."""
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"

@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import psutil
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
@@ -36,6 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import lives, started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
 
@@ -136,7 +136,7 @@ _PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 
 def current_owner() -> Owner:
     """This process as an owner."""
-    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+    return Owner(socket.gethostname(), os.getpid(), started())
 
 
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
@@ -471,10 +471,7 @@ def is_alive(info: StudyInfo) -> bool:
 
 def _alive(owner: Owner, silent: float, me: Owner) -> bool:
     if owner.host == me.host:
-        try:
-            return bool(abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0)
-        except psutil.Error:
-            return False
+        return lives(owner.pid, owner.born)
     return silent < LEASE_SECONDS
 
 

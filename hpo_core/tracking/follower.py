@@ -36,6 +36,7 @@ import psutil
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.model.process_start import lives
 from hpo_core.security.masking import mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for
@@ -127,10 +128,7 @@ def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
     """Whether another living controller than process ``mine`` runs the study."""
     if owner is None or owner.host != socket.gethostname() or owner.pid == mine:
         return False
-    try:
-        return abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0
-    except psutil.Error:
-        return False
+    return lives(owner.pid, owner.born)
 
 
 NOT_CAUGHT_UP = 3

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from hpo_core import Study
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner
+from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner, is_alive
 from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import started
 from hpo_core.replay.audit import audit
 from hpo_core.testing.fake_training import snapshot
 from hpo_core.testing.journal_contract import JournalContract
@@ -178,4 +183,25 @@ def test_a_clock_that_differs_neither_steals_nor_keeps_a_lease(
         connection.exec_driver_sql(f"UPDATE hpo_studies SET renewed = renewed - {LEASE_SECONDS + 1}")
     monkeypatch.setattr(time, "time", lambda: real() + ahead)
     assert journal.claim(name, current_owner()) == epoch + 1
+    journal.close()
+
+
+def test_a_clock_that_is_set_while_a_controller_lives_does_not_free_its_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a computer that sets its clock by NTP after its start: the kernel then tells another time of its boot."""
+    journal = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
+    fresh(make_spec(), journal)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        alive = Owner(current_owner().host, process.pid, started(process.pid))
+        journal.claim("world", alive)
+        real = psutil.boot_time()
+        for place in (psutil, psutil._psplatform):
+            monkeypatch.setattr(place, "boot_time", lambda: real + 120.0)
+        assert is_alive(journal.info("world"))
+        with pytest.raises(StudyBusyError, match=str(process.pid)):
+            journal.claim("world", current_owner())
+        monkeypatch.undo()
+        process.communicate(b"\n")
+    assert not is_alive(journal.info("world"))
     journal.close()
