@@ -300,7 +300,7 @@ class Loop:
         asked, began = max(0.0, until - self._executor.now()), self.study.now()
         goes_on = self._executor.wait(self._inbox, until)
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
-            log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
+            log.warning("study %r: its controller stood still for %.0f s, or its clock was set.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
             self._attempts.add(self.study.note_standstill(late))
         return goes_on
