@@ -14,6 +14,7 @@ import msgspec
 
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import lives
 from hpo_core.model.short_text import did_you_mean
 
 
@@ -27,6 +28,10 @@ class Owner(msgspec.Struct, frozen=True):
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"
+
+    def runs(self) -> bool:
+        """Whether the process is there; to be asked on its own host."""
+        return lives(self.pid, self.born)
 
 
 class StudyInfo(msgspec.Struct, frozen=True):
@@ -126,6 +131,10 @@ def error_words(error: Exception) -> str:
 
 LISTED = 20
 """Names that the message lists at most."""
+
+
+UNKNOWN_CURE = "Check the name, and home (--home) or journal (--journal)."
+"""What to do about a study that a home does not know."""
 
 
 def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:

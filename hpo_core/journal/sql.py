@@ -24,7 +24,7 @@ import msgspec
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
+from hpo_core.journal.protocol import UNKNOWN_CURE, Owner, StudyInfo, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
 from hpo_core.model.errors import (
     FencedError,
@@ -35,7 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
-from hpo_core.model.process_start import lives, started
+from hpo_core.model.process_start import started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
 
@@ -391,7 +391,7 @@ class SqlJournal:
             row = connection.execute(self._infos().where(_studies.c.name == study)).first()
         if row is None:
             known = [info.name for info in self.studies()]
-            raise unknown_study(study, known, str(self), "Check the name, and --home or --journal.")
+            raise unknown_study(study, known, str(self), UNKNOWN_CURE)
         return self._info(row)
 
     def studies(self) -> list[StudyInfo]:
@@ -470,9 +470,7 @@ def is_alive(info: StudyInfo) -> bool:
 
 
 def _alive(owner: Owner, silent: float, me: Owner) -> bool:
-    if owner.host == me.host:
-        return lives(owner.pid, owner.born)
-    return silent < LEASE_SECONDS
+    return owner.runs() if owner.host == me.host else silent < LEASE_SECONDS
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

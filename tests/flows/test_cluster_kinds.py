@@ -18,8 +18,7 @@ import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
-from hpo_core.spec.sections import TrainingSpec
+from hpo_core.spec.sections import KubernetesClusterSpec, SlurmClusterSpec, TrainingSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import CONNECTION_TIMEOUT

@@ -15,7 +15,7 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
-from hpo_core.spec import AddressClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import RunningScheduler, security_of
 from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import ClusterError

@@ -14,7 +14,7 @@ import distributed
 import psutil
 
 from hpo_core.model.errors import HpoError
-from hpo_core.spec import LocalClusterSpec
+from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
 
