@@ -271,7 +271,7 @@ def _claimed(home: Home, name: str, *, force: bool = False) -> Iterator[Study]:
     from hpo_core.journal.sql import current_owner
 
     source = home.read_journal()
-    epoch = source.claim(name, current_owner(), time.time(), force=force)
+    epoch = source.claim(name, current_owner(), force=force)
     try:
         study = Study.open(name, source, reading=True)
         study.epoch = epoch

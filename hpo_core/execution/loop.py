@@ -300,7 +300,7 @@ class Loop:
         asked, began = max(0.0, until - self._executor.now()), self.study.now()
         goes_on = self._executor.wait(self._inbox, until)
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
-            log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
+            log.warning("study %r: its controller stood still for %.0f s, or its clock was set.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
             self._attempts.add(self.study.note_standstill(late))
         return goes_on
@@ -308,7 +308,7 @@ class Loop:
     def _renew(self) -> None:
         if self._takeover is not None:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
-            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+            self.study.journal.renew(self.study.name, self.study.epoch)
 
     def _free_slots(self) -> bool:
         """Give the slots that attempts left to other jobs; returns whether there were any."""

@@ -240,7 +240,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     from hpo_core.journal.protocol import Owner
 
     journal = real.home.open_journal()
-    journal.claim("real", Owner("elsewhere", 1, 0.0), time.time(), force=True)
+    journal.claim("real", Owner("elsewhere", 1, 0.0), force=True)
     journal.close()
     gate.unlink()
     assert first.wait(LIMIT) != 0

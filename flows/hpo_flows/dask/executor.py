@@ -34,7 +34,7 @@ from hpo_core.training.by_value import placed
 from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
-from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
+from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
@@ -62,6 +62,11 @@ _DASK_SETTINGS = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
+CONNECTION_SECONDS = 30.0
+"""Seconds beyond ``worker_timeout`` after which Dask gives up a connection that is cut: the study decides before.
+
+By default Dask does after 30 in all. The worker ends then, and its jobs are lost.
+"""
 ADAPTIVE_SECONDS = 2.0
 """Seconds that a cluster of others may be without a worker before it is given something to do."""
 SHORT_SECONDS = 5.0
@@ -122,7 +127,8 @@ class DaskExecutor:
         timeout = training.worker_timeout
         self._restore = [log_levels.begin(_QUIET)]
         if self._kind.is_ours:
-            self._restore.append(dask_settings.begin(_DASK_SETTINGS | self._kind.dask_settings))
+            patience = {CONNECTION_TIMEOUT: f"{timeout + CONNECTION_SECONDS:g}s"}
+            self._restore.append(dask_settings.begin(_DASK_SETTINGS | patience | self._kind.dask_settings))
             self._restore.append(variables.begin(variables_of_nannies()))
         connection = SchedulerClient(self._kind.connect(), spec.study)
         self._watch = ClusterWatch(

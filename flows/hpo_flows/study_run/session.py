@@ -243,7 +243,7 @@ class Session:
         return other and f" Its training function is another one: {other}"
 
     def _claim(self) -> None:
-        self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
+        self._epoch = self.journal.claim(self.name, self.owner, force=self._force)
 
     # Start.
 
