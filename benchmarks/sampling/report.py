@@ -80,7 +80,7 @@ def _systems(
 
 
 def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list[str], list[list[Any]]]:
-    """The main table: each system against the one system, on the searches that both have played."""
+    """The main table: each system, and in brackets the one that it is compared with, on the searches of both."""
     head = ["system", "searches", "seeds", *(f"{k} %" for k in SHOWN), "ratio at 25 %", "ratio at 100 %"]
     head += ["difference at 100 %", "better / equal / worse", "ms"]
     rows = []
@@ -91,7 +91,7 @@ def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list
                 name,
                 one["searches"],
                 fewest if fewest == most else f"{fewest}-{most}",
-                *(f"{at[f'{k} %']['mean']:.3f}" for k in SHOWN),
+                *(f"{at[f'{k} %']['mean']:.3f} ({at[f'{k} %']['base']:.3f})" for k in SHOWN),
                 *(ranged(at[f"{k} %"]["ratio"], ".2f") for k in (25, 100)),
                 ranged(at["100 %"]["difference"], "+.3f"),
                 f"{len(one['better'])} / {len(one['equal'])} / {len(one['worse'])}",
