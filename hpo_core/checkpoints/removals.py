@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from hpo_core.checkpoints.storage import local_path, remove
-from hpo_core.model.errors import CheckpointError
+from hpo_core.checkpoints.storage import is_remote, remove
 
 DRAIN_SECONDS = 60.0
 """Seconds that the end of a study waits for removals at a URL; what is left then, the next sweep removes."""
@@ -30,11 +29,7 @@ class Removals:
         self._folder, self._base = folder, base
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        try:
-            self.at_once = local_path(folder, f"{base}/any", base) is not None
-        except CheckpointError:  # a link is on the way, and nothing is removed through it
-            self.at_once = True
-        """Whether the files lie on this computer."""
+        self._at_once = not is_remote(base)
 
     def remove(self, uri: str) -> None:
         """Remove a file; raises nothing."""
@@ -42,7 +37,7 @@ class Removals:
 
     def run(self, work: Callable[[], None]) -> None:
         """Call a function that removes files, where this class would remove one."""
-        if self.at_once:
+        if self._at_once:
             work()
             return
         if self._thread is None:

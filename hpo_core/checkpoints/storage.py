@@ -58,9 +58,14 @@ def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
     return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 
+def is_remote(base: str) -> bool:
+    """Whether it is a URL that needs fsspec; ``file://`` is a folder."""
+    return "://" in base and not base.startswith("file://")
+
+
 def hop_base(base: str = CHECKPOINTS) -> str:
     """Folder of the states of models that hop, relative to the study's folder, or a URL if ``base`` is one."""
-    return f"{base}/{HOPS}" if "://" in base else HOPS
+    return f"{base}/{HOPS}" if is_remote(base) else HOPS
 
 
 def hop_path(trial: int, attempt: int, number: int, base: str = CHECKPOINTS) -> str:
@@ -135,13 +140,23 @@ def write(uri: str, chunks: Iterable[memoryview], *, retry_seconds: float = RETR
         StorageError: it could not be written; no result refers to what may be left.
     """
 
-    def once(filesystem: Any, path: str) -> tuple[int, int]:
+    def filled(filesystem: Any, path: str) -> int:
         size = 0
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
         with filesystem.open(path, "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
                 size += len(chunk)
+        return size
+
+    def once(filesystem: Any, path: str) -> tuple[int, int]:
+        try:
+            size = filled(filesystem, path)
+        except FileNotFoundError:
+            root = _root_of(path)
+            if not _is_there(filesystem, root):  # makedirs would make the bucket
+                raise FileNotFoundError(f"there is no {root}") from None
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            size = filled(filesystem, path)
         filesystem.invalidate_cache()
         return size, filesystem.size(path)
 
@@ -170,7 +185,7 @@ def local_copy(uri: str, *, retry_seconds: float = RETRY_SECONDS) -> Iterator[Pa
                 filesystem.get_file(path, str(copy))
                 return None
             except FileNotFoundError:
-                root = path[: path.find("/", 1)]
+                root = _root_of(path)
                 return "" if _is_there(filesystem, root) else root
 
         try:
@@ -212,7 +227,7 @@ def check_base(base: str) -> None:
     Raises:
         StorageError: this process cannot write there.
     """
-    if "://" not in base or base.startswith("file://"):
+    if not is_remote(base):
         return
     probe = f"{base}/probe-{socket.gethostname()}-{os.getpid()}"
     write(probe, [memoryview(b"hpo")], retry_seconds=0.0)
@@ -276,7 +291,7 @@ def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
 
     def once(filesystem: Any, path: str) -> list[str]:
         filesystem.invalidate_cache()
-        _is_there(filesystem, path[: path.find("/", 1)])  # for its error: a glob over a broken connection finds nothing
+        _is_there(filesystem, _root_of(path))  # for its error: a glob over a broken connection finds nothing
         return list(filesystem.glob(path))
 
     head = pattern[: len(pattern) - len("/".join(pattern.rsplit("/", 2)[1:]))]  # the base, as its results write it
@@ -291,6 +306,11 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
     filesystem, path = url_to_fs(uri)
     return filesystem, str(path)
+
+
+def _root_of(path: str) -> str:
+    """The bucket, or top folder, of a path."""
+    return path[: path.find("/", 1)]
 
 
 def _is_there(filesystem: Any, path: str) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from hpo_core.checkpoints import storage as paths
 from hpo_core.checkpoints.removals import Removals
-from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, exists, hop_base, hop_files
+from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, exists, hop_base, hop_files, is_remote
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
@@ -114,7 +114,7 @@ class ProgressFiles:
             next_unit: attempt and number of the first unit that may still write a state.
         """
         self._remove_folder(self._path(trial).parent)
-        if "://" in self._base:
+        if is_remote(self._base):
             self._removals.run(lambda: self._remove_states(trial, next_unit))
 
     def _remove_states(self, trial: int, next_unit: tuple[int, int]) -> None:
@@ -130,7 +130,7 @@ class ProgressFiles:
         for folder in [] if top.is_symlink() or not top.is_dir() else list(top.iterdir()):
             if folder.name not in kept:
                 self._remove_folder(folder)
-        for uri in hop_files(self._root, self._checkpoints) if "://" in self._base else ():
+        for uri in hop_files(self._root, self._checkpoints) if is_remote(self._base) else ():
             if uri.rsplit("/", 2)[1] not in kept:
                 self._removals.remove(uri)
 
