@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
-from hpo_core.checkpoints.storage import HOPS, remove
+from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
@@ -377,8 +377,9 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            hops = self._unit is not None and self._unit.state.startswith(f"{HOPS}/")
-            remove(self._request.folder, self._saved.uri, HOPS if hops else self._request.checkpoint_base)
+            base = self._request.checkpoint_base
+            hops = hop_base(base)
+            remove(self._request.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base)
         self._saved = None
         if self._held is not None:
             self._held.drop()
