@@ -1,8 +1,8 @@
 """KeptState: what an attempt in a kept process must find as in a fresh one.
 
-It reads the settings (:mod:`process_settings`, :mod:`library_settings`) before the first attempt. After each attempt it
-writes what differs, and says what it could not put back: then the process ends, and the next attempt is forked from the
-zygote as ever.
+It reads the settings (:mod:`restored_settings`, :mod:`library_settings`) before the first attempt. After each attempt
+it writes what differs, and says what it could not put back: then the process ends, and the next attempt is forked from
+the zygote as ever.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hpo_core.training.child.exit_functions import ExitFunctions
 from hpo_core.training.child.library_names import LibraryNames
 from hpo_core.training.child.library_settings import OF_LIBRARIES, uses_cuda
 from hpo_core.training.child.module_state import UserVariables, is_users, take_package_as_users
-from hpo_core.training.child.process_settings import OF_PROCESS, Setting, new_packages
 from hpo_core.training.child.processes import children, resident
+from hpo_core.training.child.restored_settings import OF_PROCESS, Setting, new_packages
 from hpo_core.training.objective import cuda_is_initialized
 
 SETTINGS = (*OF_PROCESS, *OF_LIBRARIES)

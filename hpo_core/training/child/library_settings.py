@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo_core.training.child.process_settings import Setting, setting_of_attribute, setting_of_container
+from hpo_core.training.child.restored_settings import Setting, setting_of_attribute, setting_of_container
 
 
 def _torch() -> Any:
