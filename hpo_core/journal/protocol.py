@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import psutil
 
+from hpo_core.journal.measurements import Measurements
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
 from hpo_core.model.short_text import did_you_mean
@@ -52,6 +53,11 @@ class StudyInfo(msgspec.Struct, frozen=True):
 
 class Journal(Protocol):
     """An append-only store of entries, for many studies."""
+
+    @property
+    def measurements(self) -> Measurements:
+        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
+        ...
 
     def create(self, study: str, first: Entry) -> None:
         """Begin a study with its entry 0.
