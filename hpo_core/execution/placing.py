@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpo_core.execution.loop import Observer
-from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome
@@ -41,7 +41,7 @@ def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
     objective, code = stable_name(spec.objective), ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
-    past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
+    past = QuietMeasurements(study.journal.measurements).read(objective, code)
     estimates = Estimates(
         objective=objective,
         code=code,
@@ -117,7 +117,7 @@ class MeasurementWriter(Observer):
 
     def __init__(self, study: Study, estimates: Estimates) -> None:
         self._estimates = estimates
-        self._history = QuietMeasurements(measurements_of(study.journal))
+        self._history = QuietMeasurements(study.journal.measurements)
         self._next = time.monotonic() + WRITE_SECONDS
 
     def on_tick(self) -> None:

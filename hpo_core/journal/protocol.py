@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
+import psutil
 
+from hpo_core.journal.measurements import Measurements
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
 from hpo_core.model.short_text import did_you_mean
@@ -27,6 +29,13 @@ class Owner(msgspec.Struct, frozen=True):
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"
+
+    def runs(self) -> bool:
+        """Whether the process is there; to be asked on its own host."""
+        try:
+            return bool(abs(psutil.Process(self.pid).create_time() - self.born) < 1.0)
+        except psutil.Error:
+            return False
 
 
 class StudyInfo(msgspec.Struct, frozen=True):
@@ -44,6 +53,11 @@ class StudyInfo(msgspec.Struct, frozen=True):
 
 class Journal(Protocol):
     """An append-only store of entries, for many studies."""
+
+    @property
+    def measurements(self) -> Measurements:
+        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
+        ...
 
     def create(self, study: str, first: Entry) -> None:
         """Begin a study with its entry 0.
@@ -126,6 +140,10 @@ def error_words(error: Exception) -> str:
 
 LISTED = 20
 """Names that the message lists at most."""
+
+
+UNKNOWN_CURE = "Check the name, and home (--home) or journal (--journal)."
+"""What to do about a study that a home does not know."""
 
 
 def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_core.execution.placing import learn_from_journal, objective_digest
-from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Capacity, Device
@@ -60,7 +60,7 @@ def parse_devices(text: str, *, most: int = 1) -> tuple[Device, ...]:
     """
     entries = text.split(",")
     devices: list[Device] = []
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     nodes = 0
     for place, entry in enumerate(entries, 1):
         where = f"--devices: {shown(entry.strip())}"
@@ -81,8 +81,8 @@ def parse_devices(text: str, *, most: int = 1) -> tuple[Device, ...]:
                 cores=cores,
                 gpu=not is_cpu(name),
             )
-            devices.append(Device(f"{name}-{counts.get(name, 0)}", most, capacity))
-            counts[name] = counts.get(name, 0) + 1
+            devices.append(Device(f"{name}-{counts[name]}", most, capacity))
+            counts[name] += 1
         nodes += -(-count // per_node)
     return tuple(devices)
 
@@ -216,7 +216,7 @@ class SharedDevicesQuestion:
         if spec.objective is None:
             return KnownJobs()
         code = objective_digest(spec.objective, spec.pythonpath)
-        found = tuple(measurements_of(journal).read(stable_name(spec.objective), code))
+        found = tuple(journal.measurements.read(stable_name(spec.objective), code))
         return KnownJobs(
             found, f"{len(found):,} measurements of {short_name(spec.objective)} in the history" if found else ""
         )
@@ -239,10 +239,7 @@ def source_of(cluster: SharedCluster) -> str:
 
 def described(devices: Sequence[Device]) -> str:
     """``4 A100 and 2 H100``."""
-    counts: dict[str, int] = {}
-    for device in devices:
-        if isinstance(device.capacity, Capacity):
-            counts[device.capacity.architecture] = counts.get(device.capacity.architecture, 0) + 1
+    counts = Counter(one.capacity.architecture for one in devices if isinstance(one.capacity, Capacity))
     *first, last = [f"{count} {name}" for name, count in counts.items()]
     return f"{', '.join(first)} and {last}" if first else last
 
