@@ -34,13 +34,12 @@ from syne_tune_rules import Borrowed, TheirPasha, plug
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Rung
-from hpo_core.search.asha import Asha, AshaStopping
+from hpo_core.search.asha import Asha, AshaSearch, AshaStopping
 from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.method import Promote
-from hpo_core.search.pasha import Pasha
+from hpo_core.search.pasha import Pasha, PashaSearch
 from hpo_core.search.rungs import rung_levels
 from hpo_core.simulation import CurveTable
-from hpo_core.spec import AshaSearch, PashaSearch
 
 ETA, WORKERS = 3, 9
 CASES = {

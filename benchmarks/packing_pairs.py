@@ -55,7 +55,7 @@ from hpo_core.model.trial import Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 
 KINDS = ("k80", "p100")
 GPUS, JOBS, AHEAD = 8, 160, 16

@@ -176,7 +176,8 @@ if not TYPE_CHECKING:  # a type checker refuses names that are not there
     def __getattr__(name: str) -> Any:
         """Import a name when it is first asked for: a script that plays a schedule waits for none of the rest."""
         if name not in _PUBLIC:
-            raise AttributeError(f"module 'hpo_core' has no attribute {name!r}")
+            here = import_module(__name__)  # Python then says which name was meant
+            raise AttributeError(f"module 'hpo_core' has no attribute {name!r}", name=name, obj=here)
         module, _, inner = _PUBLIC[name].partition(":")
         value = globals()[name] = getattr(import_module(module), inner or name)
         return value

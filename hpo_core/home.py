@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.security.masking import add_secrets_of, without_credentials
-from hpo_core.security.private_files import check_file, check_folder, open_private, private_folder
+from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ class Home:
         file = self._journal_file
         if file is not None and not file.exists():
             from hpo_core.journal.memory import MemoryJournal
+            from hpo_core.journal.protocol import UNKNOWN_CURE
 
-            return MemoryJournal()
+            return MemoryJournal(f"{self.folder}, which has no journal", UNKNOWN_CURE)
         from hpo_core.journal.sql import open_journal
 
         return open_journal(self.journal_url, reading=True)
@@ -178,7 +179,7 @@ class Home:
         if create:
             for part in ("checkpoints", "logs"):
                 self.make_folder("studies", name, part)
-            probe = folder / f".writable-{os.getpid()}"
+            probe = beside(folder / "writable")
             try:
                 with open_private(probe, "wb") as file:
                     file.write(b"0" * 4096)

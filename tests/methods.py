@@ -18,8 +18,9 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
+from hpo_core.search.pbt import PbtSearch
 from hpo_core.search.sha import sizes_of
-from hpo_core.spec import PbtSearch, StudySpec
+from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 
 _LADDER: dict[str, Any] = {"configs": 24, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}

@@ -97,9 +97,8 @@ def bare(results: int) -> dict[str, Any]:
     """The method alone: one result applied, the next action asked for and applied."""
     from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
     from hpo_core.model.trial import Rung
-    from hpo_core.search.asha import Asha
+    from hpo_core.search.asha import Asha, AshaSearch
     from hpo_core.search.method import Promote, Sample
-    from hpo_core.spec import AshaSearch
 
     before = resident()
     method = Asha(

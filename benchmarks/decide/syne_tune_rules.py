@@ -13,9 +13,8 @@ from collections import defaultdict
 import numpy as np
 
 from hpo_core.model.events import CeilingRaised, JobCompleted
-from hpo_core.search.pasha import Pasha
+from hpo_core.search.pasha import Pasha, PashaSearch
 from hpo_core.search.rungs import Ladder
-from hpo_core.spec import PashaSearch
 
 
 class ArrivalRung:

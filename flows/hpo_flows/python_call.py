@@ -6,30 +6,22 @@ its words come from, and that its result is returned.
 
 from __future__ import annotations
 
-import asyncio
+import ast
 import builtins
-import inspect
 import logging
 import queue
-import re
-import secrets
 import shutil
 import sys
-import sysconfig
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
-from hpo_core.model.settings import MetricSpec, plain
-from hpo_core.model.short_text import shown
+from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.result import Result
@@ -39,9 +31,7 @@ from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import (
-    AddressClusterSpec,
     CheckpointSpec,
-    ClusterSettings,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -55,11 +45,22 @@ from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
-from hpo_core.training.objective import check_signature
-from hpo_core.training.user_code import is_library_file
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
 from hpo_flows.early_interrupt import one_interrupt
+from hpo_flows.python_arguments import (
+    check_callbacks,
+    check_list,
+    check_objective,
+    cluster_settings,
+    metric_settings,
+    new_name,
+    objective_settings,
+    plain_settings,
+    sampler_settings,
+    search_settings,
+    stop_rules,
+)
 from hpo_flows.python_progress import ShownProgress, write_line
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.shown_session import ShownSession
@@ -174,9 +175,13 @@ def tune(
         HpoError: the study gave up, or none of its trials has a result.
         KeyboardInterrupt: Ctrl-C, or *interrupt kernel*; ``hpo_core.resume(name)`` goes on.
     """
+    lists = {"constraints": constraints, "forbidden": forbidden, "start_with": start_with, "pythonpath": pythonpath}
+    for argument, value in lists.items():
+        check_list(argument, value)
+    check_callbacks("hpo.tune", callbacks)
     with _place(home, journal) as place:
-        trained, found_mode = _objective(objective, space, style, pythonpath)
-        rules = _stop(stop, max_seconds, target)
+        trained, found_mode = objective_settings(objective, space, style, pythonpath)
+        rules = stop_rules(stop, max_seconds, target)
         sections = {
             "packing": packing,
             "data": data,
@@ -190,29 +195,31 @@ def tune(
             "stop": rules,
             "journal": None if retry_seconds is None else {"retry_seconds": retry_seconds},
         }
-        described: dict[str, Any] = {
-            "study": name or _new_name(objective),
-            "constraints": list(constraints),
-            **trained,
-            **_metrics(metric, mode or found_mode, trained["style"]),
-            "search": _search(method, max_trials, stops=bool(rules)),
-            "sampler": {"name": sampler} if isinstance(sampler, str) else _plain(sampler),
-            "prefect": prefect,
-            "forbidden": _plain(forbidden),
-            "start_with": _plain(start_with),
-            "constants": _plain(constants or {}),
-            "seed": seed,
-            "repeats": repeats,
-            "best_of": best_of,
-            **{section: _plain(value) for section, value in sections.items() if value is not None},
-        }
+        described: dict[str, Any] = plain_settings(
+            {
+                "study": new_name(objective) if name is None else name,
+                "constraints": constraints,
+                **trained,
+                **metric_settings(metric, mode, found_mode, trained["style"]),
+                "search": search_settings(method, max_trials, stops=bool(rules)),
+                "sampler": sampler_settings(sampler),
+                "prefect": prefect,
+                "forbidden": forbidden,
+                "start_with": start_with,
+                "constants": constants or {},
+                "seed": seed,
+                "repeats": repeats,
+                "best_of": best_of,
+                **{section: value for section, value in sections.items() if value is not None},
+            }
+        )
         security: Any = None
         if cluster is not None and workers is not None:
             raise SpecError("hpo.tune: workers are those of this machine; give them, or a cluster, not both.")
         if workers is not None:
-            described["cluster"] = {"kind": "local", "workers": workers}
+            described["cluster"] = {"kind": "local", "workers": plain_settings(workers)}
         elif cluster is not None:
-            described["cluster"], security = _cluster(cluster)
+            described["cluster"], security = cluster_settings(cluster)
         if home is None:
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
         else:
@@ -295,9 +302,10 @@ def resume(
 
     Other arguments are those of :func:`tune`.
     """
+    check_callbacks("hpo.resume", callbacks)
     with _place(home, journal) as place:
         changed = "" if objective is None else _changed(name, objective, place, accept=accept_changes)
-        settings, security = (None, None) if cluster is None else _cluster(cluster)
+        settings, security = (None, None) if cluster is None else cluster_settings(cluster)
         session = Session(
             place, name, force=force, extend=configs, objective=changed, cluster=settings, security=security
         )
@@ -449,12 +457,11 @@ def exception_of(report: Report) -> Exception:
     error: Exception = ObjectiveError(report.message)
     if len(types) == 1:
         try:
-            error = types[0](words)
+            error = types[0](ast.literal_eval(words) if issubclass(types[0], KeyError) else words)
         except Exception:  # it takes other arguments, such as UnicodeDecodeError
             pass
-    error.add_note(
-        f"raised in trial {report.trial}, attempt {report.attempt}, by the training function:\n{report.detail}"
-    )
+    where = f"raised in trial {report.trial}, attempt {report.attempt}, by the training function"
+    error.add_note(f"{where}:\n{report.detail}" if report.detail else where)
     return error
 
 
@@ -501,7 +508,7 @@ class _Callbacks:
                     log.exception("callback %r failed for trial %d", callback, report.trial)
 
 
-# From arguments to a study.
+# Where it lies, and what it trained before.
 
 
 @contextmanager
@@ -520,66 +527,13 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
         raise
 
 
-def _objective(
-    objective: Callable[..., Any] | str,
-    space: Mapping[str, Any] | None,
-    style: Literal["handle", "optuna"] | None,
-    pythonpath: Sequence[str | Path],
-) -> tuple[dict[str, Any], Literal["min", "max"]]:
-    """The settings that say what is trained, and the mode of its metric."""
-    folders = [*(str(Path(folder).resolve()) for folder in pythonpath), str(_folder_of_main())]
-    if not isinstance(objective, str):
-        _check_objective(objective)
-    named = function_name(objective)
-    data: dict[str, Any] = {"objective": named, "pythonpath": list(dict.fromkeys(folders))}
-    if space is not None:
-        if not isinstance(space, Mapping):
-            raise SpecError(f"hpo.tune: space = {shown(space)} is no mapping; give {{name: hpo.Float(...)}}.")
-        return data | {"style": style or "handle", "space": _plain(space)}, "min"
-    from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna.space_discovery import find_space
-
-    missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
-    if style == "handle":
-        raise SpecError(f"{missing}.")
-    try:
-        found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
-    except Exception as error:
-        raise SpecError(
-            f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    data |= {"style": "optuna", "space": found.space}
-    return data | (
-        {"constraints": found.constraints} if found.constraints else {}
-    ), "max" if found.mode == "max" else "min"
-
-
-def _check_objective(objective: Callable[..., Any]) -> None:
-    """Refuse what cannot be called with a trial, before it is sent anywhere."""
-    if not callable(objective):
-        raise SpecError(
-            f"hpo.tune: objective = {shown(objective)} cannot be called; give the training function itself, "
-            'hpo.tune(train, ...), or its name, "module:train".'
-        )
-    if inspect.isclass(objective):
-        from hpo_core.training.optuna.trial_adapter import objective_callable
-
-        try:
-            objective_callable(objective)
-        except ObjectiveError as error:
-            raise SpecError(f"hpo.tune: {error}") from None
-        return
-    check_signature("objective", getattr(objective, "__qualname__", type(objective).__qualname__), objective)
-
-
 def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bool) -> str:
     """The name of a function whose source is not that of the study's; empty: it is the same.
 
     Raises:
         SpecError: it is not, and that is not accepted; shows the lines that differ.
     """
-    _check_objective(objective)
+    check_objective(objective)
     given = function_name(objective)
     journal = home.read_journal()
     try:
@@ -595,112 +549,3 @@ def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bo
             f'warm_start={{"studies": ["{name}"]}}), only uses them.'
         )
     return given if other else ""
-
-
-def _folder_of_main() -> Path:
-    """Folder that a script's own modules are imported from; the working folder in a notebook or at a prompt.
-
-    Of ``python -m package.module`` it is the folder that holds the package.
-    """
-    main = sys.modules["__main__"]
-    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    path = Path(file or "").resolve()
-    if not file or is_library_file(str(path)) or str(path.parent) == sysconfig.get_path("scripts"):  # such as pytest
-        return Path.cwd()
-    return path.parents[0 if spec is None else spec.name.count(".")]
-
-
-def _metrics(metric: str | MetricSpec | Sequence[str | MetricSpec] | None, mode: str, style: str) -> dict[str, Any]:
-    if metric is None:
-        if style != "optuna":
-            raise SpecError(
-                'hpo.tune: metric is missing: the name that the function reports, such as metric="val_loss".'
-            )
-        metric = "value"
-    if isinstance(metric, str | MetricSpec | Mapping):
-        return {"metric": _metric(metric, mode)}
-    return {"metrics": [_metric(one, mode) for one in metric]}
-
-
-def _metric(metric: Any, mode: str) -> Any:
-    return {"name": metric, "mode": mode} if isinstance(metric, str) else _plain(metric)
-
-
-def _search(method: SearchSettings | Mapping[str, Any] | str, max_trials: int | None, *, stops: bool) -> dict[str, Any]:
-    if not isinstance(method, SearchSettings | Mapping | str):
-        raise SpecError(
-            f"hpo.tune: method = {shown(method)} is no search; give hpo.Asha(configs=60, max_resource=27) or the like."
-        )
-    search: dict[str, Any] = {"method": method} if isinstance(method, str) else _plain(method)
-    if max_trials is None and search == {"method": "random"} and not stops:
-        raise SpecError(
-            "hpo.tune: the study would have no end; give max_trials or max_seconds, or a method such as "
-            "hpo.Asha(configs=60, max_resource=27)."
-        )
-    if max_trials is not None:
-        if search.get("configs") not in (None, max_trials):
-            raise SpecError(
-                f"hpo.tune: max_trials = {max_trials}, but method has configs = {search['configs']}; give one."
-            )
-        search["configs"] = max_trials
-    return search
-
-
-def _stop(stop: StopSpec | Mapping[str, Any] | None, seconds: float | None, target: float | None) -> dict[str, Any]:
-    """Rules that end the study early: the section, and what has an argument of its own."""
-    rules: dict[str, Any] = dict(_plain(stop or {}))
-    for argument, rule, value in (("max_seconds", "seconds", seconds), ("target", "target", target)):
-        if value is not None:
-            if rules.get(rule) not in (None, value):
-                raise SpecError(f"hpo.tune: {argument} = {value}, but stop has {rule} = {rules[rule]}; give one.")
-            rules[rule] = value
-    return rules
-
-
-def _cluster(cluster: Any) -> tuple[dict[str, Any], Any]:
-    """The settings of a cluster, and ``distributed.Security`` where a Dask object was given.
-
-    Of such an object address and certificates are taken, nothing else is used: the study has a client of its own.
-
-    Raises:
-        SpecError: it is no cluster, is closed, or lives in the event loop that this call would block.
-    """
-    if isinstance(cluster, str):
-        return {"kind": "address", "address": cluster}, None
-    if isinstance(cluster, ClusterSettings | Mapping):
-        return _plain(cluster), None
-    scheduler = getattr(cluster, "scheduler", None)
-    address = getattr(cluster, "scheduler_address", None) or getattr(scheduler, "address", None)
-    named = f"hpo.tune: cluster = {type(cluster).__name__}(...)"
-    if not hasattr(cluster, "scheduler") or not hasattr(cluster, "loop"):
-        raise SpecError(
-            f"hpo.tune: cluster = {cluster!r:.100} is no cluster: give hpo.Slurm(...), an address, a "
-            "distributed.Client, or a running Dask cluster."
-        )
-    status = str(getattr(cluster.status, "name", cluster.status))
-    if status != "running" or not address:
-        raise SpecError(f"{named} is {status}; give one that is connected (await an asynchronous one first).")
-    if getattr(cluster.loop, "asyncio_loop", None) is asyncio._get_running_loop() is not None:
-        raise SpecError(
-            f"{named} lives in the event loop of this thread, which the call would block. Call it in a thread: "
-            "result = await asyncio.to_thread(hpo.tune, ...)."
-        )
-    return _plain(AddressClusterSpec(address=address)), getattr(cluster, "security", None)
-
-
-def _plain(value: Any) -> Any:
-    """Settings as plain data, what is not set left out."""
-    if isinstance(value, BaseModel):
-        tags = {name: getattr(value, name) for name in ("method", "kind", "type") if name in type(value).model_fields}
-        return value.model_dump(mode="json", exclude_unset=True) | tags
-    if isinstance(value, Mapping):
-        return {plain(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | range):
-        return [_plain(one) for one in value]
-    return plain(function_name(value))
-
-
-def _new_name(objective: Callable[..., Any] | str) -> str:
-    called = objective.partition(":")[2] if isinstance(objective, str) else getattr(objective, "__name__", "")
-    stem = re.sub(r"[^A-Za-z0-9]+", "-", called).strip("-") or "study"
-    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -22,12 +22,12 @@ from typing import Any
 
 from blake3 import blake3
 
-from hpo_core.checkpoints.storage import local_copy, local_path, write
+from hpo_core.checkpoints.storage import local_copy, local_path, on_this_machine, write
 from hpo_core.checkpoints.tree_codec import (
     Block,
     empty_array,
     empty_tensor,
-    file_chunks,
+    file_parts,
     memory_of,
     stored_size,
     tree_parts,
@@ -45,43 +45,8 @@ BEST = "hpo_repeat"
 """Metadata of a checkpoint of several seed repeats: number of the one whose state is that of the file."""
 
 
-def save(
-    folder: str | Path,
-    relative_path: str,
-    tree: Any,
-    *,
-    resource: int,
-    parent: str | None = None,
-    durable: bool = True,
-) -> Checkpoint:
-    """Write a checkpoint durably and return the reference to it.
-
-    Args:
-        folder: the study's folder.
-        relative_path: of the file within ``folder``; or a URL.
-        tree: tensors, arrays and plain values in dicts and lists (``tree_codec``).
-        resource: units of training that it stands for.
-        parent: URI of the checkpoint that training started from.
-        durable: whether it must survive a crash of the computer; False where it can be made again.
-
-    Raises:
-        CheckpointError: the tree contains a value that cannot be stored.
-        StorageError: the folder cannot be written; no file is left behind.
-    """
-    return write_chunks(folder, relative_path, chunks_of(tree), resource=resource, parent=parent, durable=durable)
-
-
-def chunks_of(tree: Any) -> list[memoryview]:
-    """The bytes of a checkpoint; those of tensors on the CPU are the tensors' own memory.
-
-    Raises:
-        CheckpointError: the tree contains a value that cannot be stored.
-    """
-    return [memory_of(part) for part in parts_of(tree)]
-
-
 def parts_of(tree: Any) -> list[Any]:
-    """The same, as ``memory_of`` takes them: tensors on a GPU are still there.
+    """The parts of a checkpoint's file, for ``memory_of``; tensors are where they were, on a GPU as well.
 
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
@@ -98,7 +63,19 @@ def write_chunks(
     parent: str | None,
     durable: bool = True,
 ) -> Checkpoint:
-    """Write the bytes of a checkpoint and return the reference to it; see :func:`save`."""
+    """Write a checkpoint durably and return the reference to it.
+
+    Args:
+        folder: the study's folder.
+        relative_path: of the file within ``folder``; or a URL.
+        chunks: bytes of the file; those of a tensor on the CPU are its own memory.
+        resource: units of training that it stands for.
+        parent: URI of the checkpoint that training started from.
+        durable: whether it must survive a crash of the computer; False where it can be made again.
+
+    Raises:
+        StorageError: the folder cannot be written; no file is left behind.
+    """
     content = _Digested(chunks)
     path = file_of(folder, relative_path)
     if path is None:
@@ -450,7 +427,12 @@ def write_weights(checkpoint: Path, target: Path) -> str:
             "the model as trial.track(model=...)."
         )
     weights = {key: blocks[block] for key, block in sorted(found[name].items())}
-    _write_file(target, _Digested(file_chunks({"format": "pt", "tracked": name}, weights)), shared=True, durable=False)
+    _write_file(
+        target,
+        _Digested(map(memory_of, file_parts({"format": "pt", "tracked": name}, weights))),
+        shared=True,
+        durable=False,
+    )
     return name
 
 
@@ -494,12 +476,10 @@ def merge_parts(
         metadata = {"hpo_format": str(FORMAT), BEST: str(best)}
         blocks: dict[str, Block] = {}
         for repeat, part in enumerate(parts):
-            path = local_path(folder, part.uri, base)
-            if path is None:
-                path = stack.enter_context(local_copy(part.uri))
+            path = stack.enter_context(on_this_machine(folder, part.uri, base))
             verify(path, part, Path(folder))
             own, own_blocks = mapped(path)
             metadata[tree_key(repeat, best)] = own["hpo_tree"]
             blocks |= {block_name(name, repeat, best): block for name, block in own_blocks.items()}
-        chunks = file_chunks(metadata, blocks)
+        chunks = map(memory_of, file_parts(metadata, blocks))
         return write_chunks(folder, relative_path, chunks, resource=parts[0].resource, parent=parent)

@@ -82,7 +82,7 @@ class HeldState:
         """Hold what was written to a checkpoint's file, in place of an earlier state.
 
         Args:
-            chunks: of the file, as ``tree_chunks`` gives them.
+            chunks: of the file: ``memory_of`` each of its parts.
             room: bytes that it may take; a larger state is not held.
         """
         self.drop()
@@ -148,7 +148,7 @@ def _only_its_own(chunk: memoryview) -> memoryview:
 
 
 def _tree(chunks: Sequence[memoryview]) -> Any:
-    """The tree that ``tree_chunks`` was given; its tensors and arrays take over the memory of the chunks."""
+    """The tree whose file these chunks are; its tensors and arrays take over the memory of the chunks."""
     header = json.loads(bytes(chunks[0][8:]))
     metadata = header.pop("__metadata__")
     chunk_of = dict(zip(header, chunks[1:], strict=True))

@@ -260,6 +260,16 @@ def exists(folder: str | Path, uri: str, base: str) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def on_this_machine(folder: str | Path, uri: str, base: str = "") -> Iterator[Path]:
+    """Context manager: a checkpoint's file, downloaded where it lies at a URL; raises as the two above."""
+    if (local := local_path(folder, uri, base)) is not None:
+        yield local
+    else:
+        with local_copy(uri) as copy:
+            yield copy
+
+
 def remove(folder: str | Path, uri: str, base: str = "") -> None:
     """Remove a checkpoint file; raises nothing, for a later clean-up will try again.
 

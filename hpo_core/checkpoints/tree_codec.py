@@ -234,11 +234,6 @@ def _is_dense(tensor: Any) -> bool:
     return str(tensor.layout) == "torch.strided" and not tensor.is_quantized and not tensor.is_meta
 
 
-def file_chunks(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list[memoryview]:
-    """A safetensors file in chunks; see :func:`file_parts`."""
-    return [memory_of(part) for part in file_parts(metadata, blocks)]
-
-
 def memory_of(part: Any) -> memoryview:
     """Bytes of a part of a file; those of a tensor on a GPU are copied from there."""
     plain: Any = part if isinstance(part, bytes | memoryview | np.ndarray) else part.cpu().numpy()
@@ -263,13 +258,8 @@ def file_parts(metadata: Mapping[str, str], blocks: Mapping[str, Block]) -> list
     return [head, *(block.data for _, block in ordered)]
 
 
-def tree_chunks(tree: Any, **metadata: str) -> list[memoryview]:
-    """A tree as a safetensors file in chunks; equal trees give equal bytes; see :func:`tree_parts`."""
-    return [memory_of(part) for part in tree_parts(tree, **metadata)]
-
-
 def tree_parts(tree: Any, **metadata: str) -> list[Any]:
-    """A tree as a safetensors file in parts; tensors stay where they are.
+    """A tree as a safetensors file in parts; equal trees give equal bytes. Tensors stay where they are.
 
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
@@ -286,16 +276,16 @@ def tree_parts(tree: Any, **metadata: str) -> list[Any]:
 
 
 def tree_digest(tree: Any) -> str:
-    """SHA-256 of a tree, hexadecimal, without a copy of its tensors; see :func:`tree_chunks`."""
+    """SHA-256 of a tree, hexadecimal, without a copy of its tensors; see :func:`tree_parts`."""
     digest = hashlib.sha256()
-    for chunk in tree_chunks(tree):
-        digest.update(chunk)
+    for part in tree_parts(tree):
+        digest.update(memory_of(part))
     return digest.hexdigest()
 
 
 def tree_bytes(tree: Any) -> bytes:
-    """A tree as bytes, for ranks that send each other their states; see :func:`tree_chunks`."""
-    return b"".join(tree_chunks(tree))
+    """A tree as bytes, for ranks that send each other their states; see :func:`tree_parts`."""
+    return b"".join(map(memory_of, tree_parts(tree)))
 
 
 def tree_of(data: bytes) -> Any:

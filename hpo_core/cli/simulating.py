@@ -34,8 +34,9 @@ from hpo_core.simulation.repeats import (
     taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import StopSpec, StudySpec, load_spec
+from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.assembly import notices
+from hpo_core.spec.sections import StopSpec
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread

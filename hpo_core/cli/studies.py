@@ -388,7 +388,7 @@ def share(
     from hpo_core.pool.seat import pool_of
     from hpo_core.pool.store import live_rows, pools_of
     from hpo_core.pool.words import standings
-    from hpo_core.spec import AddressClusterSpec
+    from hpo_core.spec.sections import AddressClusterSpec
     from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 
 from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Step, UnitEnd, Visiting
 from hpo_core.hopper.gang_seats import further_seats, recorded_seats
@@ -269,7 +270,7 @@ class HopSchedule:
             ]
         board = self.board
         if len(turns) > 1:
-            turns.sort(key=_joined)
+            turns.sort(key=attrgetter("number"))
             turns = list(self._policy.in_turn(turns, board))
         for worker in turns:
             if worker.unit is not None:  # it is a rank of a gang that began just now
@@ -434,7 +435,3 @@ class HopSchedule:
 
 
 COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)
-
-
-def _joined(worker: HopWorker) -> int:
-    return worker.number

@@ -25,8 +25,10 @@ class _Kept:
 class MemoryJournal:
     """Entries in lists, of this process and as long as it runs; its threads may write at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str = "this journal", cure: str = "Check the name, or create it.") -> None:
         self._studies: dict[str, _Kept] = {}
+        self._unknown = place, cure
+        """What the error of an unknown study says."""
         self._lock = threading.RLock()  # what takes an entry may write the next
         self.measurements = MemoryMeasurements()
 
@@ -34,7 +36,7 @@ class MemoryJournal:
         try:
             return self._studies[study]
         except KeyError:
-            raise unknown_study(study, list(self._studies), "this journal", "Check the name, or create it.") from None
+            raise unknown_study(study, list(self._studies), *self._unknown) from None
 
     def create(self, study: str, first: Entry) -> None:
         if self._studies.setdefault(study, kept := _Kept(first)) is not kept:

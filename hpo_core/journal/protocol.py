@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
+import psutil
 
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
@@ -27,6 +28,13 @@ class Owner(msgspec.Struct, frozen=True):
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"
+
+    def runs(self) -> bool:
+        """Whether the process is there; to be asked on its own host."""
+        try:
+            return bool(abs(psutil.Process(self.pid).create_time() - self.born) < 1.0)
+        except psutil.Error:
+            return False
 
 
 class StudyInfo(msgspec.Struct, frozen=True):
@@ -126,6 +134,10 @@ def error_words(error: Exception) -> str:
 
 LISTED = 20
 """Names that the message lists at most."""
+
+
+UNKNOWN_CURE = "Check the name, and home (--home) or journal (--journal)."
+"""What to do about a study that a home does not know."""
 
 
 def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:

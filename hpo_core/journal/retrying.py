@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
-from hpo_core.model.errors import FencedError, JournalUnavailableError, StudyExistsError
+from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyExistsError
 from hpo_core.model.events import Entry
 from hpo_core.model.stopwatch import Stopwatch
 
@@ -80,28 +80,23 @@ class RetryingJournal:
                 return answer
 
     def create(self, study: str, first: Entry) -> None:
-        def call(again: bool) -> None:
-            try:
-                self.wrapped.create(study, first)
-            except StudyExistsError:
-                if not (again and self._holds(study, first)):
-                    raise
-
-        self._with_retries(study, call)
+        self._write(self.wrapped.create, StudyExistsError, study, first)
 
     def append(self, study: str, entry: Entry) -> None:
+        self._write(self.wrapped.append, FencedError, study, entry)
+
+    def _write(self, write: Callable[[str, Entry], None], refusal: type[HpoError], study: str, entry: Entry) -> None:
+        """Write an entry; where the answer was lost, a refusal may come of the entry itself that stands there."""
+
         def call(again: bool) -> None:
             try:
-                self.wrapped.append(study, entry)
-            except FencedError:
-                if not (again and self._holds(study, entry)):
+                write(study, entry)
+            except refusal:
+                there = next(iter(self.wrapped.entries(study, entry.seq, entry.seq + 1)), None) if again else None
+                if there is None or encode_entry(there) != encode_entry(entry):
                     raise
 
         self._with_retries(study, call)
-
-    def _holds(self, study: str, entry: Entry) -> bool:
-        there = next(iter(self.wrapped.entries(study, entry.seq, entry.seq + 1)), None)
-        return there is not None and encode_entry(there) == encode_entry(entry)
 
     def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
         if stop is None:

@@ -25,7 +25,7 @@ import psutil
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
+from hpo_core.journal.protocol import UNKNOWN_CURE, Owner, StudyInfo, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
 from hpo_core.model.errors import (
     FencedError,
@@ -283,7 +283,8 @@ class SqlJournal:
             raise JournalError(f"Journal {self} could not be {verb}: {error}.") from error
         except ModuleNotFoundError as error:
             raise JournalError(
-                f"Journal {self} needs the driver {error.name}: pip install 'hpo-core[postgresql]'."
+                f"Journal {self} needs the driver {error.name}, which is not installed. `pip install "
+                "'hpo-core[postgresql]'` brings that of postgresql+psycopg://..., as the URL should begin."
             ) from error
 
     def create(self, study: str, first: Entry) -> None:
@@ -388,7 +389,7 @@ class SqlJournal:
             row = connection.execute(sa.select(_studies).where(_studies.c.name == study)).first()
         if row is None:
             known = [info.name for info in self.studies()]
-            raise unknown_study(study, known, str(self), "Check the name, and --home or --journal.")
+            raise unknown_study(study, known, str(self), UNKNOWN_CURE)
         return self._info(row)
 
     def studies(self) -> list[StudyInfo]:
@@ -458,12 +459,7 @@ def is_alive(info: StudyInfo) -> bool:
 
 
 def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
-    if owner.host == me.host:
-        try:
-            return bool(abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0)
-        except psutil.Error:
-            return False
-    return now - renewed < LEASE_SECONDS
+    return owner.runs() if owner.host == me.host else now - renewed < LEASE_SECONDS
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

@@ -10,6 +10,7 @@ numbered from 0; number 0 trains with the seed that the trial has without repeat
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import sys
@@ -33,6 +34,7 @@ def total_violation(values: Iterable[float]) -> float | None:
     return min(float_sum(value for value in known if value > 0), sys.float_info.max)
 
 
+@functools.total_ordering
 class Infeasible:
     """The loss of a result that violates constraints, as rungs compare it.
 
@@ -64,15 +66,6 @@ class Infeasible:
 
     def __lt__(self, other: Any) -> bool:
         return self._key < _key_of(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self._key > _key_of(other)
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self == other or self < other)
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self == other or self > other)
 
     def __sub__(self, other: Any) -> float:
         """Between feasible and infeasible, or between two violations, no noise of the loss decides."""

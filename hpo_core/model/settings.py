@@ -44,15 +44,14 @@ def _is_number(model: type[BaseModel], name: str) -> bool:
 class Part(BaseModel):
     """Base of all settings, written in Python or in a study file: immutable.
 
-    Unknown keys, NaN, infinities, and truth values for numbers are refused, in the same words.
+    Unknown keys, NaN, infinities, and truth values for numbers are refused, in the same words. Fields that are declared
+    with ``kw_only=False`` may be given by position in Python, in their order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     public_name: ClassVar[str] = ""
     """Name in Python; default: that of the class without its last word (``AshaSearch``: ``Asha``)."""
-    by_position: ClassVar[tuple[str, ...]] = ()
-    """Arguments that may be given by position in Python, in this order."""
 
     if not TYPE_CHECKING:  # a type checker knows the fields as arguments
 
@@ -109,7 +108,7 @@ def by_name(model: type[Part], values: tuple[Any, ...], data: Mapping[str, Any])
     Raises:
         SpecError: more are given by position than may be, or one twice.
     """
-    names = model.by_position
+    names = [name for name, field in model.model_fields.items() if field.kw_only is False]
     if len(values) > len(names):
         few = f"only {' and '.join(names)} may be" if names else "none may be"
         raise SpecError(
@@ -124,7 +123,7 @@ def by_name(model: type[Part], values: tuple[Any, ...], data: Mapping[str, Any])
 
 
 def plain(value: Any) -> Any:
-    """A value as a study file can hold it: numbers and arrays of NumPy as Python's, paths as text.
+    """A value as a study file can hold it: numbers and arrays of NumPy and torch as Python's, paths as text.
 
     >>> from pathlib import PurePosixPath
     >>> plain((PurePosixPath("/data"), {"a": range(2)}))
@@ -132,7 +131,7 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+    if type(value).__module__ in ("numpy", "torch") and hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
         return {plain(key): plain(one) for key, one in value.items()}
@@ -189,14 +188,12 @@ class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MetricSpec(Part):
     """A metric that the training function reports, and its direction."""
 
-    by_position: ClassVar[tuple[str, ...]] = ("name", "mode")
-
-    if TYPE_CHECKING:
-
-        def __init__(self, name: str, mode: Literal["min", "max"] = "min") -> None: ...
-
-    name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
-    mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
+    name: str = Field(
+        min_length=1, kw_only=False, description="The metric the training function reports and the study optimizes."
+    )
+    mode: Literal["min", "max"] = Field(
+        default="min", kw_only=False, description="Whether smaller or larger is better."
+    )
 
     @property
     def sign(self) -> float:

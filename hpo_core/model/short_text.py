@@ -20,6 +20,8 @@ def shown(value: Any) -> str:
 
     >>> shown("abc"), shown(10**5000)
     ("'abc'", 'a whole number of about 5,000 digits')
+    >>> shown(str), shown([1, 2])
+    ('the class str', 'a list of 2')
     """
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1000:
         return f"a whole number of about {int(value.bit_length() * math.log10(2)):,} digits"
@@ -29,6 +31,9 @@ def shown(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple | dict):
         return f"a {type(value).__name__} of {len(value):,}"
+    if isinstance(value, type):
+        in_python = getattr(value, "in_python", None)  # of a setting
+        return f"the class {in_python() if in_python else value.__name__}"
     return f"a {type(value).__name__}"
 
 

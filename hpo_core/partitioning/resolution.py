@@ -15,8 +15,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile, folder_here
 from hpo_core.model.short_text import shown, some
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
-from hpo_core.spec import DataSpec, StudySpec
-from hpo_core.spec.data import in_full, is_manifest
+from hpo_core.spec import StudySpec
+from hpo_core.spec.data import DataSpec, in_full, is_manifest
 
 
 def with_partitions(spec: StudySpec, environment: Mapping[str, str] | None = None) -> StudySpec:

@@ -17,7 +17,7 @@ from hpo_core.placement.placer import Placed, Placement, Placer, UsageMeter
 from hpo_core.placement.policies import PackingPolicy
 from hpo_core.placement.room import Assignment, Room, WaitingJob, why_nowhere
 from hpo_core.placement.shared_room import FAIR, AttemptJudge, SharedRoom
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 
 
 class WithReservations:

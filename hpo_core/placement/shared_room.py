@@ -15,7 +15,7 @@ from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.room import WHOLE, Room, SharedDevice
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 
 
 class HeldJob(msgspec.Struct, frozen=True):

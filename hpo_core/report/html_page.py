@@ -17,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from hpo_core.model.errors import StorageError
 from hpo_core.report.style import Figure, text
+from hpo_core.security.private_files import beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def write_page(text: str, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # In a private folder the page is private, too; elsewhere the user's umask says who may read it.

@@ -6,20 +6,19 @@ it, and the run is finished after everything was done: whoever comes again with 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.storage import local_copy, local_path
+from hpo_core.checkpoints.storage import local_path, on_this_machine
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
@@ -252,7 +251,6 @@ class ModelRegistry:
     def spoil(self, run: KnownRun) -> None:
         """Nothing can be made of it any more; whoever comes again begins a new one."""
         self._store.log(run, tags={SPOILED: "true"})
-        run.tags[SPOILED] = "true"
 
     def fail(self, run: KnownRun, error: BaseException) -> None:
         """It ended without a result: failed, or cancelled by a person or signal."""
@@ -284,7 +282,6 @@ class ModelRegistry:
         note = {"mlflow.note.content": decision.markdown(), "hpo.promoted": str(decision.promoted).lower()}
         self._store.log(run, points=points, tags=note)
         self._store.log(run, tags={"hpo.decided": "true"})
-        run.tags["hpo.decided"] = "true"
 
     def upload(self, run: KnownRun, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str] = ()) -> None:
         """Upload a model: its card, its checkpoints from the study's ``folder``, the weights of the one that serves.
@@ -298,7 +295,7 @@ class ModelRegistry:
         serving = card.repeats[card.serving]
         served = Trained(spec.constants | serving.params, serving.checkpoint, str(folder), spec.checkpoint_base)
         with tempfile.TemporaryDirectory() as side:
-            with _on_this_machine(folder, serving.checkpoint.uri, spec.checkpoint_base) as file:
+            with on_this_machine(folder, serving.checkpoint.uri, spec.checkpoint_base) as file:
                 what = f"model {self.name!r}"
                 plain, built = write_model(what, served, file, build=spec.build, code=code, side=Path(side))
             model = built or Path(side) / _FOLDER
@@ -308,7 +305,7 @@ class ModelRegistry:
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
-                with _on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file:
+                with on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file:
                     shutil.copyfile(file, model / name)
                 checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
@@ -357,14 +354,3 @@ def _inside(folder: Path, uri: str) -> Path:
     path = local_path(folder, uri)
     assert path is not None
     return path
-
-
-@contextlib.contextmanager
-def _on_this_machine(folder: Path, uri: str, base: str) -> Iterator[Path]:
-    """A checkpoint's file, downloaded where it lies at a URL."""
-    local = local_path(folder, uri, base)
-    if local is not None:
-        yield local
-        return
-    with local_copy(uri) as copy:
-        yield copy

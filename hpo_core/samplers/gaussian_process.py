@@ -249,6 +249,24 @@ class Axis(NamedTuple):
             return self.distribution.to_external_repr(int(unit))
         return self.distribution.to_external_repr(float(self._values(np.array([unit]))[0]))
 
+    def values(self) -> float:
+        """Number of values."""
+        if self.choices:
+            return self.choices
+        assert isinstance(self.distribution, FloatDistribution | IntDistribution)
+        if not self.step:
+            return math.inf if self.high > self.low else 1
+        return math.floor((self.distribution.high - self.distribution.low) / self.step + 1e-9) + 1
+
+    def grid(self) -> Array:
+        """The places of all values."""
+        assert isinstance(self.distribution, FloatDistribution | IntDistribution)
+        return self.units([self.distribution.low + self.step * at for at in range(int(self.values()))])
+
+    def numbers(self, units: Array) -> Array:
+        """Optuna's numbers of the values: of a choice its index."""
+        return units if self.choices else self._values(units)
+
     def _values(self, units: Array) -> Array:
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
         found = self.low + units * (self.high - self.low)
@@ -325,6 +343,23 @@ class UnitCube:
         for column, one in enumerate(self.axes):
             points[:, column] = one.rounded(points[:, column])
         return points
+
+    def size(self) -> float:
+        """Number of configurations; infinite where a parameter is continuous."""
+        return math.prod(one.values() for one in self.axes)
+
+    def listed(self) -> Array:
+        """All points of a finite space."""
+        units = [np.arange(one.choices) if one.choices else one.grid() for one in self.axes]
+        return np.stack(np.meshgrid(*units, indexing="ij"), axis=-1).reshape(-1, len(units)).astype(np.float64)
+
+    def configurations(self, points: Array) -> list[frozenset[tuple[str, float]]]:
+        """What tells them apart; without inactive parameters."""
+        columns = [
+            [(one.name, float(f"{value:.12g}")) for value in one.numbers(points[:, column]).tolist()]
+            for column, one in enumerate(self.axes)
+        ]
+        return [frozenset(pair for pair in row if pair[1] == pair[1]) for row in zip(*columns, strict=True)]
 
     def params(self, point: Array) -> dict[str, Any]:
         return {one.name: one.value(float(at)) for one, at in zip(self.axes, point, strict=True)}

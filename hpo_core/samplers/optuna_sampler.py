@@ -60,11 +60,11 @@ from hpo_core.samplers.sampler import SamplerContext
 
 
 class MirrorStorage(optuna.storages.InMemoryStorage):
-    """Optuna's own storage; samplers see a trial of :attr:`view` in place of the stored one."""
+    """Optuna's own storage; samplers see a trial of :attr:`view` in place of the stored one, and none that is None."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.view: dict[int, FrozenTrial] = {}
+        self.view: dict[int, FrozenTrial | None] = {}
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -73,12 +73,12 @@ class MirrorStorage(optuna.storages.InMemoryStorage):
             return []
         trials = super().get_all_trials(study_id, deepcopy=False)  # by number, from 0 on
         shown = list(map(self.view.get, range(len(trials)), trials))
-        return [trial for trial in shown if states is None or trial.state in states]
+        return [trial for trial in shown if trial is not None and (states is None or trial.state in states)]
 
     def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
         """System attributes of the shown trial: GPSampler of Optuna 4 reads the constraints here."""
         stored: FrozenTrial = super().get_trial(trial_id)
-        shown = self.view.get(stored.number, stored)
+        shown = self.view.get(stored.number) or stored
         return {**shown.system_attrs, **stored.system_attrs}
 
 
@@ -265,6 +265,7 @@ class OptunaSampler:
     def propose(self, number: int, given: Params | None = None) -> Params:
         if number and self._name not in _FIXED_SEQUENCE | _OWN.keys():
             self._study.sampler = self._make(number)
+        refused: list[int] = []
         for again in range(_MOST_ASKS):
             if isinstance(self._study.sampler, RankedGPSampler):
                 self._study.sampler.turn = (number, again)
@@ -272,11 +273,16 @@ class OptunaSampler:
             self._trial_ids[number] = trial._trial_id
             values = suggest(self._space, trial, given)
             if not self._space.has_forbidden or not self._space.forbidden_by(values):
-                return values
-            refused: FrozenTrial = self._storage.get_trial(trial._trial_id)
-            refused.state = TrialState.FAIL
-            self._storage.view[refused.number] = refused
-        return self._space.draw(Stream(self._seed, "params", number), given)
+                break
+            failed: FrozenTrial = self._storage.get_trial(trial._trial_id)
+            failed.state = TrialState.FAIL
+            self._storage.view[failed.number] = failed
+            refused.append(failed.number)
+        else:
+            values = self._space.draw(Stream(self._seed, "params", number), given)
+        for one in refused:  # a resumed study knows nothing of them
+            self._storage.view[one] = None
+        return values
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):

@@ -19,8 +19,6 @@ from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.arithmetic import float_sum
-
 Array = NDArray[np.float64]
 
 _QUANTILE = NormalDist().inv_cdf
@@ -120,7 +118,7 @@ def _mean_and_spread(values: Array) -> tuple[float, float]:
 _MOST_RUNGS = 16
 _FINAL = math.inf
 """Rung of a value that was not reported as an intermediate one."""
-_PACKED = 4 * 8
+_PACKED = 3 * 8
 """Bytes of one result."""
 PAST = "hpo:past"
 """System attribute of trials that are from an earlier study."""
@@ -135,6 +133,12 @@ class Results(NamedTuple):
     past: NDArray[np.bool_]
     """Which are from earlier studies, so that their losses may be on another scale."""
     pending: Sequence[Mapping[str, Any]]
+    constraints: Array | None
+    """A row per trial: its constraints, at most 0 where they hold; NaN: not known. None: no trial has any."""
+
+
+Configuration = frozenset[tuple[str, float]]
+"""Values of parameters as Optuna's numbers, without those that can have only one."""
 
 
 class Read(NamedTuple):
@@ -145,8 +149,13 @@ class Read(NamedTuple):
     """Names of its parameters; the same object for the same names."""
     distributions: Mapping[str, BaseDistribution]
     packed: bytes
-    """For each result four floats: step, value, violation of constraints, 1 for a trial of an earlier study. Bytes of
-    a thousand trials are joined ten times as fast as their numbers are made an array."""
+    """For each result three floats: step, value, 1 for a trial of an earlier study. Bytes of a thousand trials are
+    joined ten times as fast as their numbers are made an array."""
+    constraints: tuple[float, ...]
+    awaited: bool
+    """Whether its first result is awaited."""
+    failed: bool
+    configuration: Configuration
 
 
 class TrialReader:
@@ -183,27 +192,47 @@ class TrialReader:
             found[-_FINAL] = math.nan
         distributions = trial.distributions
         names = frozenset(distributions)
-        violation, past = _violation(trial), float(PAST in trial.system_attrs)
-        packed = np.array([(step, value, violation, past) for step, value in found.items()], dtype=np.float64).tobytes()
-        return Read(trial.params, self._names.setdefault(names, names), distributions, packed)
+        if trial.state == TrialState.FAIL:
+            found = {}
+        past = float(PAST in trial.system_attrs)
+        packed = np.array([(step, value, past) for step, value in found.items()], dtype=np.float64).tobytes()
+        return Read(
+            trial.params,
+            self._names.setdefault(names, names),
+            distributions,
+            packed,
+            constraints_of(trial),
+            trial.state == TrialState.RUNNING and not found,
+            trial.state == TrialState.FAIL,
+            configuration(trial.params, distributions),
+        )
+
+
+def configuration(params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> Configuration:
+    """Return what tells configurations apart, whatever was rounded on the way."""
+    return frozenset(
+        (name, float(f"{one.to_internal_repr(params[name]):.12g}"))
+        for name, one in distributions.items()
+        if not one.single()
+    )
 
 
 def of_one_objective(reads: Sequence[Read], direction: StudyDirection) -> Results:
     """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
 
-    A pruned trial without a value is the worst of the lowest rung. One that violates constraints ranks behind all
-    that do not, by how much.
+    A pruned trial without a value is the worst of the lowest rung.
     """
     packed = [read.packed for read in reads]
     counts = np.fromiter(map(len, packed), np.intp, len(packed)) // _PACKED
     counts = counts[counts > 0]
-    steps, losses, violations, past = np.frombuffer(b"".join(packed)).reshape(-1, 4).T
+    steps, losses, past = np.frombuffer(b"".join(packed)).reshape(-1, 3).T
     losses = -losses if direction == StudyDirection.MAXIMIZE else losses.copy()
     losses[np.isnan(losses)] = math.inf
     first = np.cumsum(counts) - counts
-    results = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses, violations[first])
-    params = [read.params for read in reads if read.packed]
-    return Results(params, results, past[first] > 0, [read.params for read in reads if not read.packed])
+    results = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses)
+    shown = [read for read in reads if read.packed]
+    params, pending = [read.params for read in shown], [read.params for read in reads if read.awaited]
+    return Results(params, results, past[first] > 0, pending, _joined([read.constraints for read in shown]))
 
 
 def of_several_objectives(
@@ -217,41 +246,42 @@ def of_several_objectives(
     params = [trial.params for trial in done]
     pending = [trial.params for trial in trials if trial.state == TrialState.RUNNING]
     if not done:
-        return Results([], np.zeros((0, 1)), np.zeros(0, dtype=np.bool_), pending)
+        return Results([], np.zeros((0, 1)), np.zeros(0, dtype=np.bool_), pending, None)
     signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
     losses = np.array([trial.values for trial in done]) * signs
     places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
     joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
-    violations = np.array([_violation(trial) for trial in done])
     past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
-    return Results(params, by_rung(np.arange(len(done)), np.zeros(len(done)), joined, violations), past, pending)
+    results = by_rung(np.arange(len(done)), np.zeros(len(done)), joined)
+    return Results(params, results, past, pending, _joined([constraints_of(trial) for trial in done]))
 
 
-def _violation(trial: FrozenTrial) -> float:
-    """Sum of what is above 0 of the constraints that a trial carries (Optuna 5: ``trial.set_constraint``)."""
+def constraints_of(trial: FrozenTrial) -> tuple[float, ...]:
+    """Return the constraints that a trial carries (Optuna 5: ``trial.set_constraint``)."""
     attrs = trial.system_attrs
     if not attrs:
-        return 0.0
+        return ()
     found = list(attrs.get("constraints") or ())
     found += [value for name, value in attrs.items() if name.startswith("constraints:")]
-    return float_sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
+    return tuple(math.inf if math.isnan(value) else float(value) for value in found)
 
 
-def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array, violations: Array) -> Array:
+def _joined(constraints: Sequence[tuple[float, ...]]) -> Array | None:
+    most = max(map(len, constraints), default=0)
+    if not most:
+        return None
+    return np.array([one if len(one) == most else (math.nan,) * most for one in constraints])
+
+
+def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array) -> Array:
     """A row per trial and a column per step, from the lowest on, of results given by row and step."""
     rungs = sorted(set(steps.tolist()))
-    table = np.full((len(violations), max(1, len(rungs))), np.nan)
+    table = np.full((int(rows.max(initial=-1)) + 1, max(1, len(rungs))), np.nan)
     table[rows, np.searchsorted(rungs, steps)] = losses
     if len(rungs) and rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
         table[~np.isnan(table[:, 0]), 1] = math.inf
         table = table[:, 1:]
-    table = _thinned(table)
-    if violations.any():
-        for column in range(table.shape[1]):
-            here = np.flatnonzero(~np.isnan(table[:, column]))
-            pairs = np.stack([violations[here], table[here, column]], axis=1)
-            table[here, column] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return table
+    return _thinned(table)
 
 
 def _thinned(table: Array) -> Array:

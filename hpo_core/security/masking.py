@@ -85,7 +85,7 @@ _PRIVATE = frozenset(
     {
         "HPO_JOURNAL",
         "HPO_DATABASE",
-        "HPO_FOLLOW_TRACKING_URI",
+        "HPO_FOLLOW",
         "MLFLOW_TRACKING_USERNAME",
         "MLFLOW_BACKEND_STORE_URI",
         "MLFLOW_REGISTRY_STORE_URI",

@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import IO, Literal
 
@@ -150,6 +151,11 @@ def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[
     return os.fdopen(descriptor, "ab" if mode == "ab" else "rb" if mode == "rb" else "wb")
 
 
+def beside(path: Path) -> Path:
+    """Path of a hidden file beside this one that no other thread or process writes."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+
+
 def write_private(path: str | Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file atomically by one of mode 0600; the target of a link in its place is not touched.
 
@@ -161,7 +167,7 @@ def write_private(path: str | Path, content: bytes, *, durable: bool = False) ->
         StorageError: the temporary file beside it belongs to another user.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = beside(path)
     try:
         with open_private(temporary, "wb") as file:
             file.write(content)

@@ -21,8 +21,8 @@ class AnalyticCurves:
 
     A configuration's curve falls from about 1 to its own limit, for one half as a power law
     ``(1 + t / tau) ** -alpha``, for the other as ``exp(-t / tau)``. The limit follows from the parameters, through
-    a smooth bowl with its own optimum per parameter (so that a sampler has something to learn), and from chance in
-    equal parts. ``tau`` spreads over two decades around R / 30, independently of the limit: curves cross, and
+    a smooth bowl with its own optimum per parameter (so that a sampler has something to learn), and from chance.
+    ``tau`` spreads over two decades around R / 30, independently of the limit: curves cross, and
     early results mislead. Each point carries independent normal noise.
 
     With ``repeats`` in the study a job costs so many times as much, and its noise is the mean of so many draws.
@@ -35,6 +35,7 @@ class AnalyticCurves:
         overhead: seconds of every job beside its training.
         cost_spread: standard deviation of the logarithm of a configuration's cost per unit; mean cost stays.
         noise: standard deviation of each point.
+        chance: share of the differences between limits that no parameter explains.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class AnalyticCurves:
         overhead: float = 0.0,
         cost_spread: float = 0.0,
         noise: float = 0.005,
+        chance: float = 0.5,
     ) -> None:
+        if not 0 <= chance <= 1:
+            raise SpecError(f"Analytic curves: chance = {chance} must be a share, from 0 to 1.")
         for name, value in (("overhead", overhead), ("cost spread", cost_spread), ("noise", noise)):
             if not 0 <= value < math.inf:
                 raise SpecError(f"Analytic curves: {name} = {value} must be a number, 0 or more.")
@@ -61,6 +65,7 @@ class AnalyticCurves:
         self._overhead = overhead
         self._cost_spread = cost_spread
         self._noise = noise
+        self._chance = chance
         self._repeats = spec.repeats
         self._known: dict[int, _Configuration] = {}
         world = Stream(seed, "world", 0)
@@ -122,7 +127,8 @@ class AnalyticCurves:
             if self._cost_spread:
                 z = Stream(self._seed, f"cost/{key}", 0).normal()
                 cost *= math.exp(self._cost_spread * z - self._cost_spread**2 / 2)
-            shapes = [_Shape(Stream(self._seed, f"curve/{key}", 0), bowl, self._scale, key) for key in keys]
+            draws = [(Stream(self._seed, f"curve/{key}", 0), key) for key in keys]
+            shapes = [_Shape(stream, bowl, self._chance, self._scale, key) for stream, key in draws]
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             known = self._known[job.trial] = _Configuration(job.params, shapes, cost)
@@ -156,9 +162,9 @@ class _Shape:
 
     __slots__ = ("alpha", "key", "limit", "start", "tau")
 
-    def __init__(self, stream: Stream, bowl: float, scale: float, key: str) -> None:
+    def __init__(self, stream: Stream, bowl: float, chance: float, scale: float, key: str) -> None:
         self.key = key
-        self.limit = 0.05 + 0.45 * bowl + 0.45 * stream.uniform()
+        self.limit = 0.05 + 0.9 * (1 - chance) * bowl + 0.9 * chance * stream.uniform()
         self.start = max(self.limit, 0.95 + 0.1 * stream.uniform())
         self.tau = scale / 30 * 10 ** (2 * stream.uniform() - 1)
         self.alpha = 0.5 + stream.uniform() if stream.uniform() < 0.5 else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ def parse_devices(text: str, *, most: int = 1) -> tuple[Device, ...]:
     """
     entries = text.split(",")
     devices: list[Device] = []
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     nodes = 0
     for place, entry in enumerate(entries, 1):
         where = f"--devices: {shown(entry.strip())}"
@@ -81,8 +82,8 @@ def parse_devices(text: str, *, most: int = 1) -> tuple[Device, ...]:
                 cores=cores,
                 gpu=not is_cpu(name),
             )
-            devices.append(Device(f"{name}-{counts.get(name, 0)}", most, capacity))
-            counts[name] = counts.get(name, 0) + 1
+            devices.append(Device(f"{name}-{counts[name]}", most, capacity))
+            counts[name] += 1
         nodes += -(-count // per_node)
     return tuple(devices)
 
@@ -239,10 +240,7 @@ def source_of(cluster: SharedCluster) -> str:
 
 def described(devices: Sequence[Device]) -> str:
     """``4 A100 and 2 H100``."""
-    counts: dict[str, int] = {}
-    for device in devices:
-        if isinstance(device.capacity, Capacity):
-            counts[device.capacity.architecture] = counts.get(device.capacity.architecture, 0) + 1
+    counts = Counter(one.capacity.architecture for one in devices if isinstance(one.capacity, Capacity))
     *first, last = [f"{count} {name}" for name, count in counts.items()]
     return f"{', '.join(first)} and {last}" if first else last
 

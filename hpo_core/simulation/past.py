@@ -21,10 +21,11 @@ from hpo_core.model.events import (
     TrialCreated,
 )
 from hpo_core.model.rng import Stream
-from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point, Report
+from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.simulation.repeats import gang_speedup
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
+from hpo_core.study import Study
 
 LEAST_LINES = 3
 """Fewest trials with jobs of different lengths that tell overhead from training."""
@@ -171,12 +172,13 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                 start = grant.checkpoint.resource if grant.checkpoint else 0
                 trial.spans[start, event.resource] = entry.time - time
                 if isinstance(entry.stimulus, AttemptReported):
-                    report = entry.stimulus.report
-                    if isinstance(report.usage, Usage) and report.usage.share and report.ended > report.started > 0:
+                    report, slots = entry.stimulus.report, grant.demand.slots
+                    has_share = isinstance(report.usage, Usage) and report.usage.share
+                    if (has_share or slots > 1) and report.ended > report.started > 0:  # without its wait for others
                         trial.spans[start, event.resource] = report.ended - report.started
-                    if grant.demand.slots > 1 and spec is not None:
-                        _as_alone(trial, (start, event.resource), report, gang_speedup(spec)(grant.demand.slots))
-                    trial.curve.update((point.resource, point.metrics) for point in entry.stimulus.report.curve)
+                    if slots > 1 and spec is not None:  # a gang: what it would have taken on one slot
+                        trial.spans[start, event.resource] *= gang_speedup(spec)(slots)
+                    trial.curve.update((point.resource, point.metrics) for point in report.curve)
                 trial.curve[event.resource] = event.metrics
                 has_checkpoints = has_checkpoints or event.checkpoint is not None
             elif isinstance(event, AttemptFailed):
@@ -185,7 +187,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                 found[event.trial].failed, found[event.trial].failed_seconds = failures[event.trial]
             elif isinstance(event, TrialCreated):
                 found.append(PlayedTrial(event.params))
-        spec = spec or _spec_of(entry)
+        spec = spec or Study.from_entries([entry]).spec
     assert spec is not None, "a journal begins with the entry that created its study"
     kept = [trial for trial in found if trial.curve or trial.failed]
     if not any(trial.curve for trial in kept):
@@ -201,19 +203,6 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
             trial.seconds_per_unit = spec.repeats * seconds_per_unit
             trial.spans = {(start, end): trial.seconds_per_unit * (end - start) for start, end in trial.spans}
     return past
-
-
-def _as_alone(trial: PlayedTrial, span: tuple[int, int], report: Report, speedup: float) -> None:
-    """What a job of a gang would have taken on one slot, without its wait for the others."""
-    if report.ended > report.started > 0:
-        trial.spans[span] = report.ended - report.started
-    trial.spans[span] *= speedup
-
-
-def _spec_of(entry: Entry) -> StudySpec:
-    from hpo_core.study import Study
-
-    return Study.from_entries([entry]).spec
 
 
 def _measure(past: PastStudy) -> None:
@@ -320,13 +309,9 @@ class PastCurves:
         count = len(self._rows)
         lap, place = divmod(number, count)
         while lap >= len(self._passes):
-            order = list(self._rows)
-            if self._seed or self._passes:
-                stream = Stream(self._seed, "past", len(self._passes))
-                for i in range(count - 1, 0, -1):
-                    j = stream.below(i + 1)
-                    order[i], order[j] = order[j], order[i]
-            self._passes.append(order)
+            again = self._seed or self._passes
+            stream = Stream(self._seed, "past", len(self._passes))
+            self._passes.append(stream.shuffled(self._rows) if again else self._rows)
         return self._passes[lap][place]
 
     # Objective.

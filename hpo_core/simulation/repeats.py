@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -43,7 +44,7 @@ class RunFigures:
         self._running: dict[int, float] = {}
         """When its attempt was granted, by trial."""
         self._begins, self._ends = array("d"), array("d")
-        self._rungs: dict[int, int] = {}
+        self._rungs = Counter[int]()
         self.steps: list[tuple[float, float]] = []
         """Changes of the incumbent: (time, loss)."""
         self.first_full: float | None = None
@@ -77,7 +78,7 @@ class RunFigures:
         self._ends.append(time)
 
     def _completed(self, event: JobCompleted, time: float) -> None:
-        self._rungs[event.resource] = self._rungs.get(event.resource, 0) + 1
+        self._rungs[event.resource] += 1
         if event.resource == self._top:
             self.full += 1
             if self.first_full is None:
@@ -398,16 +399,12 @@ class ScenarioAnswer:
     def rungs(self) -> list[tuple[int, float]]:
         """(resource, median of the results there)."""
         levels = sorted({level for run in self.runs for level, _ in run.rungs})
-        counts = [dict(run.rungs) for run in self.runs]
-        return [(level, quantile(sorted(c.get(level, 0) for c in counts), 0.5)) for level in levels]
+        counts = [Counter(dict(run.rungs)) for run in self.runs]
+        return [(level, quantile(sorted(count[level] for count in counts), 0.5)) for level in levels]
 
-    def endings(self) -> dict[str, int]:
+    def endings(self) -> Counter[str]:
         """Why repeats ended, where they did not finish, and how many of them."""
-        found: dict[str, int] = {}
-        for run in self.runs:
-            if run.ended != "finished":
-                found[run.ended] = found.get(run.ended, 0) + 1
-        return found
+        return Counter(run.ended for run in self.runs if run.ended != "finished")
 
 
 def common_target(answers: Sequence[ScenarioAnswer]) -> float | None:

@@ -17,7 +17,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.learned_ratio import LearnedRatios
 from hpo_core.placement.room import WHOLE, SharedDevice
-from hpo_core.spec import PackingSpec, StudySpec
+from hpo_core.spec import StudySpec
+from hpo_core.spec.packing import PackingSpec
 
 _MOST_CACHED = 20_000
 

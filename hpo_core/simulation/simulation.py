@@ -20,8 +20,9 @@ from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.room import SharedDevice
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.spec import PackingSpec, StudySpec
+from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import is_pure
+from hpo_core.spec.packing import PackingSpec
 from hpo_core.study import Study
 
 

@@ -113,11 +113,7 @@ class TableSampler:
     """Rows of a table in a random order, each at most once."""
 
     def __init__(self, rows: int, seed: int) -> None:
-        self._order = list(range(rows))
-        stream = Stream(seed, "table", 0)
-        for i in range(rows - 1, 0, -1):
-            j = stream.below(i + 1)
-            self._order[i], self._order[j] = self._order[j], self._order[i]
+        self._order = Stream(seed, "table", 0).shuffled(range(rows))
 
     def propose(self, number: int) -> Params:
         return {"row": self._order[number]}

@@ -13,7 +13,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, shown
-from hpo_core.spec.sent_functions import FunctionName
+from hpo_core.spec.sent_functions import FUNCTION, FunctionName
 
 MANIFEST_SUFFIX = ".json"
 _WILDCARDS = frozenset("*?[")
@@ -93,7 +93,7 @@ class DataSpec(Part):
     )
     load: FunctionName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=FUNCTION,
         description="Function as package.module:function that gets the path of a partition; what it returns is "
         "trial.partition, and stays in the worker's memory. null: trial.partition is the path.",
     )

@@ -27,13 +27,12 @@ class SamplerSpec(Part):
     """``name: random``, ``ranked_gp``, or any sampler of Optuna by its class name (``TPESampler``), with arguments."""
 
     model_config = ConfigDict(extra="allow")
-    by_position: ClassVar[tuple[str, ...]] = ("name",)
 
     if TYPE_CHECKING:
 
         def __init__(self, name: str = "random", **arguments: Any) -> None: ...
 
-    name: str = "random"
+    name: str = Field(default="random", kw_only=False)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -37,6 +37,8 @@ MOST_BYTES = 16 * 1024 * 1024
 _MOST_ITEMS = 1000
 """Items of a list or dictionary that are looked at one by one."""
 _SHOWN_LINES = 12
+FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""Pattern of the name of a function: ``package.module:function``."""
 _NAME = re.compile(r"by_value\.s([0-9a-f]{16})\.d([0-9a-f]{64}):([A-Za-z_]\w*)")
 _MARK = re.compile(r"# in (.+), line (\d+)")
 
@@ -183,11 +185,16 @@ def _folders(modules: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    """Name of a function for people and for the study."""
+def called_name(function: Callable[..., Any]) -> str:
+    """Name of what is called for people: of a function, of that in a ``partial``, or of the class of an object."""
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__name__", None) or type(function).__name__
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Name of a function for the study."""
+    name = called_name(function)
     return name if name.isidentifier() else "function"
 
 

@@ -34,7 +34,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sent_functions import FunctionName
+from hpo_core.spec.sent_functions import FUNCTION, FunctionName
 from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.spec.validation_errors import check_constraints, check_plain, check_sizes, explain
 
@@ -47,12 +47,12 @@ class StudySpec(Part):
     study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
     objective: FunctionName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=FUNCTION,
         description="Training function as package.module:function; None for studies driven by hand.",
     )
     build: FunctionName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=FUNCTION,
         description="Function as package.module:function that makes the untrained torch module from the parameters; "
         "with it, MLflow's own functions load the best model. Whoever loads it runs that code.",
     )

@@ -18,6 +18,7 @@ from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_mea
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
 from hpo_core.spec.sections import Cluster
+from hpo_core.spec.sent_functions import FUNCTION
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -189,11 +190,15 @@ def explain(
         elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
             message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
             message += _why_text(item["input"], named(place))
+        elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] == FUNCTION:
+            message = f"{shown(item['input'])} is no module:function, such as train:train; name the module, too"
         elif item["type"] == "string_pattern_mismatch" and (name := _NAME.fullmatch(item["ctx"]["pattern"])):
             message = (
                 f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or "
                 f"digit, at most {int(name[1]) + 1} characters"
             )
+        elif item["type"] == "too_short" and not item["input"]:
+            message = f"is empty; give at least {item['ctx']['min_length']} item"
         elif not isinstance(item["input"], dict | list) or item["type"] == _UNION:
             message += f" (got {shown(item['input'])})"
             if meant := did_you_mean(item["input"], _quoted(item["msg"])):

@@ -2,11 +2,13 @@
 
 ::
 
-    python -m hpo_core.tracking.follower --journal URL --study NAME --tracking-uri URI \
-        --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS] [--tracker optuna]
+    HPO_FOLLOW='{...}' python -m hpo_core.tracking.follower STUDY_FOLDER
+
+The variable holds a :class:`FollowRequest` as JSON: a command line, with its passwords, is shown to every user of the
+machine. The folder is there for people, and tells followers of one study.
 
 It ends when its standard input does. Where the controller said ``finish`` there first: one last catch-up within
-``--drain`` seconds, then exit code 0, or 3 where the tracker does not hold everything. Where it did not, the controller
+``drain`` seconds, then exit code 0, or 3 where the tracker does not hold everything. Where it did not, the controller
 died (or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need
 be, for the next controller's follower is about to begin. While the tracker cannot be reached it tries again and again,
 and says so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
@@ -16,7 +18,6 @@ One follower for each tracker: a new one ends what an earlier controller left be
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import logging
@@ -27,16 +28,17 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import psutil
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
-from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.security.masking import mask_logs, without_credentials
+from hpo_core.model.errors import HpoError, StudyNotFoundError
+from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
@@ -125,12 +127,7 @@ def project_all(projection: Projection, journal: Journal, length: int, *, rebuil
 
 def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
     """Whether another living controller than process ``mine`` runs the study."""
-    if owner is None or owner.host != socket.gethostname() or owner.pid == mine:
-        return False
-    try:
-        return abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0
-    except psutil.Error:
-        return False
+    return owner is not None and owner.host == socket.gethostname() and owner.pid != mine and owner.runs()
 
 
 NOT_CAUGHT_UP = 3
@@ -330,9 +327,38 @@ def _give_up(follower: Follower | None) -> None:
     os._exit(NOT_CAUGHT_UP)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+REQUEST = "HPO_FOLLOW"
+"""Environment variable with what a follower is to do."""
+
+
+class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a follower copies, and where to."""
+
+    journal: str
+    """URL of the journal."""
+    study: str
+    folder: str
+    """Folder of the study: checkpoints, report.html, lock."""
+    tracker: Literal["mlflow", "optuna"] = "mlflow"
+    uri: str
+    """Address of the tracker."""
+    experiment: str = "hpo"
+    """Experiment of MLflow."""
+    artifact_location: str | None = None
+    """Place of the files of an experiment that does not exist yet."""
+    drain: float = 30.0
+    """Seconds for the last catch-up."""
+    interval: float = 1.0
+    """Seconds between two reads of the journal."""
+    nice: int = 10
+    """Niceness: how far training goes first."""
+
+
+def main() -> int:
     """Entry point of ``python -m hpo_core.tracking.follower``."""
-    given = _parser().parse_args(arguments)
+    given = msgspec.json.decode(os.environ.pop(REQUEST), type=FollowRequest)
+    for url in (given.journal, given.uri):
+        add_secrets_of(url)
     logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
     mask_logs()
     prepare_environment()
@@ -345,22 +371,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from hpo_core.journal.sql import open_journal
 
-    if not given.journal:
-        log.error("--journal is not given and HPO_JOURNAL is not set; name the journal.")
-        return SpecError.exit_code
     projection = (
-        _optuna_projection(given.study, given.tracking_uri, given.study_folder)
+        _optuna_projection(given.study, given.uri, given.folder)
         if given.tracker == "optuna"
-        else MlflowProjection(
-            given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
-        )
+        else MlflowProjection(given.study, given.uri, given.experiment, given.folder, given.artifact_location)
     )
     try:
         follower = Follower(open_journal(given.journal), projection)
         started.append(follower)
         end_older(projection.lock, projection.study_folder)
         note_trouble(projection.study_folder, "", projection.tracker)  # an earlier follower's
-        with credentials_for(given.tracking_uri):
+        with credentials_for(given.uri):
             return follow(follower, standard_input, interval=given.interval, drain=given.drain)
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)
@@ -409,37 +430,6 @@ def end_older(lock: ProcessLock, study_folder: Path) -> None:
             older.wait(_HANG)
     except (psutil.Error, OSError):
         pass  # it ended just now, or is another user's: then the lock says so
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hpo_core.tracking.follower",
-        description="Tail a study's journal into MLflow, or an Optuna storage, until standard input ends.",
-    )
-    parser.add_argument(
-        "--journal",
-        default=os.environ.get("HPO_JOURNAL"),
-        help="URL of the journal (default: HPO_JOURNAL, where a password is not shown to every user of the machine)",
-    )
-    parser.add_argument("--study", required=True)
-    parser.add_argument(
-        "--tracking-uri",
-        default=os.environ.get("HPO_FOLLOW_TRACKING_URI"),
-        required="HPO_FOLLOW_TRACKING_URI" not in os.environ,
-        help="of the tracker (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
-    )
-    parser.add_argument("--tracker", choices=["mlflow", "optuna"], default="mlflow", help="what is copied to")
-    parser.add_argument(
-        "--experiment",
-        default=os.environ.get("HPO_FOLLOW_EXPERIMENT", "hpo"),
-        help="of MLflow (default: HPO_FOLLOW_EXPERIMENT, for a name that looks like an option)",
-    )
-    parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
-    parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
-    parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two reads of the journal")
-    parser.add_argument("--nice", type=int, default=10, help="niceness: how far training goes first")
-    return parser
 
 
 if __name__ == "__main__":

@@ -275,7 +275,7 @@ class RunStore:
         """A new run, created by the user of this process."""
         tags = tags | {"mlflow.user": _user()}
         made = self.client.create_run(self.experiment_id, milliseconds(started), tags, name)
-        return KnownRun(made.info.run_id, "RUNNING", None, False, {})
+        return KnownRun(made.info.run_id, "RUNNING", None, False, tags)
 
     def log(
         self,
@@ -285,12 +285,14 @@ class RunStore:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Write to a run in one call where MLflow's limits allow; tags last, in the last call."""
+        """Write to a run in one call where MLflow's limits allow; tags that it does not hold last, in the last call."""
         from mlflow.entities import Metric, Param, RunTag
+
+        fresh = {key: value for key, value in (tags or {}).items() if run.tags.get(key) != value}
 
         metrics = [Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points]
         pairs = [Param(key, value) for key, value in (params or {}).items()]
-        labels = [RunTag(key, value) for key, value in (tags or {}).items()]
+        labels = [RunTag(key, value) for key, value in fresh.items()]
         while len(metrics) > METRICS_PER_CALL:
             self.client.log_batch(run.run_id, metrics=metrics[:METRICS_PER_CALL])
             metrics = metrics[METRICS_PER_CALL:]
@@ -299,6 +301,7 @@ class RunStore:
             pairs = pairs[100:]
         if metrics or pairs or labels:
             self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
+        run.tags |= fresh
 
     def takes_files(self, run: KnownRun) -> bool:
         """Whether files may be written where the store says this run has them (see ``credential_scope``)."""

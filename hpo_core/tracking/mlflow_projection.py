@@ -158,7 +158,6 @@ class MlflowProjection(Projection):
             )
         if rebuild and self._parent is not None:
             store.log(self._parent, tags={CURSOR: "-1"})  # should the rebuild be cut short, it is not complete
-            self._parent.tags[CURSOR] = "-1"
         if self._cursor is None:
             tags = {} if self._parent is None else self._parent.tags
             self._cursor, self._expected = int(tags.get(CURSOR, "-1")), tags.get(DIGEST, "")
@@ -198,9 +197,8 @@ class MlflowProjection(Projection):
         write_tables(store, self._parent, fold)
         write_files(store, self._parent, fold, self.study_folder)
         self._provenance.write(store, self._parent, fold.spec, self.study_folder)
-        tags = self._changed_tags(self._parent, study_run_status(fold, has_controller=False)[1])
-        store.log(self._parent, tags=tags)  # how the best model is loaded
-        self._parent.tags.update(tags)
+        status = study_run_status(fold, has_controller=False)[1]
+        store.log(self._parent, tags=self._study_tags(self._parent, status))  # how the best model is loaded
         self._note_place(store, compare=True)
 
     def _write_trial(self, store: RunStore, number: int, parent: KnownRun) -> None:
@@ -212,15 +210,12 @@ class MlflowProjection(Projection):
         tags = trial_tags(fold, number, parent.run_id)
         params = trial_params(fold.spec, trial) if notes.fresh else None
         if run is None:
-            run = store.create(trial_name(number), notes.created, tags)
-            self._trials[number] = run
-            store.log(run, points=notes.points, params=params)
-        else:
-            changed = {key: value for key, value in tags.items() if run.tags.get(key) != value}
-            store.log(run, points=notes.points, params=params, tags=changed)
+            run = self._trials[number] = store.create(trial_name(number), notes.created, tags)
+        store.log(run, points=notes.points, params=params, tags=tags)
         status, ended = trial_run_status(fold, number, has_controller=self.has_controller)
         store.set_status(run, status, ended)
-        run.tags = tags if status == "RUNNING" else {}  # kept only where they are likely needed again
+        if status != "RUNNING":
+            run.tags = {}  # kept only where they are likely needed again
 
     def _write_study(self, store: RunStore, parent: KnownRun) -> None:
         fold = self._fold
@@ -232,12 +227,10 @@ class MlflowProjection(Projection):
         if view != self._view:
             store.tag_experiment(table_tag(identity(fold)), view)
             self._view = view
-        tags = self._changed_tags(parent, word)
-        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(self.next_seq - 1), DIGEST: self._digest.hex()})
-        parent.tags.update(tags)
+        tags = self._study_tags(parent, word) | {CURSOR: str(self.next_seq - 1), DIGEST: self._digest.hex()}
+        store.log(parent, points=fold.points, tags=tags)
 
-    def _changed_tags(self, parent: KnownRun, word: str) -> dict[str, str]:
-        """Tags of the study's run that MLflow does not hold yet."""
+    def _study_tags(self, parent: KnownRun, word: str) -> dict[str, str]:
         fold = self._fold
         best = fold.state.incumbent
         best_run = self._trials.get(best.trial) if best is not None else None
@@ -245,8 +238,7 @@ class MlflowProjection(Projection):
         loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
         of, experiment = identity(fold), self._store.experiment_id
         links = {"table": table_link(of, experiment), "charts": table_link(of, experiment, charts=True)}
-        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, **links)
-        return {key: value for key, value in tags.items() if parent.tags.get(key) != value}
+        return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, **links)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
         """Write where the run is into the study's folder."""

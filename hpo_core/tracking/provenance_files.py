@@ -327,7 +327,6 @@ class ProvenanceUpload:
             store.upload(run, folder, FOLDER)
         self._versions = len(versions)
         store.log(run, tags=tags)
-        run.tags.update(tags)
 
     def _is_whole(self, study: str) -> bool:
         whole = len(self._packed) <= MAX_BYTES

@@ -177,7 +177,6 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
         if not item.is_dir and Path(item.path).name not in (path.name, WEIGHTS, PARAMS):  # of an earlier end
             store.remove(run, item.path)
     store.log(run, tags=tags)
-    run.tags.update(tags)
 
 
 def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:

@@ -64,6 +64,11 @@ def _key(loss: Loss, trial: int) -> tuple[Any, int]:
 
 BYTES_MOVED = "bytes_moved"
 """Metric of a trial's run, where models hop: bytes of all states that its model hopped with until then."""
+_OF_A_RUN = (
+    TrialCreated, JobGranted, JobCompleted, AttemptFailed, TrialAbandoned, TrialStopped, TrialExtended,
+    TrialExtensionEnded,
+)  # fmt: skip
+"""What changes the run of its trial."""
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
 
@@ -184,6 +189,8 @@ class TrackedStudy:
 
     def _read(self, entry: Entry, attempt: EndedAttempt | None) -> None:
         for k, event in enumerate(entry.events):
+            if isinstance(event, _OF_A_RUN):
+                self.touched[event.trial] = None
             if type(event) is JobCompleted:
                 self._completed(event, attempt, entry)
             elif type(event) is AttemptFailed:
@@ -196,12 +203,8 @@ class TrackedStudy:
                 self._study_point(entry, "ceiling", float(event.level))
             elif type(event) is TrialCreated:
                 self.trials.append(TrialNotes(entry.time))
-                self.touched[event.trial] = None
             elif type(event) is JobGranted:
                 self._granted(event, entry)
-                self.touched[event.trial] = None
-            elif isinstance(event, TrialStopped | TrialExtended | TrialExtensionEnded):
-                self.touched[event.trial] = None
         self._best_changed(entry)
         for key in self._grown:
             self._study_point(entry, f"{key}_size", float(self._sizes[key]))
@@ -293,7 +296,6 @@ class TrackedStudy:
                 self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
 
     def _completed(self, event: JobCompleted, attempt: EndedAttempt | None, entry: Entry) -> None:
-        self.touched[event.trial] = None
         notes = self.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
         notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
@@ -339,7 +341,6 @@ class TrackedStudy:
         return usage_metrics(usage)
 
     def _failed(self, event: AttemptFailed) -> None:
-        self.touched[event.trial] = None
         notes = self.trials[event.trial]
         notes.worker = event.worker or notes.worker
         notes.outcome = str(event.outcome)
@@ -349,7 +350,6 @@ class TrackedStudy:
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 
     def _abandoned(self, event: TrialAbandoned, attempt: EndedAttempt | None, entry: Entry) -> None:
-        self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
         if attempt is not None and attempt.report.trial == event.trial and attempt.grant is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import sys
 import time
@@ -94,10 +93,11 @@ def run_attempt(
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
         if request.style == "optuna":
+            returned = None  # the objective's value is reported by its trial
             train_optuna_objective(function, handle, request)
         else:
-            objective_callable(function)(handle)
-        metrics, curve, written = handle.finish()
+            returned = objective_callable(function)(handle)
+        metrics, curve, written = handle.finish(returned)
         if request.gang is not None:
             leave()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
@@ -106,8 +106,7 @@ def run_attempt(
         if isinstance(error, raised):
             raise
         return _failure(error, handle, request, started=started, log=log)
-    judged = (*request.metrics, *request.constraints)
-    bad_metric = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
+    bad_metric = request.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
         "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {job.target}.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
@@ -16,6 +15,7 @@ from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
+from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.processes import room_for_state
@@ -289,7 +289,7 @@ class TrialHandle:
         """Whether this very object is tracked."""
         return any(unwrapped(item) is tracked for tracked in self._tracked.values())
 
-    def report(self, **metrics: Any) -> None:
+    def report(self, *unnamed: Never, **metrics: Any) -> None:
         """Record metrics of the current step (after the loop: of the target). Calls within a step merge.
 
         In a gang the study sees the mean over the ranks, weighted by their parts of the batch (:meth:`shard`).
@@ -297,8 +297,12 @@ class TrialHandle:
         Raises:
             ObjectiveError: a value is no real number.
         """
-        if not metrics:
-            raise ObjectiveError("trial.report() got no metric; name at least one: trial.report(val_loss=0.3).")
+        if unnamed or not metrics:
+            got = "no metric" if not unnamed else f"{shown(unnamed[0])} without a name"
+            raise ObjectiveError(
+                f"trial.report() got {got}; name at least one metric: trial.report(val_loss=0.3), or "
+                "trial.report(**metrics) of a dictionary."
+            )
         values = {name: real_number(name, value) for name, value in metrics.items()}
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
@@ -307,6 +311,22 @@ class TrialHandle:
             self._curve.add(resource, values)
             if self.ranks is not None:
                 self.ranks.reports(resource)
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what was meant, for one who comes from another library."""
+            cure = did_you_mean(name, dir(type(self))) or "it has params, steps(), report(), track(), folder and others"
+            if name.startswith("suggest_") or name in ("should_prune", "set_user_attr", "set_constraint"):
+                cure = (
+                    'that belongs to an Optuna objective: give style="optuna" (style: optuna in a study file), or take '
+                    'values from trial.params["x"]'
+                )
+            raise AttributeError(f"trial has no {name!r} here; {cure}.")
+
+        def __getitem__(self, name: object) -> Any:
+            """Say where the parameters are."""
+            raise ObjectiveError(f"trial[{name!r}]: a trial is no dictionary; take trial.params[{name!r}].")
 
     def alive(self) -> None:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
@@ -327,8 +347,11 @@ class TrialHandle:
             print(f"hpo: {line}", file=sys.stderr)
         self.warnings += lines
 
-    def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
+    def finish(self, returned: object = None) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
         """Return metrics, learning curve and checkpoint; the system calls it after the training function.
+
+        Args:
+            returned: what the function returned, which is no metric.
 
         Raises:
             ObjectiveError: the loop was left early, or a metric of the study is missing at the target.
@@ -344,10 +367,10 @@ class TrialHandle:
         if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
-            check_required(self._request, metrics)
+            check_required(self._request, metrics, returned)
         if self.ranks is not None:
             average_metrics(self.ranks, self._curve.kept(), self.target)
-        if not self._finite(metrics):
+        if self._request.not_finite(metrics) is not None:
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
 
@@ -408,7 +431,8 @@ class TrialHandle:
             average_metrics(self.ranks, self._curve.kept(), self.target)
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)
-        if not self._tracked or not self._finite(metrics) or self.rank:
+        request = self._request
+        if not self._tracked or request.not_finite(metrics) is not None or self.rank:
             return
         tree = {
             "trial": self.number,
@@ -416,11 +440,10 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, self._request.job.params),
+            "description": describe(self._tracked, self._initial_states, request.job.params),
         }
         if ranks is not None:
             tree[RANKS] = ranks
-        request = self._request
         folder, path, source = request.folder, request.checkpoint_path, parent.uri if parent else None
         portion = request.portion
         allowed = None if portion is None or portion.gpu else portion.allowed
@@ -456,12 +479,6 @@ class TrialHandle:
         request = self._request
         plain = self._unit is None and request.repeat is None and self.ranks is None
         return plain and checkpoints.file_of(request.folder, request.checkpoint_path) is not None
-
-    def _finite(self, metrics: Metrics) -> bool:
-        """Whether no objective or constraint that was reported is NaN or infinite."""
-        return all(
-            math.isfinite(metrics.get(name, 0.0)) for name in (*self._request.metrics, *self._request.constraints)
-        )
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:

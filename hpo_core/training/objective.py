@@ -178,7 +178,7 @@ def check_signature(setting: str, objective: str, function: Callable[..., Any]) 
     """Refuse a function that cannot be called with one argument; of a class that is left to its instance.
 
     Raises:
-        SpecError: its signature.
+        SpecError: its signature, or that a call of it trains nothing: a coroutine, a generator.
     """
     if inspect.isclass(function):  # what is called is an object of it
         return
@@ -190,6 +190,20 @@ def check_signature(setting: str, objective: str, function: Callable[..., Any]) 
         signature.bind(None)
     except TypeError:
         raise SpecError(wrong_arguments(setting, objective, f"its signature is {signature}")) from None
+    for made, is_such in _RUN_LATER.items() if setting == "objective" else ():
+        if is_such(function) or is_such(getattr(function, "__call__", None)):  # noqa: B004 - of an object
+            raise SpecError(
+                f"{setting} = {objective!r}: a call only makes {made}, and nothing of it would run. Make it a plain "
+                "function, without async and yield."
+            )
+
+
+_RUN_LATER: dict[str, Callable[[Any], bool]] = {
+    "a coroutine": inspect.iscoroutinefunction,
+    "a generator": inspect.isgeneratorfunction,
+    "an asynchronous generator": inspect.isasyncgenfunction,
+}
+"""What a function may make in place of running, and how that is seen."""
 
 
 def _import_failed(setting: str, objective: str, error: BaseException) -> ObjectiveError:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.short_text import shown
 from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import is_torch
@@ -37,8 +38,11 @@ def real_number(name: str, value: Any) -> float:
     )
 
 
-def check_required(request: JobRequest, metrics: Metrics) -> None:
+def check_required(request: JobRequest, metrics: Metrics, returned: object = None) -> None:
     """Refuse metrics that lack an objective or a constraint of the study.
+
+    Args:
+        returned: what the training function returned, as in other libraries.
 
     Raises:
         ObjectiveError: an objective or a constraint of the study is missing.
@@ -48,12 +52,17 @@ def check_required(request: JobRequest, metrics: Metrics) -> None:
     if missing and request.required != "none" and (request.required == "all" or len(missing) == len(request.metrics)):
         seen = ", ".join(map(repr, metrics)) or "nothing"
         several = bool(request.more_metrics)
+        ignored = (
+            ""
+            if returned is None
+            else (f' It returned {shown(returned)}: only of an Optuna objective (style="optuna") is that the metric.')
+        )
         one = "; one of them suffices in pbt" if request.required == "any" and several else ""
         raise ObjectiveError(
-            f"Metric {missing[0]!r} was not reported at the target (step {target}); reported there: {seen}. "
+            f"Metric {missing[0]!r} was not reported at the target (step {target}); reported there: {seen}.{ignored} "
             f"Call trial.report({missing[0]}=...) in every step{one}, or "
-            f"{'drop it from metrics' if several else 'name what is reported in metric.name'} of the study file and "
-            "start a new study: a study keeps its metrics."
+            f"{'drop it from metrics' if several else 'name what is reported in metric'} of the study and start a new "
+            "one: a study keeps its metrics."
         )
 
     unset = [name for name in request.constraints if name not in metrics]

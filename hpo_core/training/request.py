@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import msgspec
 from hpo_core.checkpoints import storage as paths
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.partition_file import Signature
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +123,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     def metrics(self) -> tuple[str, ...]:
         """All objectives."""
         return (self.metric, *self.more_metrics)
+
+    def not_finite(self, metrics: Metrics) -> str | None:
+        """The first objective or constraint that is NaN or infinite among these; None: there is none."""
+        judged = (*self.metrics, *self.constraints)
+        return next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
 
     @property
     def log_path(self) -> str:

@@ -188,12 +188,18 @@ class TrainerPool:
             self._leaving |= {trainer for key, (trainer, _) in self._running.items() if key[0] == folder}
         self.close_idle(objective, pythonpath)
 
-    def close_all(self) -> None:
-        """End every trainer, idle or not; running attempts report PREEMPTED."""
+    def close_all(self, folder: str = "") -> None:
+        """End every trainer, idle or not; running attempts report PREEMPTED.
+
+        Args:
+            folder: of a study: only what runs for it, whatever it does: an import may take minutes.
+        """
         with self._lock:
-            trainers = [*self._idle, *(trainer for trainer, _ in self._running.values())]
-            writers = list(self._writing.values())
-            self._idle = []
+            trainers = [trainer for key, (trainer, _) in self._running.items() if folder in ("", key[0])]
+            writers = [writer for key, writer in self._writing.items() if folder in ("", key[0])]
+            if not folder:
+                trainers += self._idle
+                self._idle = []
         for writer in writers:
             writer.cancel()
         for trainer in trainers:

@@ -16,7 +16,7 @@ from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import RatioSeen
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 from hpo_core.state import StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import listed, plural

@@ -12,8 +12,10 @@ from hpo_core.model.judged_results import spread
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import FURTHER, Params
 from hpo_core.pool.words import share_words
-from hpo_core.spec import DataSpec, PackingSpec, StudySpec
+from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
+from hpo_core.spec.data import DataSpec
+from hpo_core.spec.packing import PackingSpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios

@@ -17,6 +17,7 @@ from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Checkpoint, Job, Rung
+from tests.checkpoints.saving import save
 from tests.conftest import completed, failed, make_spec
 from tests.methods import SEARCHES
 
@@ -66,7 +67,7 @@ class Here:
 
     def _write(self, job: Job) -> Checkpoint:
         tree: dict[str, Any] = {"trial": job.trial, "ballast": "x" * self.size}
-        return checkpoints.save(self.folder, NAME.format(job), tree, resource=job.target)
+        return save(self.folder, NAME.format(job), tree, resource=job.target)
 
 
 def drive(folder: Path, executor: Here, **changes: Any) -> Study:

@@ -16,10 +16,11 @@ from safetensors import safe_open
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError
 from hpo_core.training.saved_state import capture_all, put_state, restore_all, seed_all, state_of
+from tests.checkpoints.saving import save
 
 
 def through_file(folder, tree):
-    return checkpoints.load(folder, checkpoints.save(folder, "checkpoints/a.safetensors", tree, resource=1))
+    return checkpoints.load(folder, save(folder, "checkpoints/a.safetensors", tree, resource=1))
 
 
 def same(a, b):
@@ -118,7 +119,7 @@ def test_unusual_values_are_restored_exactly(value, tmp_path):
 
 def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
     weight = torch.randn(100, 100)
-    saved = checkpoints.save(tmp_path, "a", {"encoder": weight, "decoder": weight}, resource=1)
+    saved = save(tmp_path, "a", {"encoder": weight, "decoder": weight}, resource=1)
     assert saved.size < 1.5 * weight.nbytes
     back = checkpoints.load(tmp_path, saved)
     assert back["encoder"] is back["decoder"] and torch.equal(back["encoder"], weight)
@@ -139,7 +140,7 @@ def test_loaded_tensors_are_ordinary_memory(tmp_path):
 
 def test_the_file_is_plain_safetensors(tmp_path):
     model = torch.nn.Linear(3, 2)
-    saved = checkpoints.save(tmp_path, "a", {"model": model.state_dict(), "rng": np.arange(3)}, resource=1)
+    saved = save(tmp_path, "a", {"model": model.state_dict(), "rng": np.arange(3)}, resource=1)
     with safe_open(tmp_path / saved.uri, "pt") as file:
         assert set(file.keys()) == {"model/weight", "model/bias", "rng"}
         assert torch.equal(file.get_tensor("model/weight"), model.weight)

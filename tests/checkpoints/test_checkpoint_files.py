@@ -10,13 +10,14 @@ import torch
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint
+from tests.checkpoints.saving import save
 
 TREE = {"weights": torch.arange(1000.0)}
 
 
 @pytest.fixture
 def saved(tmp_path):
-    return checkpoints.save(tmp_path, "checkpoints/t/a.safetensors", TREE, resource=3, parent="b")
+    return save(tmp_path, "checkpoints/t/a.safetensors", TREE, resource=3, parent="b")
 
 
 def test_a_reference_has_path_digest_size_and_resource(saved, tmp_path):
@@ -26,7 +27,7 @@ def test_a_reference_has_path_digest_size_and_resource(saved, tmp_path):
 
 
 def test_equal_trees_give_equal_bytes(saved, tmp_path):
-    assert checkpoints.save(tmp_path, "other", TREE, resource=3).digest == saved.digest
+    assert save(tmp_path, "other", TREE, resource=3).digest == saved.digest
 
 
 def test_a_missing_checkpoint_is_reported(saved, tmp_path):
@@ -71,7 +72,7 @@ def test_a_url_whose_package_is_missing_is_reported(saved, tmp_path):
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where a folder must be")
     with pytest.raises(StorageError, match=r"checkpoints.*cannot be written.*resume the study"):
-        checkpoints.save(tmp_path, "checkpoints/t/a", TREE, resource=1)
+        save(tmp_path, "checkpoints/t/a", TREE, resource=1)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
@@ -83,9 +84,9 @@ def test_a_full_disk_is_a_storage_error(tmp_path):
         pytest.skip(f"this machine forbids mounts: {mounted.stderr.strip()}")
     try:
         with pytest.raises(StorageError, match=r"No space left on device.*Free space"):
-            checkpoints.save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(1_000_000)}, resource=1)
+            save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(1_000_000)}, resource=1)
         assert list(Path(tmp_path, "checkpoints/t").iterdir()) == []
-        small = checkpoints.save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(10)}, resource=1)
+        small = save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(10)}, resource=1)
         assert checkpoints.load(tmp_path, small)["w"].numel() == 10
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

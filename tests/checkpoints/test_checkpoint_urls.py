@@ -16,6 +16,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job
+from tests.checkpoints.saving import save
 from tests.conftest import make_spec
 from tests.training.test_training_handle import Counter
 
@@ -36,13 +37,13 @@ def base(request, tmp_path):
 
 @pytest.fixture
 def saved(base, tmp_path):
-    return checkpoints.save(tmp_path, f"{base}/trial-00001/rung-0-attempt-2.safetensors", TREE, resource=3)
+    return save(tmp_path, f"{base}/trial-00001/rung-0-attempt-2.safetensors", TREE, resource=3)
 
 
 def test_a_checkpoint_at_a_url_has_the_same_bytes_as_in_a_folder(saved, base, tmp_path):
     read = checkpoints.load(tmp_path, saved, base)
     assert read["weights"].tolist() == TREE["weights"].tolist() and read["name"] == "x"
-    here = checkpoints.save(tmp_path, "a.safetensors", TREE, resource=3)
+    here = save(tmp_path, "a.safetensors", TREE, resource=3)
     assert (here.digest, here.size) == (saved.digest, saved.size)
 
 
@@ -55,7 +56,7 @@ def test_checkpoints_at_a_url_are_listed_by_their_uri_and_removed(saved, base, t
 
 
 def test_missing_truncated_and_corrupt_files_at_a_url_are_reported(saved, base, tmp_path):
-    other = checkpoints.save(tmp_path, f"{base}/trial-00002/b.safetensors", {"x": 1}, resource=1)
+    other = save(tmp_path, f"{base}/trial-00002/b.safetensors", {"x": 1}, resource=1)
     with pytest.raises(CheckpointError, match="bytes, 1 were written"):
         checkpoints.load(tmp_path, msgspec.structs.replace(saved, size=1), base)
     with pytest.raises(CheckpointError, match="corrupt"):
@@ -75,7 +76,7 @@ def test_an_unreachable_url_is_a_storage_error_not_a_bad_checkpoint(url, tmp_pat
 
 def test_a_failed_write_halts_the_study_and_fails_no_trial(tmp_path):
     with pytest.raises(StorageError, match="cannot be written: .*nosuchprotocol"):
-        checkpoints.save(tmp_path, "nosuchprotocol://x/s/t/a", TREE, resource=1)
+        save(tmp_path, "nosuchprotocol://x/s/t/a", TREE, resource=1)
 
 
 def test_a_trial_continues_from_a_checkpoint_at_a_url(base, tmp_path):

@@ -13,14 +13,15 @@ import torch
 from hpo_core.checkpoints import files
 from hpo_core.checkpoints.held_state import LEAST_BYTES, HeldState
 from hpo_core.checkpoints.shared_state import SharedState
-from hpo_core.checkpoints.tree_codec import tree_digest
+from hpo_core.checkpoints.tree_codec import memory_of, tree_digest
 from hpo_core.model.trial import Checkpoint
+from tests.checkpoints.saving import save
 
 ROOM = 1 << 30
 
 
 def written(folder: Path, tree: Any, held: HeldState, *, room: int = ROOM) -> Checkpoint:
-    chunks = files.chunks_of(tree)
+    chunks = list(map(memory_of, files.parts_of(tree)))
     checkpoint = files.write_chunks(folder, "checkpoints/a", chunks, resource=1, parent=None, durable=False)
     held.hold(checkpoint, chunks, room)
     return checkpoint
@@ -123,7 +124,7 @@ def test_a_state_that_the_worker_writes_is_that_of_the_file(tmp_path: Path) -> N
 def test_a_state_of_another_digest_is_not_handed_over(tmp_path: Path) -> None:
     shared = SharedState()
     held, tree = HeldState(shared), {"weight": torch.randn(1500, 1500)}
-    checkpoint = files.save(tmp_path, "checkpoints/a", tree, resource=1)
+    checkpoint = save(tmp_path, "checkpoints/a", tree, resource=1)
     parts = files.parts_of({"weight": tree["weight"] + 1})
     assert held.copy(Checkpoint("checkpoints/a", "", 1, checkpoint.size), parts, ROOM)
     assert held.take(checkpoint, str(tmp_path), "") is None

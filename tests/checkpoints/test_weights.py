@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hpo_core.checkpoints.files import save, write_weights
+from hpo_core.checkpoints.files import write_weights
 from hpo_core.model.errors import CheckpointError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.tracking.model_build import Trained
 from hpo_core.tracking.run_artifacts import write_plain
+from tests.checkpoints.saving import save
 
 
 def saved(folder: Path, **tracked: Any) -> Path:

@@ -20,17 +20,10 @@ from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
 from hpo_core.search.registry import BY_NAME
-from hpo_core.spec import (
-    AddressClusterSpec,
-    DataSpec,
-    DemandSpec,
-    LocalClusterSpec,
-    PackingSpec,
-    ShareSpec,
-    StudySpec,
-    TrainingSpec,
-    load_spec,
-)
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec.data import DataSpec
+from hpo_core.spec.packing import DemandSpec, PackingSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, ShareSpec, TrainingSpec
 from hpo_core.study import Study
 from hpo_flows.compare import compare
 from hpo_flows.deployed.flows import rerun, resume, tune, tune_file

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from hpo_core.journal.sql import SqlJournal
+from hpo_core.tracking.follower import REQUEST, FollowRequest
 from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import LIMIT
 
@@ -44,16 +46,15 @@ class Controller:
         if not journal.studies():
             world = World(1)
             world.play(fresh(make_spec(), journal, world))
-        command = [
-            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", journal.url, "--study", "world",
-            "--tracking-uri", uri, "--experiment=--help", "--study-folder", str(folder / "study"),
-        ]  # fmt: skip
+        place = str(folder / "study")
+        request = FollowRequest(journal=journal.url, study="world", folder=place, uri=uri, experiment="--help")
+        command = [sys.executable, "-m", "hpo_core.tracking.follower", place]
         journal.close()
         self.log = folder / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", CONTROLLER, stay, *command], stdout=subprocess.PIPE, stderr=log, text=True,
-                cwd=ROOT,
+                cwd=ROOT, env=os.environ | {REQUEST: msgspec.json.encode(request).decode()},
             )  # fmt: skip
         assert self.process.stdout is not None
         self.pids: dict[str, int] = {}

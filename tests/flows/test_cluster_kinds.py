@@ -15,7 +15,7 @@ import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
+from hpo_core.spec.sections import KubernetesClusterSpec, SlurmClusterSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kubernetes import (
     KUBERNETES_SCHEDULER,

@@ -23,7 +23,8 @@ from hpo_core.model.errors import JournalError
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.trial import Outcome
 from hpo_core.security.private_files import LockFile
-from hpo_core.spec import SlurmClusterSpec, StudySpec
+from hpo_core.spec import StudySpec
+from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs

@@ -84,7 +84,7 @@ def test_other_threads_set_handlers_meanwhile_and_an_error_leaves_nothing_behind
 
 _STARTS = """
 import asyncio, signal, sys, threading
-from hpo_core.spec import SlurmClusterSpec
+from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 
 def start():

@@ -18,6 +18,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
+from tests.checkpoints.saving import save
 from tests.gpu import cuda_objectives
 
 torch.use_deterministic_algorithms(False)  # cuda_objectives asks for them; here that would be in every test
@@ -164,7 +165,7 @@ def test_without_the_cuda_generators_the_bits_would_differ(bench, do):
     first = bench.completed(do, trial=2, target=1).checkpoint
     state = checkpoints.load(bench.folder, first)
     del state["random"]["cuda"]
-    forgetful = checkpoints.save(bench.folder, "checkpoints/forgetful.safetensors", state, resource=1)
+    forgetful = save(bench.folder, "checkpoints/forgetful.safetensors", state, resource=1)
     rest = {"trial": 2, "rung": 1, "target": 2}
     faithful = bench.completed(do, checkpoint=first, **rest)
     assert faithful.metrics == whole.metrics

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.checkpoints.files import load, save
+from hpo_core.checkpoints.files import load
 from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
@@ -25,6 +25,7 @@ from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
+from tests.checkpoints.saving import save
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.security.masking import without_credentials
 from hpo_core.tracking import compare_url, run_url
-from hpo_core.tracking.follower import FINISH, Follower, TrackerError, project_study
+from hpo_core.tracking.follower import FINISH, REQUEST, Follower, FollowRequest, TrackerError, project_study
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.tracker_links import read_place, reason_of
 from tests.mlflow.test_mlflow import NAME, Tracker, play, start
@@ -28,15 +29,14 @@ QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETR
 class Child:
     """A follower, its standard input in our hand."""
 
-    def __init__(self, folder: Path, journal: SqlJournal, uri: str, *more: str) -> None:
+    def __init__(self, folder: Path, journal: SqlJournal, uri: str, **more: Any) -> None:
         self.log = folder / "follow.log"
-        command = [
-            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", journal.url, "--study", NAME,
-            "--tracking-uri", uri, "--experiment", "hpo", "--study-folder", str(folder / "study"),
-            "--interval", "0.2", *more,
-        ]  # fmt: skip
+        place = str(folder / "study")
+        request = FollowRequest(journal=journal.url, study=NAME, folder=place, uri=uri, interval=0.2, **more)
+        command = [sys.executable, "-m", "hpo_core.tracking.follower", place]
+        environment = os.environ | {REQUEST: msgspec.json.encode(request).decode()}
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log)
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log, env=environment)
 
     def end(self, timeout: float = 600) -> int:
         assert self.process.stdin is not None
@@ -80,7 +80,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
     tracker = Tracker(tmp_path)
     uri = f"http://127.0.0.1:{free_port}"
     study, clock = start(journal, configs=4)
-    child = Child(tmp_path, journal, uri, "--artifact-location", (tmp_path / "art").as_uri())
+    child = Child(tmp_path, journal, uri, artifact_location=(tmp_path / "art").as_uri())
     server = None
     try:
         play(study, clock, jobs=3)
@@ -111,7 +111,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
 
 def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
     play(*start(journal, configs=2))
-    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", "--drain", "1")
+    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", drain=1.0)
     try:
         assert child.end() == 3
     finally:

@@ -13,7 +13,6 @@ import mlflow
 import pytest
 import torch
 
-from hpo_core.checkpoints.files import save
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Report
@@ -21,6 +20,7 @@ from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.model_build import BuildRequest, Trained, build_model
+from tests.checkpoints.saving import save
 from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 CODE = """

@@ -12,7 +12,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile
 from hpo_core.partitioning.manifest import Manifest, read_manifest
 from hpo_core.partitioning.resolution import with_partitions
-from hpo_core.spec import DataSpec
+from hpo_core.spec.data import DataSpec
 from tests.spec.test_data_settings import data_of, spec_with
 
 DIGEST = "0f" * 32

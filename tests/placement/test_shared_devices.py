@@ -18,7 +18,7 @@ from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placement
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 
 GB = 1_000_000_000
 

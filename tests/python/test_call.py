@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import optuna
 import psutil
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -37,6 +42,23 @@ class Trains:
 
     def __call__(self, trial: hpo.Trial) -> None:
         train(trial)
+
+
+class NeedsScale(Trains):
+    """A class whose objects need an argument."""
+
+    def __init__(self, scale: float) -> None: ...
+
+
+async def waits(trial: hpo.Trial) -> None: ...
+
+
+def yields(trial: hpo.Trial) -> Iterator[int]:
+    yield from trial.steps()
+
+
+def misses(trial: hpo.Trial) -> None:
+    trial.params["y"]
 
 
 def fails(trial: hpo.Trial, first: int = 0) -> None:
@@ -98,19 +120,42 @@ def test_without_max_resource_a_training_is_what_the_function_does_and_a_loop_ov
         ({"objective": 3}, "objective = 3 cannot be called"),
         ({"objective": lambda: None}, "is called with one argument, the trial"),
         ({"objective": dict}, "class without __call__"),
+        ({"objective": FullError}, "class without __call__"),
+        ({"objective": NeedsScale}, "Give an object of it, NeedsScale(scale=...)"),
+        ({"objective": "train"}, "objective: 'train' is no module:function, such as train:train"),
+        ({"objective": waits}, "a call only makes a coroutine"),
+        ({"objective": functools.partial(yields)}, "a call only makes a generator"),
         ({"space": None}, "space is missing"),
         ({"space": [1]}, "space = a list of 1 is no mapping"),
+        ({"space": {}}, "space: is empty; give at least 1 item"),
+        ({"space": {"x": (0, 1)}}, "space['x'] = a tuple of 2 is no parameter; give hpo.Float(low, high)"),
+        ({"space": {"group": {"x": 3}}}, "space['group']['x'] = 3 is no parameter"),
+        ({"space": {"x": hpo.Float}}, "space['x'] = the class Float is no parameter"),
+        ({"space": {1: hpo.Float(0, 1)}}, "space[1]: a parameter's name is text"),
         ({"space": {"x": {"type": "float", "low": 1}}}, "space.x.high: is required and absent"),
         ({"metric": None}, "metric is missing"),
+        ({"metric": 3}, "metric = 3 names none"),
+        ({"metric": hpo.Metric("loss"), "mode": "max"}, 'here say hpo.Metric("loss", "max")'),
+        ({"metric": ["size", hpo.Metric("loss")], "mode": "max"}, 'here say hpo.Metric("loss", "max")'),
+        ({"metric": []}, "metric = a list of 0 names none"),
         ({"method": 3}, "method = 3 is no search"),
         ({"method": "ahsa"}, "did you mean 'asha'?"),
+        ({"method": hpo.Asha}, "method = the class Asha is no search; give hpo.Asha("),
         ({"method": hpo.Random(configs=3), "max_trials": 4}, "max_trials = 4, but method has configs = 3"),
         ({"stop": hpo.Stop(seconds=3), "max_seconds": 4}, "max_seconds = 4, but stop has seconds = 3"),
         ({"workers": 2, "cluster": "tcp://h:1"}, "not both"),
         ({"cluster": "h:1"}, "no protocol"),
         ({"cluster": 3}, "is no cluster"),
         ({"name": "../x"}, "study: '../x' is no name"),
+        ({"name": ""}, "study: '' is no name"),
         ({"sampler": "TPE"}, "did you mean 'TPESampler'?"),
+        ({"sampler": optuna.samplers.TPESampler()}, 'give that of a sampler, such as "TPESampler"'),
+        ({"callbacks": print}, "is no list; write callbacks=[...]"),
+        ({"callbacks": [3]}, "callbacks holds 3, which cannot be called"),
+        ({"constraints": "size"}, "constraints = 'size' is no list"),
+        ({"pythonpath": "/code"}, "pythonpath = '/code' is no list"),
+        ({"start_with": {"x": 0.5}}, "start_with = a dict of 1 is no list"),
+        ({"forbidden": {"x": 0.5}}, "forbidden = a dict of 1 is no list"),
         ({"packing": {"polcy": "fill"}}, "did you mean 'policy'?"),
         ({"journal": "sqlite:///x.db"}, "home=None keeps nothing"),
         ({"resume": True}, "give name="),
@@ -139,6 +184,9 @@ def test_the_exception_of_the_first_trial_appears_as_itself(tmp_path: Path) -> N
     (note,) = caught.value.__notes__
     assert "in trial 0" in note or "in trial 1" in note
     assert 'raise FullError("the glass")' in note  # the line of the user's file
+    with pytest.raises(KeyError) as missing:
+        hpo.tune(misses, SPACE, metric="loss", max_trials=60, **QUIET)
+    assert missing.value.args == ("y",), "its text is the key's repr"
     frames = [frame.name for frame in caught.traceback]
     assert frames[-2:] == ["tune", "_drive"]  # nothing of the program's inside
 
@@ -164,6 +212,14 @@ def test_callbacks_see_every_report_and_can_hurt_nothing() -> None:
     result = hpo.tune(train, SPACE, metric="loss", max_trials=4, callbacks=[raises, look], **QUIET)
     assert {trial: metrics["loss"] for trial, metrics in seen} == result.trials["loss"].to_dict()
     assert threads == {"callbacks"}
+
+
+def test_numbers_of_numpy_and_torch_are_taken_and_a_partial_and_an_object_name_the_study() -> None:
+    numbers = {"workers": numpy.int64(1), "seed": torch.tensor(3), "max_trials": numpy.int32(1)}
+    found = hpo.tune(functools.partial(train), SPACE, metric="loss", **numbers, **QUIET)
+    assert (found.spec.seed, found.spec.search.configs, len(found.trials)) == (3, 1, 1)
+    assert found.name.startswith("train-")
+    assert hpo.tune(Trains(), SPACE, metric="loss", max_trials=1, **QUIET).name.startswith("Trains-")
 
 
 def test_rules_that_end_the_study() -> None:
@@ -197,13 +253,45 @@ def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
 
 
 def children() -> set[int]:
-    """Process ids of this process's descendants that have not ended."""
-    found = psutil.Process().children(recursive=True)
-    return {process.pid for process in found if process.status() != psutil.STATUS_ZOMBIE}
+    """Process ids of this process's descendants that have not ended, without Python's own that ends with it."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tracks = any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and not tracks:
+                found.add(process.pid)
+    return found
 
 
 def fails_at_once(trial: hpo.Trial) -> None:
     raise ValueError("on purpose")
+
+
+class FailsFirst:
+    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+        try:
+            (self.place / "first").touch(exist_ok=False)
+        except FileExistsError:
+            (self.place / "others").touch()
+            time.sleep(600)
+
+    def __call__(self, trial: hpo.Trial) -> None:
+        while not (self.place / "others").exists():
+            time.sleep(0.01)
+        raise ValueError("on purpose")
+
+
+def test_no_process_is_left_that_still_imports_when_the_call_ends(tmp_path: Path) -> None:
+    before = children()
+    with pytest.raises(ValueError, match="on purpose"):
+        hpo.tune(functools.partial(FailsFirst(tmp_path)), SPACE, metric="loss", max_trials=4, workers=2, **QUIET)
+    assert not children() - before
 
 
 def test_home_none_keeps_nothing_and_leaves_no_process() -> None:

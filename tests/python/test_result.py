@@ -246,6 +246,13 @@ def test_a_running_study_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     assert len(running.results) == 4
 
 
+def test_an_unknown_study_is_named_with_its_home_and_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(hpo.StudyNotFoundError) as caught:
+        hpo.load("digits", home=tmp_path / "other")
+    assert f"'digits' is not in {tmp_path}/other, which has no journal (it holds: no study). Check" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_result_without_a_home_cannot_be_sent_elsewhere_and_goes_with_its_object(tmp_path: Path) -> None:
     result = tuned(tmp_path / "home")
     temporary = hpo.Result("study", Home(tmp_path / "home"), temporary=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import mypy.api
 import numpy
 import pytest
+import torch
 
 import hpo_core as hpo
 from hpo_core.model.settings import Part
@@ -89,6 +92,11 @@ def test_every_part_of_a_study_is_a_public_class_that_a_notebook_documents(part:
             assert f"    {name}: {field.description}" in part.__doc__
 
 
+def test_a_mistyped_public_name_is_suggested() -> None:
+    done = subprocess.run([sys.executable, "-c", "import hpo_core as hpo; hpo.ASHA"], capture_output=True, text=True)
+    assert "module 'hpo_core' has no attribute 'ASHA'. Did you mean: 'Asha'?" in done.stderr
+
+
 def test_public_names_complete_before_they_are_used() -> None:
     assert set(hpo.__all__) <= set(dir(hpo))
 
@@ -139,6 +147,8 @@ def test_numbers_of_numpy_and_paths_are_taken_as_they_are() -> None:
     choice = hpo.Choice(*numpy.array([1, 2]), numpy.float64(0.5), numpy.str_("a"))
     assert [(type(one), one) for one in choice.choices] == [(int, 1), (int, 2), (float, 0.5), (str, "a")]
     assert hpo.Choice(["a", "b"]) == hpo.Choice("a", "b")
+    assert hpo.Choice(numpy.array([1, 2])) == hpo.Choice(numpy.array(1), 2) == hpo.Choice(1, 2)
+    assert hpo.Choice(torch.tensor([0.5, 1])) == hpo.Choice(0.5, 1.0)
     assert hpo.Int(numpy.int64(1), numpy.int64(3)) == hpo.Int(1, 3)
     assert hpo.Data(partitions="*.npz", folder=Path("/data")).folder == "/data"  # type: ignore[arg-type]
 

@@ -188,6 +188,68 @@ def test_constraints_keep_proposals_away() -> None:
     assert late_share(True) < 0.5 < late_share(False)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_optimum_at_the_edge_of_what_constraints_allow_is_found(seed: int) -> None:
+    study = optuna.create_study(sampler=RankedGPSampler(seed=seed))
+    best = math.inf
+    for _ in range(40):  # Gramacy et al. 2016
+        asked = study.ask()
+        x, y = asked.suggest_float("x", 0, 1), asked.suggest_float("y", 0, 1)
+        violated = 1.5 - x - 2 * y - 0.5 * math.sin(2 * math.pi * (x * x - 2 * y)), x * x + y * y - 1.5
+        carried = dict(enumerate(violated))
+        study._storage.set_trial_system_attr(asked._trial_id, "constraints", list(carried.values()))
+        study.tell(asked, x + y)
+        best = x + y if max(violated) <= 0 and x + y < best else best
+    assert best < 0.6 + 0.08
+
+
+def stepped(trial: optuna.Trial) -> float:
+    x, y = trial.suggest_int("x", 0, 4), trial.suggest_float("y", 0.1, 0.4, step=0.1)
+    if trial.suggest_categorical("kind", ["a", "b", "c"]) == "a" and x == 2:
+        raise optuna.TrialPruned if y > 0.3 else RuntimeError("does not train")
+    return abs(x - 2) + y
+
+
+@pytest.mark.parametrize(("objective", "size"), [(stepped, 60), (lambda t: conditional(t), 40)])
+def test_a_finite_space_is_tried_whole_before_anything_is_repeated(
+    objective: Callable[[optuna.Trial], float], size: int
+) -> None:
+    study = optuna.create_study(sampler=RankedGPSampler(seed=1))
+    study.optimize(objective, n_trials=2 * size, catch=RuntimeError)
+    tried = [frozenset(trial.params.items()) for trial in study.trials]
+    assert len(set(tried[:size])) == size
+    assert len(tried) == 2 * size and not any(trial.state == TrialState.FAIL for trial in study.trials[size:])
+
+
+def conditional(trial: optuna.Trial) -> float:
+    if trial.suggest_categorical("kind", ["p", "q"]) == "p":
+        return trial.suggest_int("a", 0, 9)
+    return trial.suggest_int("b", 0, 9) * 0.5 + trial.suggest_int("c", 1, 3)
+
+
+def test_a_finite_space_with_forbidden_combinations_is_tried_whole_after_restarts_too() -> None:
+    values = {"type": "int", "low": 0, "high": 3}
+    more: dict[str, Any] = {
+        "space": {"x": values, "y": values},
+        "sampler": OURS,
+        "search": {"method": "random", "configs": 12, "max_resource": 1},
+        "forbidden": [{"x": 0, "y": y} for y in range(4)],
+    }
+    journal, training = MemoryJournal(), FakeTraining(3)
+    study = new_study(example_spec(**more), journal, training)
+    training.play(study)
+    params = [trial.params for trial in study.state.trials]
+    assert len({tuple(one.values()) for one in params}) == 12
+
+    journal, training = MemoryJournal(), FakeTraining(3)
+    study = new_study(example_spec(**more), journal, training)
+    running = training.play(study, steps=3)
+    while running:
+        study = Study.open(STUDY, journal, clock=training.clock)
+        running = training.play(study, running, steps=2)
+    assert [trial.params for trial in study.state.trials] == params
+
+
 def test_two_objectives_are_both_approached() -> None:
     def two(trial: optuna.Trial) -> tuple[float, float]:
         x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)

@@ -9,7 +9,7 @@ import optuna
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from hpo_core.samplers import gaussian_process, ranked_results
+from hpo_core.samplers import gaussian_process, ranked_gp, ranked_results
 from hpo_core.samplers.gaussian_process import UnitCube
 from hpo_core.samplers.ranked_results import scored
 
@@ -179,16 +179,35 @@ def test_results_are_read_by_rung() -> None:
     assert flipped.results.tolist() == [[-3.0, -1.0]]
 
 
-def test_trials_that_violate_constraints_rank_last_by_how_much() -> None:
-    carried = [None, [2.0, -1.0], [0.5, 0.1], [-3.0, 0.0]]
-    trials = [
-        trial(value=float(10 - i), system_attrs={} if one is None else {"constraints": one})
-        for i, one in enumerate(carried)
-    ]
+def test_the_margin_of_a_trial_is_that_of_its_worst_constraint_whatever_the_units() -> None:
+    carried = [[-2.0, -4e9], [1.0, -4e9], [-2.0, 8e9], None, [NAN, 0.0]]
+    trials = [trial(value=1.0, system_attrs={} if one is None else {"constraints": one}) for one in carried]
     found = ranked_results.of_one_objective(
         ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
-    assert list(np.argsort(found.results[:, 0])) == [3, 0, 2, 1]
+    margins = ranked_gp.worst_margins(found.constraints)
+    assert margins is not None
+    assert np.allclose(margins, np.arcsinh([-1.0, 0.5, 2.0, NAN, np.sinh(3.0)]), equal_nan=True)
+    only_whether = ranked_gp.worst_margins(np.array([[0.0], [1.0], [0.0]]))
+    assert only_whether is not None and list(only_whether > 0) == [False, True, False]
+    assert only_whether[0] == -only_whether[1], "0 says that it holds, not that it barely holds"
+    assert ranked_gp.worst_margins(None) is None
+
+
+def test_a_finite_space_is_listed_whole() -> None:
+    space = {
+        "a": IntDistribution(1, 7, step=2),
+        "b": CategoricalDistribution(["u", "v"]),
+        "c": FloatDistribution(0.1, 0.4, step=0.1),
+        "d": IntDistribution(1, 5, log=True),
+    }
+    cube = UnitCube(space)
+    listed = cube.listed()
+    params = [cube.params(point) for point in listed]
+    assert len(listed) == cube.size() == 4 * 2 * 4 * 5 == len({tuple(one.values()) for one in params})
+    expected = [ranked_results.configuration(one, space) for one in params]
+    assert cube.configurations(listed) == expected
+    assert UnitCube(space | {"e": FloatDistribution(0, 1)}).size() == INF
 
 
 def test_a_study_that_reports_each_step_has_few_rungs() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Params
 from hpo_core.search.evolution import Explorer
-from hpo_core.spec import PbtSearch
+from hpo_core.search.pbt import PbtSearch
 from tests.conftest import make_spec
 
 SPACE: dict[str, Any] = {

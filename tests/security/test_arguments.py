@@ -6,19 +6,9 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
-from hpo_core.tracking.follower import _parser
 from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
-
-BASE = ["--study", "a", "--study-folder", "/x", "--tracking-uri", "sqlite:///x"]
-
-
-@pytest.mark.parametrize("experiment", ["--help", "-h", "--study=evil", "--", "-", "a b", "--nice=-20"])
-def test_the_follower_accepts_any_experiment_name(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPO_FOLLOW_EXPERIMENT", experiment)
-    given = _parser().parse_args(BASE)
-    assert (given.experiment, given.study, given.nice) == (experiment, "a", 10)
 
 
 @pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])

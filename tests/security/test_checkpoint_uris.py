@@ -20,6 +20,7 @@ from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
+from tests.checkpoints.saving import save
 from tests.conftest import completed, make_spec
 
 TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}
@@ -28,7 +29,7 @@ TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}
 @pytest.fixture
 def victim(tmp_path: Path) -> Checkpoint:
     """Somebody else's file, and a reference to it whose size and digest are right."""
-    return checkpoints.save(tmp_path, "thesis/chapter.safetensors", TREE, resource=1)
+    return save(tmp_path, "thesis/chapter.safetensors", TREE, resource=1)
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_checkpoints_below_the_base_are_found(tmp_path: Path, folder: Path) -> N
     assert local_path(folder, f"{base}/{good}", base) == tmp_path / "a b" / good
     (tmp_path / "link").symlink_to(tmp_path / "a b")  # how a user comes to the base is the user's affair
     base = (tmp_path / "link").as_uri()
-    saved = checkpoints.save(folder, f"{base}/{good}", TREE, resource=1)
+    saved = save(folder, f"{base}/{good}", TREE, resource=1)
     assert checkpoints.load(folder, saved, base)["weights"].tolist() == [0, 1, 2]
 
 
@@ -109,7 +110,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, folder: Path, where: st
     """Somebody's folder, or file, looks like checkpoints of this study."""
     uri = "checkpoints/trial-00000/rung-0-attempt-0.safetensors"
     theirs = tmp_path / "thesis"
-    saved = checkpoints.save(theirs, uri, TREE, resource=1)
+    saved = save(theirs, uri, TREE, resource=1)
     (folder / "checkpoints" / "trial-00000").rmdir()
     (folder / "checkpoints").rmdir()
     place = folder / (uri if where == "file" else where)
@@ -118,7 +119,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, folder: Path, where: st
     with pytest.raises(CheckpointError, match="is a symbolic link"):
         checkpoints.load(folder, saved, "checkpoints")
     with pytest.raises(StorageError, match="is a symbolic link"):
-        checkpoints.save(folder, uri, TREE, resource=1)
+        save(folder, uri, TREE, resource=1)
     assert all_files(folder, "checkpoints") == attempt_files(folder, "checkpoints", 0, 0) == []
     remove(folder, uri, "checkpoints")
     study = Study.create(make_spec())

@@ -17,7 +17,7 @@ OBJECTIVES = str(Path(__file__).parents[1] / "faults")
 SECRETS = {
     "HPO_JOURNAL": "postgresql://me:secret-1@127.0.0.1/journal",
     "HPO_DATABASE": "postgresql://127.0.0.1/secret-2",
-    "HPO_FOLLOW_TRACKING_URI": "http://127.0.0.1:5000/secret-3",
+    "HPO_FOLLOW": '{"uri": "http://127.0.0.1:5000/secret-3"}',
     "MLFLOW_TRACKING_USERNAME": "secret-4",
     "MLFLOW_TRACKING_PASSWORD": "secret-5",
     "MLFLOW_TRACKING_TOKEN": "secret-6",

@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
-from hpo_core.spec import AddressClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import RunningScheduler, security_of
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions

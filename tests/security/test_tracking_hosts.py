@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
+from hpo_core.tracking.follower import REQUEST, FollowRequest
 from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
@@ -133,14 +135,13 @@ def test_a_recorded_study_cannot_send_credentials_to_its_server(hpo: Runner) -> 
 def test_the_follower_sends_no_credentials_to_another_server(tmp_path: Path) -> None:
     finished(tmp_path, None)
     with listening() as named:
-        command = [
-            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", Home(tmp_path).journal_url, "--study",
-            "toy", "--tracking-uri", named.url, "--experiment=hpo", "--study-folder",
-            str(tmp_path / "studies" / "toy"),
-        ]  # fmt: skip
+        place, journal = str(tmp_path / "studies" / "toy"), Home(tmp_path).journal_url
+        request = FollowRequest(journal=journal, study="toy", folder=place, uri=named.url)
+        command = [sys.executable, "-m", "hpo_core.tracking.follower", place]
+        environment = os.environ | CREDENTIALS | {REQUEST: msgspec.json.encode(request).decode()}
         log = tmp_path / "log"
         with log.open("w") as said:
-            follower = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=os.environ | CREDENTIALS)
+            follower = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=environment)
         try:
             until = time.monotonic() + LIMIT
             while len(named.heard) < 3:

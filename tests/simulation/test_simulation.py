@@ -270,6 +270,20 @@ def test_made_up_curves_fall_and_cross() -> None:
     assert 12 < len(both) < 35, "early results tell something of late ones (by chance 8 stay), and not all"
 
 
+def test_without_chance_limits_follow_from_the_parameters_smoothly() -> None:
+    def limits(chance: float) -> list[float]:
+        curves = AnalyticCurves(
+            make_spec(space={"x": {"type": "float", "low": 0, "high": 1}}), 3, noise=0.0, chance=chance
+        )
+        jobs = [Job(0, 0, Rung(0, 0), 10**12, {"x": 0.3 + 1e-9 * n}) for n in range(20)]
+        return [curves.train(job)["loss"] for job in jobs]
+
+    assert max(limits(0.0)) - min(limits(0.0)) < 1e-4
+    assert 0.5 < (max(limits(1.0)) - min(limits(1.0))) < 0.9
+    with pytest.raises(SpecError, match="chance = 1.5"):
+        AnalyticCurves(make_spec(), chance=1.5)
+
+
 def test_made_up_curves_know_modes_and_several_metrics() -> None:
     metrics = [{"name": "error", "mode": "min"}, {"name": "accuracy", "mode": "max"}]
     curves = AnalyticCurves(make_spec(metric=metrics[0], metrics=metrics), 3, noise=0.0)

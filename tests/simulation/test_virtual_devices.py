@@ -26,7 +26,7 @@ from hpo_core.simulation.past import read_past
 from hpo_core.simulation.repeats import mean_levels
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster, SharedSimulation
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 from tests.conftest import make_spec
 
 GB = 1_000_000_000

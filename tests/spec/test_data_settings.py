@@ -13,7 +13,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec import DataSpec, StudySpec, load_spec
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec.data import DataSpec
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import functions_of
 

@@ -8,7 +8,8 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec import PackingSpec, StudySpec, load_spec
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec.packing import PackingSpec
 from hpo_core.views.summary import packing_words
 from tests.report.packed_study import packed_study
 

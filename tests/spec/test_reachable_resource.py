@@ -13,8 +13,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import head
+from hpo_core.search.asha import AshaSearch
 from hpo_core.search.rungs import configs_to_reach
-from hpo_core.spec import AshaSearch
 from hpo_core.spec.assembly import notices
 from hpo_core.views.summary import notices_of
 from tests.conftest import World, completed, fresh, make_spec

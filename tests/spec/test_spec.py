@@ -68,7 +68,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown: .*mean 'TPESampler'"),
         ("{name: random}", "{name: TPESampler, n_startup: 3}", "takes no argument 'n_startup'.*n_startup_trials"),
         ("{name: random}", "{name: TPESampler, seed: 3}", "the study's seed serves"),
-        ("train:train", "train", "objective: .*pattern"),
+        ("train:train", "train", "objective: .* is no module:function, such as train:train"),
         ("study: digits", "study: a/b", "study: 'a/b' is no name: .*at most 100 characters"),
         ("kind: local, workers: 2", "kind: address, address: host", "has no protocol; write tcp://HOST:PORT"),
         ("workers: 2", "workers: 0", "greater than or equal to 1"),

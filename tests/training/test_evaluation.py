@@ -10,7 +10,6 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, ObjectiveError, SpecError
 from hpo_core.training.evaluation import (
     MAX_LOSSES,
@@ -19,6 +18,7 @@ from hpo_core.training.evaluation import (
     evaluate_in_process,
     evaluate_models,
 )
+from tests.checkpoints.saving import save
 from tests.flows.objectives import Weights
 
 FOLDER = str(Path(__file__).parents[2])
@@ -78,7 +78,7 @@ def request(function: str, folder: Path, count: int = 1) -> EvaluationRequest:
     tree = {"trial": 0, "resource": 9, "metrics": {}, "random": {}, "tracked": {
         "weights": {"value": 0.25}, "optimizer": {"lr": 0.1}, "unknown": {},
     }}  # fmt: skip
-    saved = checkpoints.save(folder, "c.safetensors", tree, resource=9)
+    saved = save(folder, "c.safetensors", tree, resource=9)
     models = tuple(TrainedModel(k, {"data": k}, 1, str(folder), saved) for k in range(count))
     return EvaluationRequest(f"tests.training.test_evaluation:{function}", (FOLDER,), "loss", models)
 

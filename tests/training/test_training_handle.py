@@ -231,6 +231,10 @@ def odd_state(trial):
         (only_early, "Metric 'loss' was not reported at the target (step 3); reported there: nothing"),
         (other_metric, "reported there: 'accuracy'. Call trial.report(loss=...)"),
         (lambda trial: trial.report(), "trial.report() got no metric"),
+        (lambda trial: trial.report(0.5), "trial.report() got 0.5 without a name"),
+        (lambda trial: trial.report({"loss": 1}), "got a dict of 1 without a name; name at least one metric"),
+        (lambda trial: trial["x"], "a trial is no dictionary; take trial.params['x']"),
+        (lambda trial: {"loss": 1}, "It returned a dict of 1: only of an Optuna objective"),
         (odd_state, "Checkpoint value at 'tracked/counter/value' is a builtins.function"),
     ],
 )
@@ -241,6 +245,20 @@ def test_a_wrong_order_of_calls_is_explained(request_of, train, told):
     assert told in report.message
     assert "Traceback" not in report.detail and "hpo_core" not in report.detail
     assert len(whole) == 1 and "Traceback" in whole[0] and "hpo_core" in whole[0]
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        (lambda trial: trial.suggest_float("x", 0, 1), "trial has no 'suggest_float' here; that belongs to an Optuna"),
+        (lambda trial: trial.should_prune(), 'give style="optuna"'),
+        (lambda trial: trial.reports(loss=1), "trial has no 'reports' here; did you mean 'report'?"),
+    ],
+)
+def test_what_a_trial_lacks_is_said_with_what_was_meant(request_of, train, told):
+    report = run_attempt(train, request_of())
+    assert report.outcome == Outcome.ERROR and report.message.startswith("AttributeError: ")
+    assert told in report.message
 
 
 def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):

@@ -7,7 +7,7 @@ import pytest
 from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.spec import PackingSpec
+from hpo_core.spec.packing import PackingSpec
 from hpo_core.views.device_use import Span, device_uses, ended_attempts, mean_occupancy, sharing
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER

@@ -391,14 +391,15 @@ class DaskExecutor:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             else:
                 if in_this_process:
-                    self._run_on_each(cancel_attempts_of, self._folder, seconds=CLOSE_SECONDS)
+                    trainers.close_all(self._folder)
                 self._run_on_each(forget_study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
             self._connection = None
         self._kind.close()
-        if in_this_process:  # an attempt may have begun after the worker was told
+        if in_this_process:  # an attempt may have begun meanwhile
+            trainers.close_all(self._folder)
             trainers.forget(*study)
         while self._restore:
             self._restore.pop()()

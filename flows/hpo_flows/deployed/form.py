@@ -22,7 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
-from hpo_core.spec import DataSpec, LocalClusterSpec, PackingSpec, StopSpec, StudySpec, TrainingSpec
+from hpo_core.spec import StudySpec
+from hpo_core.spec.data import DataSpec
+from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.sections import LocalClusterSpec, StopSpec, TrainingSpec
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.form_schema import (

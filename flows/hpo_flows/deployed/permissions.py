@@ -33,8 +33,9 @@ from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
-from hpo_core.spec import AddressClusterSpec, DataSpec, ShareSpec, StudySpec, load_spec
-from hpo_core.spec.data import in_full, is_manifest
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec.data import DataSpec, in_full, is_manifest
+from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
 from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed

@@ -10,12 +10,15 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.follower import FINISH
+from hpo_core.tracking.follower import FINISH, REQUEST, FollowRequest
 from hpo_core.tracking.tracker_links import ProjectionPlace, experiments_url, in_trouble, optuna_links, read_place
 
 log = logging.getLogger("hpo.session")
@@ -66,8 +69,7 @@ class Trackers:
                 self._study,
             )
             return
-        more = ["--artifact-location", place] if (place := self._home.artifact_location(self._spec)) else []
-        self._follow("MLflow", uri, *more)
+        self._follow("MLflow", uri)
 
     def _start_optuna(self) -> None:
         """A storage that is slow or away holds up neither the search nor MLflow."""
@@ -79,34 +81,25 @@ class Trackers:
         if url is not None:
             self._follow("Optuna", url)
 
-    def _follow(self, tracker: str, uri: str, *more: str) -> None:
-        arguments = [
-            sys.executable,
-            "-m",
-            "hpo_core.tracking.follower",
-            "--study",
-            self._study,
-            "--study-folder",
-            str(self._folder),
-            "--drain",
-            str(self._drain_seconds),
-            "--tracker",
-            tracker.lower(),
-            *more,
-        ]
+    def _follow(self, tracker: Literal["MLflow", "Optuna"], uri: str) -> None:
+        request = FollowRequest(
+            journal=self._journal_url,
+            study=self._study,
+            folder=str(self._folder),
+            tracker="mlflow" if tracker == "MLflow" else "optuna",
+            uri=uri,
+            experiment=self._spec.tracking.experiment,
+            artifact_location=self._home.artifact_location(self._spec),
+            drain=self._drain_seconds,
+        )
         with open_private(self._log(tracker), "ab") as output:
             self._processes[tracker] = subprocess.Popen(
-                arguments,
+                [sys.executable, "-m", "hpo_core.tracking.follower", str(self._folder)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=os.environ
-                | {
-                    "HPO_JOURNAL": self._journal_url,
-                    "HPO_FOLLOW_TRACKING_URI": uri,
-                    "HPO_FOLLOW_EXPERIMENT": self._spec.tracking.experiment,
-                },
+                env=os.environ | {REQUEST: msgspec.json.encode(request).decode()},
             )
 
     def _log(self, tracker: str) -> Path:

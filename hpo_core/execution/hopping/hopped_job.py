@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -304,8 +303,7 @@ class HoppedJob:
             request: of the job; it names the metrics that must be there.
         """
         metrics = self.curve.at(self.job.target)
-        judged = (*request.metrics, *request.constraints)
-        bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
+        bad = request.not_finite(metrics)
         try:
             check_required(request, metrics)
         except ObjectiveError as error:

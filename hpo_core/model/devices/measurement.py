@@ -26,15 +26,6 @@ _MOST = {
     "load": 1e6,
     "jobs": 1e4,
 }
-_FLOATS = {
-    "compute",
-    "cores",
-    "startup_seconds",
-    "unit_seconds",
-    "measured_at",
-    "load",
-    "jobs",
-}
 
 
 def is_cpu(architecture: str) -> bool:
@@ -115,6 +106,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Measurement)}
+_FLOATS = {field.name for field in msgspec.structs.fields(Measurement) if field.type in (float, float | None)}
 
 
 def key_of(params: Mapping[str, Any]) -> str:

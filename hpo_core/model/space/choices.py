@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
+from hpo_core.model.settings import plain
 from hpo_core.model.short_text import at_most, some
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
@@ -133,8 +134,8 @@ class CategoricalParameter(ListedParameter):
 
         def __init__(self, *values: Any, **more: Any) -> None:
             """Take the choices by position: one by one, or one list of them."""
-            if len(values) == 1 and isinstance(values[0], list | tuple | range):
-                values = tuple(values[0])
+            if len(values) == 1 and isinstance(listed := plain(values[0]), list):
+                values = tuple(listed)
             if values and "choices" in more:
                 raise SpecError("Choice: choices is given twice, by position and by name; drop one.")
             super().__init__(**({"choices": list(values)} if values else {}), **more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -31,28 +30,13 @@ class NormalParameter(NumberParameter):
     none is drawn twice or thrown away.
     """
 
-    by_position: ClassVar[tuple[str, ...]] = ("mean", "std")
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            mean: float,
-            std: float,
-            *,
-            type: Literal["normal", "lognormal"] = "normal",
-            low: float | None = None,
-            high: float | None = None,
-            default: float | None = None,
-            when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
-            static: bool = False,
-        ) -> None: ...
-
     type: Literal["normal", "lognormal"] = Field(
         default="normal", description="lognormal: the natural logarithm is normally distributed."
     )
-    mean: float = Field(description="Mean; of lognormal: that of the natural logarithm.")
-    std: float = Field(gt=0, description="Standard deviation; of lognormal: that of the natural logarithm.")
+    mean: float = Field(kw_only=False, description="Mean; of lognormal: that of the natural logarithm.")
+    std: float = Field(
+        gt=0, kw_only=False, description="Standard deviation; of lognormal: that of the natural logarithm."
+    )
     low: float | None = Field(default=None, description="Smallest value; null: no end.")  # type: ignore[assignment]
     high: float | None = Field(default=None, description="Largest value; null: no end.")  # type: ignore[assignment]
 

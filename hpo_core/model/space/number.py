@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 class Reference(Part):
     """``{param: batch_size}``: the value of that parameter, as an end of a range."""
 
-    by_position: ClassVar[tuple[str, ...]] = ("param",)
-
-    if TYPE_CHECKING:
-
-        def __init__(self, param: str) -> None: ...
-
-    param: str
+    param: str = Field(kw_only=False)
 
 
 if TYPE_CHECKING:
@@ -58,13 +52,12 @@ class NumberParameter(ParameterType):
 
     whole: ClassVar[bool] = False
     """Whether values are integers."""
-    by_position: ClassVar[tuple[str, ...]] = ("low", "high")
 
     if TYPE_CHECKING:
         low: float
         high: float
-        log: bool
-        step: float | None
+        log: bool = False
+        step: float | None = None
 
     @property
     def rounds_to_steps(self) -> bool:
@@ -266,8 +259,8 @@ class FloatParameter(NumberParameter):
     """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
 
     type: Literal["float"] = "float"
-    low: Real = Field(description="Smallest value, or ``{param: NAME}``: the value of another number.")
-    high: Real = Field(description="Largest value, or ``{param: NAME}``.")
+    low: Real = Field(kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another number.")
+    high: Real = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
 
@@ -323,8 +316,10 @@ class IntParameter(NumberParameter):
     whole: ClassVar[bool] = True
 
     type: Literal["int"] = "int"
-    low: Whole = Field(description="Smallest value, or ``{param: NAME}``: the value of another whole number.")
-    high: Whole = Field(description="Largest value, or ``{param: NAME}``.")
+    low: Whole = Field(
+        kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another whole number."
+    )
+    high: Whole = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
     log: bool = False
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
 

@@ -281,9 +281,10 @@ def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
         if item.default is item.empty and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
     ]
     if needed:
+        made = f"{name}({', '.join(f'{argument}=...' for argument in needed)})"
         raise ObjectiveError(
-            f"{name} is a class that needs {', '.join(needed)}. Make an instance beside it in its module, such as "
-            f"`objective = {name}({', '.join(f'{argument}=...' for argument in needed)})`, and name that instance."
+            f"{name} is a class that needs {', '.join(needed)}. Give an object of it, {made}; a study file names one "
+            f"that its module has made: `objective = {made}`."
         )
     return cast(Callable[[Any], Any], found())
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from hpo_core.spec import LocalClusterSpec, StudySpec
+from hpo_core.spec import StudySpec
+from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterKind
 
 KINDS = {

@@ -8,7 +8,7 @@ import distributed
 from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import AddressClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 
 CONNECT_SECONDS = 30.0

@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import Any
 
-from hpo_core.spec import KubernetesClusterSpec
+from hpo_core.spec.sections import KubernetesClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterKind, optional_package
 
 KUBERNETES_WORKER = ["dask", "worker", "--nthreads", "1"]

@@ -15,7 +15,7 @@ import psutil
 from distributed.security import Security
 
 from hpo_core.model.errors import HpoError
-from hpo_core.spec import LocalClusterSpec
+from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
 
 

@@ -13,7 +13,7 @@ import distributed
 from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import LocalCudaClusterSpec
+from hpo_core.spec.sections import LocalCudaClusterSpec
 from hpo_flows.dask.clusters.kind import LOOPBACK, optional_package, scheduler_options
 from hpo_flows.dask.clusters.local import LocalKind
 

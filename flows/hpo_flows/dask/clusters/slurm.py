@@ -17,7 +17,7 @@ from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.security.private_files import LockFile, private_folder
-from hpo_core.spec import SlurmClusterSpec
+from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
 from hpo_flows.dask.clusters.slurm_queue import SlurmWatch, cancel_jobs, job_name, jobs_of, mark_of, watched_cluster
 

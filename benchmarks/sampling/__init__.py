@@ -1,0 +1,1 @@
+"""The protocol of ``samplers.py``: problems, searches of ours and of peers in virtual time, comparison, report."""

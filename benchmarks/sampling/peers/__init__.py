@@ -1,0 +1,1 @@
+"""Other systems, one script each; they run in environments of their own."""

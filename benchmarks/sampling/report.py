@@ -1,0 +1,193 @@
+"""Figures of all systems, as JSON, Markdown and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plot_style
+import result_file
+
+from .comparison import SHOWN, Pairs, Run, chosen_elsewhere, compared
+from .problems import FAMILIES
+from .run_file import WAYS, RunFile
+from .searches import MOVED, SPACES
+from .synthetic import KINDS
+
+CHOICE = "chosen on other families"
+SYNTHETIC, TRAINED, GIVEN = "synthetic", "trained", "given"
+LOOKS = {
+    "random": (plot_style.RUST, ":"),
+    "ranked_gp": (plot_style.BLUE, "-"),
+    "TPESampler": (plot_style.GOLD, "--"),
+    "Syne Tune BOHB": (plot_style.GREEN, "-."),
+    "Syne Tune MOBSTER": (plot_style.PURPLE, "-."),
+    "DEHB": (plot_style.PINK, "--"),
+    "SMAC": (plot_style.GREY, "--"),
+}
+OTHER_LOOKS = [(plot_style.INK, "-"), (plot_style.GREY, ":"), (plot_style.PINK, ":"), (plot_style.GREEN, ":")]
+
+
+def family(problem: str) -> str:
+    first = problem.split("_")[0]
+    return SYNTHETIC if first == SYNTHETIC else FAMILIES.get(first, first)
+
+
+def group(problem: str) -> str:
+    first = problem.split("_")[0]
+    return first if first in (SYNTHETIC, TRAINED) else GIVEN
+
+
+def figures(runs: RunFile, against: str, candidates: Sequence[str]) -> dict[str, Any]:
+    """By group of problems, space, way of counting and system."""
+    found: dict[str, Any] = {"spaces": SPACES, "ways": WAYS, "against": against, "groups": {}}
+    for which in (GIVEN, TRAINED, SYNTHETIC):
+        of_group = {key.problem for key in runs.lines if group(key.problem) == which}
+        names = sorted(of_group)
+        families = {name: family(name) if which != SYNTHETIC else name.partition("_")[2] for name in names}
+        for space in SPACES:
+            for way in WAYS:
+                played = {run: one for run, one in runs.runs(space, way).items() if run.problem in of_group}
+                one = _systems(played, against, candidates if which == GIVEN else (), names, families)
+                if one:
+                    found["groups"].setdefault(which, {}).setdefault(space, {})[way] = one
+    cost: dict[str, list[float]] = {}
+    for key, line in runs.lines.items():
+        if "ms" in line and group(key.problem) == GIVEN:
+            cost.setdefault(key.system, []).append(line["ms"])
+    found["ms_in_searches"] = {name: round(float(np.median(values)), 2) for name, values in cost.items()}
+    found["failed"] = [[*key, line["error"]] for key, line in runs.lines.items() if "error" in line]
+    return found
+
+
+def _systems(
+    played: dict[Run, Any], against: str, candidates: Sequence[str], names: list[str], families: Mapping[str, str]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if len(candidates) > 1 and len(set(families.values())) > 1:
+        chosen_runs, chosen = chosen_elsewhere(played, candidates, families, CHOICE)
+        played = played | chosen_runs
+        found["chosen"] = chosen
+    systems = dict.fromkeys(run.system for run in sorted(played, key=lambda run: (run.system != against, run.system)))
+    for system in systems:
+        pairs = Pairs.of(played, system, against, names)
+        if pairs.ours:
+            found.setdefault("systems", {})[system] = compared(pairs, families)
+    return found
+
+
+def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list[str], list[list[Any]]]:
+    """The main table: each system against the one system, on the searches that both have played."""
+    head = ["system", "searches", "seeds", *(f"{k} %" for k in SHOWN), "ratio at 25 %", "ratio at 100 %"]
+    head += ["difference at 100 %", "better / equal / worse", "ms"]
+    rows = []
+    for name, one in systems.items():
+        at, (fewest, most) = one["at"], one["seeds"]
+        rows.append(
+            [
+                name,
+                one["searches"],
+                fewest if fewest == most else f"{fewest}-{most}",
+                *(f"{at[f'{k} %']['mean']:.3f}" for k in SHOWN),
+                *(ranged(at[f"{k} %"]["ratio"], ".2f") for k in (25, 100)),
+                ranged(at["100 %"]["difference"], "+.3f"),
+                f"{len(one['better'])} / {len(one['equal'])} / {len(one['worse'])}",
+                f"{cost[name]:.1f}" if name in cost else None,
+            ]
+        )
+    return head, rows
+
+
+def ranged(values: Sequence[float | None], style: str) -> str:
+    """A value and its interval."""
+    mean, low, high = values
+    return "-" if mean is None else f"{mean:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def family_rows(systems: Mapping[str, Any], percent: int) -> tuple[list[str], list[list[Any]]]:
+    """Mean regret by family, each beside that of the one system on the same searches."""
+    families = list(dict.fromkeys(name for one in systems.values() for name in one["families"]))
+    rows: list[list[Any]] = []
+    for name, one in systems.items():
+        cells = [one["families"].get(kind, {}).get(f"{percent} %") for kind in families]
+        rows.append([name, *("-" if cell is None else f"{cell['mean']:.3f} ({cell['base']:.3f})" for cell in cells)])
+    return ["system", *families], rows
+
+
+def write(figures: dict[str, Any], times: dict[str, dict[str, float]], facts: dict[str, Any], out: Path) -> None:
+    """All three files; the main tables are printed too."""
+    text: list[str] = []
+    for which, spaces in figures["groups"].items():
+        for space, ways in spaces.items():
+            for way, found in ways.items():
+                systems = found.get("systems", {})
+                title = f"{which} problems, space: {space}, counted: {WAYS[way]}"
+                head, rows = rows_of(systems, figures["ms_in_searches"])
+                print(f"\n{title}")
+                result_file.table(head, rows)
+                text += [f"\n### {title[0].upper()}{title[1:]}\n", result_file.markdown(head, rows)]
+                if which != TRAINED and way == "trained":
+                    head, rows = family_rows(systems, 100)
+                    text += ["\nRegret at 100 % (of the compared system on the same searches):\n"]
+                    text += [result_file.markdown(head, rows)]
+                if "chosen" in found:
+                    text += ["\nChosen: " + ", ".join(f"{k}: {v}" for k, v in found["chosen"].items()) + "\n"]
+    result_file.write("samplers", facts, figures | {"milliseconds": times}, str(out))
+    out.with_suffix(".md").write_text("\n".join(text).lstrip("\n"))
+    draw(figures, times, out.with_suffix(".png"))
+
+
+def look(system: str) -> tuple[str, str]:
+    return LOOKS.get(system) or OTHER_LOOKS[sum(map(ord, system)) % len(OTHER_LOOKS)]
+
+
+def draw(figures: dict[str, Any], times: dict[str, dict[str, float]], path: Path) -> None:
+    """Regret over the budget, ratios by family, made-up problems, time of a suggestion."""
+    figure, [[curves, families], [made, cost]] = plot_style.panels(2, 2, 13, 9)
+    given = figures["groups"].get(GIVEN, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
+    for system, one in given.items():
+        colour, style = look(system)
+        label = f"{system} ({one['seeds'][0]} seeds)"
+        curves.plot(np.linspace(0, 100, len(one["curve"])), one["curve"], color=colour, linestyle=style, label=label)
+    curves.set(xlabel="budget used (% of worker time)", ylabel="normalised regret of the incumbent", ylim=(0, 1))
+    curves.set_title("given tables, incumbent fully trained, mean over tables")
+    curves.legend(fontsize=8)
+    _ratios(families, given, figures["against"], "given tables by family: ratio of regrets at the end")
+    synthetic = figures["groups"].get(SYNTHETIC, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
+    _ratios(
+        made, synthetic, figures["against"], "made-up problems by property: ratio of regrets at the end", list(KINDS)
+    )
+    for system, found in times.items():
+        colour, style = look(system)
+        cost.plot(
+            [int(n) for n in found], list(found.values()), color=colour, linestyle=style, marker="o", label=system
+        )
+    if times:
+        plot_style.log_axis(cost.xaxis)
+        plot_style.log_axis(cost.yaxis)
+        cost.legend(fontsize=8)
+    cost.set(xlabel="trials", ylabel="CPU milliseconds per suggestion", title="our samplers")
+    plot_style.keep(figure, path)
+
+
+def _ratios(panel: Any, systems: Mapping[str, Any], against: str, title: str, order: Sequence[str] = ()) -> None:
+    shown = {name: one for name, one in systems.items() if name != against}
+    kinds = [*order] or list(dict.fromkeys(kind for one in shown.values() for kind in one["families"]))
+    for place, (system, one) in enumerate(shown.items()):
+        colour, _ = look(system)
+        shift = 0.6 * ((place + 0.5) / len(shown) - 0.5)
+        for row, kind in enumerate(kinds):
+            at = one["families"].get(kind, {}).get("100 %")
+            if at is None or at["ratio"][0] is None:
+                continue
+            ratio, low, high = at["ratio"]
+            panel.plot([max(low, 0.02), min(high, 50.0)], [row + shift] * 2, color=colour, linewidth=1)
+            label = system if not row else None
+            panel.plot([max(ratio, 0.02)], [row + shift], color=colour, marker="o", linestyle="", label=label)
+    panel.axvline(1.0, color=plot_style.MUTED, linewidth=1)
+    panel.set_yticks(range(len(kinds)), kinds)
+    panel.invert_yaxis()
+    plot_style.log_axis(panel.xaxis, (1, 3))
+    panel.set(xlabel=f"ratio to {against}", title=title)
