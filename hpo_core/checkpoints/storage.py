@@ -231,6 +231,15 @@ def _tried(uri: str, action: Callable[[Any, str], _T], retry_seconds: float) -> 
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
+def import_filesystem(base: str) -> None:
+    """Import what a URL needs, and connect to nothing; a package that is missing is told when the URL is used."""
+    if is_remote(base):
+        from fsspec import get_filesystem_class
+
+        with contextlib.suppress(Exception):
+            get_filesystem_class(base.partition("://")[0])
+
+
 def check_base(base: str) -> None:
     """Write a small file at a URL and remove it; a folder of this computer is not looked at.
 

@@ -15,6 +15,7 @@ from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Job, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
+from tests.checkpoints.saving import save
 from tests.storage_servers import S3, SECRET, Sftp, s3, sftp
 
 TREE = {"weights": np.arange(50_000.0)}
@@ -45,11 +46,11 @@ def uri(base: str, attempt: int) -> str:
 def test_a_server_that_restarts_costs_no_checkpoint(served: tuple[S3 | Sftp, str], tmp_path: Path) -> None:
     """Connections that were open are closed by it, and new ones are refused for a time."""
     server, base = served
-    first = files.save(tmp_path, uri(base, 1), TREE, resource=1)
+    first = save(tmp_path, uri(base, 1), TREE, resource=1)
     server.stop()
     starter = threading.Timer(2.0, server.start)
     starter.start()
-    second = files.save(tmp_path, uri(base, 2), TREE, resource=1)
+    second = save(tmp_path, uri(base, 2), TREE, resource=1)
     starter.join()
     for saved in (first, second):
         server.stop()
@@ -74,7 +75,7 @@ def test_a_server_that_stays_away_is_no_bad_checkpoint(
     served: tuple[S3 | Sftp, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, base = served
-    saved = files.save(tmp_path, uri(base, 1), TREE, resource=1)
+    saved = save(tmp_path, uri(base, 1), TREE, resource=1)
     server.stop()
     with pytest.raises(StorageError, match="cannot be read"), storage.local_copy(saved.uri, retry_seconds=0.5):
         pass
