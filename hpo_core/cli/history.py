@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -200,11 +201,8 @@ def _import(place: Home, file: Path) -> None:
     from hpo_core.journal.measurements import read_file
 
     found = read_file(file, now=time.time())
-    journal = place.open_journal()
-    try:
+    with closing(place.open_journal()) as journal:
         new = journal.measurements.add(found)
-    finally:
-        journal.close()
     out.say(f"{file}: {new} of {len(found)} measurements are new; the newest of each key are kept")
 
 

@@ -125,12 +125,12 @@ class RetryingJournal:
     def studies(self) -> list[StudyInfo]:
         return self._with_retries("", lambda _: self.wrapped.studies())
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         """A claim whose answer was lost is made again, and takes one epoch more: the owner is the same."""
-        return self._with_retries(study, lambda _: self.wrapped.claim(study, owner, now, force=force))
+        return self._with_retries(study, lambda _: self.wrapped.claim(study, owner, force=force))
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
-        self._with_retries(study, lambda _: self.wrapped.renew(study, epoch, now))
+    def renew(self, study: str, epoch: int) -> None:
+        self._with_retries(study, lambda _: self.wrapped.renew(study, epoch))
 
     def release(self, study: str, epoch: int) -> None:
         """Tried once: who lets go is about to end, and a lease ends by itself."""

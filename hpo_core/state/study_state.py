@@ -54,7 +54,7 @@ class StudyState:
         self.running: dict[int, JobGranted] = {}
         """Grants that await a report, by trial, oldest first."""
         self.slots_in_use = 0
-        """Slots that they demand together."""
+        """Slots that the running jobs demand together."""
         self.without_slot: set[int] = set()
         """Running trials whose checkpoint is being written: another job has their slot."""
         self.speeds: MeasuredSpeeds | None = None
