@@ -200,7 +200,7 @@ def tune(
                 "study": new_name(objective) if name is None else name,
                 "constraints": constraints,
                 **trained,
-                **metric_settings(metric, mode or found_mode, trained["style"]),
+                **metric_settings(metric, mode, found_mode, trained["style"]),
                 "search": search_settings(method, max_trials, stops=bool(rules)),
                 "sampler": sampler_settings(sampler),
                 "prefect": prefect,

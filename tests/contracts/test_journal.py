@@ -12,8 +12,8 @@ import pytest
 from hpo_core import Study
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import current_owner
-from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError
+from hpo_core.journal.sql import current_owner, open_journal
+from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUnavailableError
 from hpo_core.model.events import Entry
 from hpo_core.replay.audit import audit
 from hpo_core.testing.fake_training import snapshot
@@ -132,6 +132,11 @@ def test_a_retried_append_is_fenced_by_another_controllers_entry(open_again: Ope
         old.set_capacity(2)
     assert line.taken
     assert [entry.epoch for entry in record.entries("world")] == [0, 2]
+
+
+def test_a_url_whose_driver_is_not_installed_is_told_which_one_to_write() -> None:
+    with pytest.raises(JournalError, match=r"needs the driver pg8000, .* that of postgresql\+psycopg://"):
+        open_journal("postgresql+pg8000://localhost/studies")
 
 
 def test_a_fenced_call_is_not_retried_and_retries_end(open_again: Open) -> None:
