@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 
 
-def _binaries() -> Path | None:
+def binaries() -> Path:
+    """The folder of the server's programs; skips the test where they, or a user to run them as, are missing."""
     found = shutil.which("initdb")
-    if found:
-        return Path(found).resolve().parent
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return versions[-1].parent if versions else None
+    folders = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not folders or not (folders[-1] / "initdb").exists():
+        pytest.skip("PostgreSQL server binaries (initdb, postgres) are not installed")
+    if os.geteuid() == 0 and (  # the server refuses to run as root
+        shutil.which("setpriv") is None or subprocess.run(["id", "postgres"], capture_output=True).returncode
+    ):
+        pytest.skip("running as root without the user 'postgres' to start PostgreSQL as")
+    return folders[-1]
 
 
 class PostgreSQL:
@@ -29,17 +34,13 @@ class PostgreSQL:
     """
 
     def __init__(self) -> None:
-        binaries = _binaries()
-        if binaries is None:
-            pytest.skip("PostgreSQL server binaries (initdb, postgres) are not installed")
+        programs = binaries()
         pytest.importorskip("psycopg")
         folder = Path(tempfile.mkdtemp(prefix="hpo-postgresql-"))
-        self._bin, self._folder, self._data = binaries, folder, folder / "data"
+        self._bin, self._folder, self._data = programs, folder, folder / "data"
         self._as_user: list[str] = []
-        if os.geteuid() == 0:  # the server refuses to run as root
+        if os.geteuid() == 0:
             self._as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-            if shutil.which("setpriv") is None or subprocess.run(["id", "postgres"], capture_output=True).returncode:
-                pytest.skip("running as root without the user 'postgres' to start PostgreSQL as")
             shutil.chown(folder, "postgres", "postgres")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

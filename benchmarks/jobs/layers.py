@@ -115,7 +115,7 @@ def by_driver(objective: str, jobs: int, folder: Path) -> tuple[list[Report], di
     journal = open_journal(str(folder / "journal.db"))
     study = Study.create(valid, journal)
     owner = current_owner()
-    study.epoch = journal.claim(study.name, owner, time.time())
+    study.epoch = journal.claim(study.name, owner)
     executor = DaskExecutor(valid, str(folder))
     executor.start()
     watch = _Watch()

@@ -12,14 +12,13 @@ from hpo_core.model.events import Entry
 
 
 class _Kept:
-    __slots__ = ("count", "entries", "epoch", "owner", "renewed")
+    __slots__ = ("count", "entries", "epoch", "owner")
 
     def __init__(self, first: Entry) -> None:
         self.entries = [first]
         self.count = 1
         self.epoch = first.epoch
         self.owner: Owner | None = None
-        self.renewed = 0.0
 
 
 class MemoryJournal:
@@ -61,27 +60,24 @@ class MemoryJournal:
 
     def info(self, study: str) -> StudyInfo:
         kept = self._kept(study)
-        return StudyInfo(
-            study, kept.entries[0].time, kept.count, epoch=kept.epoch, owner=kept.owner, renewed=kept.renewed
-        )
+        return StudyInfo(study, kept.entries[0].time, kept.count, epoch=kept.epoch, owner=kept.owner, silent=0.0)
 
     def studies(self) -> list[StudyInfo]:
         return [self.info(name) for name in sorted(dict(self._studies))]
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         kept = self._kept(study)
         with self._lock:
             if kept.owner is not None and kept.owner != owner and not force:
                 raise StudyBusyError(f"Study {study!r} is driven by {kept.owner.label()}. End that controller first.")
             kept.epoch += 1
-            kept.owner, kept.renewed = owner, now
+            kept.owner = owner
             return kept.epoch
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
+    def renew(self, study: str, epoch: int) -> None:
         kept = self._kept(study)
         if kept.epoch != epoch:
             raise FencedError(f"Study {study!r} was taken over (epoch {kept.epoch}, mine {epoch}); stop.")
-        kept.renewed = now
 
     def release(self, study: str, epoch: int) -> None:
         kept = self._kept(study)

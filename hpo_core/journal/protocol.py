@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
-import psutil
 
+from hpo_core.journal.measurements import Measurements
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import lives
 from hpo_core.model.short_text import did_you_mean
 
 
@@ -24,17 +25,14 @@ class Owner(msgspec.Struct, frozen=True):
     host: str
     pid: int
     born: float
-    """Start time of the process, so that a reused pid is not taken for it."""
+    """When the process started (:mod:`hpo_core.model.process_start`), so that a reused pid is not taken for it."""
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"
 
     def runs(self) -> bool:
         """Whether the process is there; to be asked on its own host."""
-        try:
-            return bool(abs(psutil.Process(self.pid).create_time() - self.born) < 1.0)
-        except psutil.Error:
-            return False
+        return lives(self.pid, self.born)
 
 
 class StudyInfo(msgspec.Struct, frozen=True):
@@ -46,12 +44,17 @@ class StudyInfo(msgspec.Struct, frozen=True):
     epoch: int
     owner: Owner | None
     """The last controller; None after it let go."""
-    renewed: float
-    """When the owner last gave a sign of life, seconds since the epoch."""
+    silent: float
+    """Seconds since the owner's last sign of life, by the journal's own clock: those of two machines may differ."""
 
 
 class Journal(Protocol):
     """An append-only store of entries, for many studies."""
+
+    @property
+    def measurements(self) -> Measurements:
+        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
+        ...
 
     def create(self, study: str, first: Entry) -> None:
         """Begin a study with its entry 0.
@@ -92,7 +95,7 @@ class Journal(Protocol):
         """All studies by name."""
         ...
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         """Become the only writer; returns the new epoch.
 
         Raises:
@@ -100,7 +103,7 @@ class Journal(Protocol):
         """
         ...
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
+    def renew(self, study: str, epoch: int) -> None:
         """Give a sign of life.
 
         Raises:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hpo_core.journal.codec import encode_entry
+from hpo_core.journal.measurements import Measurements
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyExistsError
 from hpo_core.model.events import Entry
@@ -52,6 +53,10 @@ class RetryingJournal:
 
     def __str__(self) -> str:
         return str(self.wrapped)
+
+    @property
+    def measurements(self) -> Measurements:
+        return self.wrapped.measurements
 
     def _with_retries(self, study: str, call: Callable[[bool], T]) -> T:
         """The answer of ``call``; its argument says whether it is made again."""
@@ -120,12 +125,12 @@ class RetryingJournal:
     def studies(self) -> list[StudyInfo]:
         return self._with_retries("", lambda _: self.wrapped.studies())
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         """A claim whose answer was lost is made again, and takes one epoch more: the owner is the same."""
-        return self._with_retries(study, lambda _: self.wrapped.claim(study, owner, now, force=force))
+        return self._with_retries(study, lambda _: self.wrapped.claim(study, owner, force=force))
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
-        self._with_retries(study, lambda _: self.wrapped.renew(study, epoch, now))
+    def renew(self, study: str, epoch: int) -> None:
+        self._with_retries(study, lambda _: self.wrapped.renew(study, epoch))
 
     def release(self, study: str, epoch: int) -> None:
         """Tried once: who lets go is about to end, and a lease ends by itself."""

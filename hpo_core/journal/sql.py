@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import psutil
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
@@ -36,6 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
 
@@ -77,7 +77,10 @@ def _connected(uri: str) -> sqlite3.Connection:
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0
-"""An owner on another machine counts as alive so long after its last sign of life."""
+"""An owner on another machine counts as alive so long after its last sign of life, by the database's clock.
+
+SQLite has none: there it is the clock of the machine that asks, and the file belongs to one machine.
+"""
 
 _metadata = sa.MetaData()
 _meta = sa.Table(
@@ -133,7 +136,7 @@ _PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 
 def current_owner() -> Owner:
     """This process as an owner."""
-    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+    return Owner(socket.gethostname(), os.getpid(), started())
 
 
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
@@ -386,7 +389,7 @@ class SqlJournal:
 
     def info(self, study: str) -> StudyInfo:
         with self._translated("read"), self._reader.connect() as connection:
-            row = connection.execute(sa.select(_studies).where(_studies.c.name == study)).first()
+            row = connection.execute(self._infos().where(_studies.c.name == study)).first()
         if row is None:
             known = [info.name for info in self.studies()]
             raise unknown_study(study, known, str(self), UNKNOWN_CURE)
@@ -394,12 +397,21 @@ class SqlJournal:
 
     def studies(self) -> list[StudyInfo]:
         with self._translated("read"), self._reader.connect() as connection:
-            rows = connection.execute(sa.select(_studies).order_by(_studies.c.name)).all()
+            rows = connection.execute(self._infos().order_by(_studies.c.name)).all()
         return [self._info(row) for row in rows]
+
+    def _now(self) -> sa.ColumnElement[float]:
+        """Seconds since the epoch, of the one clock that all who use the database share."""
+        if self._url.get_backend_name() != "postgresql":
+            return sa.literal(time.time(), sa.Double)
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+
+    def _infos(self) -> sa.Select[Any]:
+        return sa.select(_studies, (self._now() - _studies.c.renewed).label("silent"))
 
     def _info(self, row: Any) -> StudyInfo:
         owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
-        info = StudyInfo(row.name, row.created, row.next_seq, epoch=row.epoch, owner=owner, renewed=row.renewed)
+        info = StudyInfo(row.name, row.created, row.next_seq, epoch=row.epoch, owner=owner, silent=row.silent)
         try:  # SQLite takes a value of any type in any column
             return msgspec.convert(msgspec.to_builtins(info), StudyInfo, strict=False)
         except (msgspec.ValidationError, TypeError) as error:
@@ -408,13 +420,13 @@ class SqlJournal:
                 "journal from a backup."
             ) from error
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         info = self.info(study)
         current = info.owner
-        if current is not None and current != owner and not force and _alive(current, info.renewed, owner, now):
+        if current is not None and current != owner and not force and _alive(current, info.silent, owner):
             raise StudyBusyError(
                 f"Study {study!r} is being driven by process {current.pid} on {current.host} "
-                f"(last sign of life {max(0.0, now - info.renewed):.0f} s ago). Wait for it or end it; "
+                f"(last sign of life {max(0.0, info.silent):.0f} s ago). Wait for it or end it; "
                 "if you know that it is gone, take over with --force: it can then write nothing more."
             )
         with self._translated("written"), self._engine.begin() as connection:
@@ -426,17 +438,17 @@ class SqlJournal:
                     owner_host=owner.host,
                     owner_pid=owner.pid,
                     owner_born=owner.born,
-                    renewed=now,
+                    renewed=self._now(),
                 )
             )
         if done.rowcount != 1:
             raise StudyBusyError(f"Study {study!r} was claimed by another controller at this moment; try again.")
         return info.epoch + 1
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
+    def renew(self, study: str, epoch: int) -> None:
         with self._translated("written"), self._engine.begin() as connection:
             done = connection.execute(
-                _studies.update().where(_studies.c.name == study, _studies.c.epoch == epoch).values(renewed=now)
+                _studies.update().where(_studies.c.name == study, _studies.c.epoch == epoch).values(renewed=self._now())
             )
         if done.rowcount != 1:
             raise FencedError(
@@ -455,11 +467,11 @@ class SqlJournal:
 
 def is_alive(info: StudyInfo) -> bool:
     """Whether the study's last controller still runs, as far as this machine can know."""
-    return info.owner is not None and _alive(info.owner, info.renewed, current_owner(), time.time())
+    return info.owner is not None and _alive(info.owner, info.silent, current_owner())
 
 
-def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
-    return owner.runs() if owner.host == me.host else now - renewed < LEASE_SECONDS
+def _alive(owner: Owner, silent: float, me: Owner) -> bool:
+    return owner.runs() if owner.host == me.host else silent < LEASE_SECONDS
 
 
 def _begin_immediate(connection: sa.Connection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -67,16 +66,16 @@ class JournalContract:
         journal = open_journal()
         old = new_study(example_spec(), journal)
         owner = current_owner()
-        old.epoch = journal.claim(STUDY, owner, time.time())
+        old.epoch = journal.claim(STUDY, owner)
         jobs = old.set_capacity(2)
         other = Owner("elsewhere", 1, 0.0)
         second = open_journal()
         with pytest.raises(StudyBusyError, match=str(owner.pid)):
-            second.claim(STUDY, other, time.time())
+            second.claim(STUDY, other)
         new = Study.open(STUDY, second)
-        new.epoch = second.claim(STUDY, other, time.time(), force=True)
+        new.epoch = second.claim(STUDY, other, force=True)
         with pytest.raises(FencedError):
-            journal.renew(STUDY, old.epoch, time.time())
+            journal.renew(STUDY, old.epoch)
         with pytest.raises(FencedError):
             old.tell(jobs[0], {"loss": 0.1})
         new.recover("elsewhere")

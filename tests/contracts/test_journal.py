@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 from hpo_core import Study
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import current_owner, open_journal
-from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUnavailableError
+from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner, is_alive, open_journal
+from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import Entry
+from hpo_core.model.process_start import started
 from hpo_core.replay.audit import audit
 from hpo_core.testing.fake_training import snapshot
 from hpo_core.testing.journal_contract import JournalContract
@@ -67,11 +72,11 @@ class UnreliableJournal:
     def studies(self) -> list[StudyInfo]:
         return self._pass(self.journal.studies)
 
-    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
-        return self._pass(lambda: self.journal.claim(study, owner, now, force=force))
+    def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
+        return self._pass(lambda: self.journal.claim(study, owner, force=force))
 
-    def renew(self, study: str, epoch: int, now: float) -> None:
-        self._pass(lambda: self.journal.renew(study, epoch, now))
+    def renew(self, study: str, epoch: int) -> None:
+        self._pass(lambda: self.journal.renew(study, epoch))
 
     def release(self, study: str, epoch: int) -> None:
         self._pass(lambda: self.journal.release(study, epoch))
@@ -95,9 +100,9 @@ def test_retries_over_an_unreliable_connection_lose_and_duplicate_nothing(open_a
     journal = RetryingJournal(line, 60)
     world = World(seed)
     study = Study.create(make_spec(), journal, clock=calm._clock)
-    study.epoch = journal.claim("world", current_owner(), time.time())
+    study.epoch = journal.claim("world", current_owner())
     world.play(study)
-    journal.renew("world", study.epoch, time.time())
+    journal.renew("world", study.epoch)
     assert line.failures > 50
     entries = list(journal.entries("world"))
     assert [entry.seq for entry in entries] == list(range(study.seq)) == list(range(calm.seq))
@@ -110,7 +115,7 @@ def test_retries_over_an_unreliable_connection_lose_and_duplicate_nothing(open_a
 def test_a_retried_append_is_fenced_by_another_controllers_entry(open_again: Open) -> None:
     record = open_again()
     old = fresh(make_spec(), record)
-    old.epoch = record.claim("world", current_owner(), time.time())
+    old.epoch = record.claim("world", current_owner())
 
     class TakenOver(UnreliableJournal):
         """While this one waits, another controller claims the study and writes."""
@@ -121,7 +126,7 @@ def test_a_retried_append_is_fenced_by_another_controllers_entry(open_again: Ope
             if not self.taken:
                 self.taken = True
                 new = Study.open(study, record)
-                new.epoch = record.claim(study, Owner("elsewhere", 1, 0.0), time.time(), force=True)
+                new.epoch = record.claim(study, Owner("elsewhere", 1, 0.0), force=True)
                 new.recover("elsewhere")
                 raise JournalUnavailableError("gone")
             record.append(study, entry)
@@ -160,3 +165,48 @@ def test_a_fenced_call_is_not_retried_and_retries_end(open_again: Open) -> None:
     assert line.failures > 1
     with pytest.raises(HpoError, match="could not record its last decision"):
         late.ask()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+def test_a_clock_that_differs_neither_steals_nor_keeps_a_lease(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """The database's clock decides: that of the machine which asks may be ten minutes wrong."""
+    journal = SqlJournal(postgresql_url)
+    name = "ahead" if ahead > 0 else "behind"
+    fresh(make_spec(study=name), journal)
+    epoch = journal.claim(name, Owner("elsewhere", 1, 0.0))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+    with pytest.raises(StudyBusyError, match="elsewhere"):
+        journal.claim(name, current_owner())
+    journal.renew(name, epoch)
+    monkeypatch.undo()
+    assert -1 < journal.info(name).silent < LEASE_SECONDS
+    with journal.database()[0].begin() as connection:
+        connection.exec_driver_sql(f"UPDATE hpo_studies SET renewed = renewed - {LEASE_SECONDS + 1}")
+    monkeypatch.setattr(time, "time", lambda: real() + ahead)
+    assert journal.claim(name, current_owner()) == epoch + 1
+    journal.close()
+
+
+def test_a_clock_that_is_set_while_a_controller_lives_does_not_free_its_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a computer that sets its clock by NTP after its start: the kernel then tells another time of its boot."""
+    journal = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
+    fresh(make_spec(), journal)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        alive = Owner(current_owner().host, process.pid, started(process.pid))
+        journal.claim("world", alive)
+        real = psutil.boot_time()
+        for place in (psutil, psutil._psplatform):
+            monkeypatch.setattr(place, "boot_time", lambda: real + 120.0)
+        assert is_alive(journal.info("world"))
+        with pytest.raises(StudyBusyError, match=str(process.pid)):
+            journal.claim("world", current_owner())
+        monkeypatch.undo()
+        process.communicate(b"\n")
+    assert not is_alive(journal.info("world"))
+    journal.close()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import psutil
 import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.model import process_start
 from hpo_core.model.errors import StudyBusyError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -38,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def other() -> Iterator[Owner]:
     """A controller that lives."""
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
-        yield Owner(current_owner().host, process.pid, psutil.Process(process.pid).create_time())
+        yield Owner(current_owner().host, process.pid, process_start.started(process.pid))
 
 
 def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool = False) -> int:
@@ -97,7 +96,7 @@ def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other
     folder = home.study_folder("toy")
     assert started(old, 0) == 0
     journal: SqlJournal = home.open_journal()
-    epoch = journal.claim("toy", other, time.time())
+    epoch = journal.claim("toy", other)
     with pytest.raises(StudyBusyError, match=f"a command.*process {other.pid} on .*take_over"):
         started(old, 0, take_over=True)
     write_marker(folder, healthy, RunMarker(owner=other))
@@ -113,7 +112,7 @@ def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) 
     """On another host, say, whose lease has not run out yet."""
     run = uuid4()
     write_marker(home.study_folder("toy"), run, RunMarker(began=True, owner=other))
-    home.open_journal().claim("toy", other, time.time())
+    home.open_journal().claim("toy", other)
     session = resumed("toy", run, 0, take_over=False)
     assert session._force
     session.close()

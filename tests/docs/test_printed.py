@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -192,7 +191,7 @@ def shared(home: Path, pool: str, members: dict[Member, tuple[str, ...]]) -> Non
         name = {} if member.cluster else {"pool": "gpu"}
         spec = make_spec(study=member.study, cluster=cluster, share={"weight": member.weight, **name})
         Study.create(spec, journal)
-        journal.claim(member.study, current_owner(), time.time())
+        journal.claim(member.study, current_owner())
         change = RowChange(member, {member.study: Grant(held=held)})
         pools_of(journal).change(pool, member.study, lambda _, change=change: change)
     journal.close()

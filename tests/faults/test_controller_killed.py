@@ -51,7 +51,7 @@ def controller(url: str, spec: StudySpec, *, at: int, before: bool, train: Seque
     world = World(at, failures=0.05, nans=0.05)
     if not journal.studies():
         Study.create(spec, journal, clock=world.clock)
-    epoch = journal.claim("world", current_owner(), 0.0)
+    epoch = journal.claim("world", current_owner())
     study = Study.open("world", journal, clock=world.clock)
     study.epoch = epoch
     study.recover("controller")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.spec.sections import KubernetesClusterSpec, SlurmClusterSpec
+from hpo_core.spec.sections import KubernetesClusterSpec, SlurmClusterSpec, TrainingSpec
 from hpo_flows.dask.clusters import cluster_of
+from hpo_flows.dask.clusters.certificates import new_security
+from hpo_flows.dask.clusters.kind import CONNECTION_TIMEOUT
 from hpo_flows.dask.clusters.kubernetes import (
     KUBERNETES_SCHEDULER,
     KUBERNETES_WORKER,
@@ -26,6 +31,7 @@ from hpo_flows.dask.clusters.kubernetes import (
 from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
+from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.dask.process_settings import variables, variables_of_nannies
 from tests.conftest import make_spec
 
@@ -73,6 +79,14 @@ def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> No
         study(**cluster)
 
 
+@pytest.fixture
+def patient() -> Iterator[None]:
+    """Dask's configuration as that of a study whose workers may be cut for long."""
+    with dask.config.set({CONNECTION_TIMEOUT: "95s"}):
+        yield
+
+
+@pytest.mark.usefixtures("patient")
 def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
     cluster = SlurmJobs(SlurmClusterSpec.model_validate(SLURM), "digits", str(tmp_path)).scheduler()
@@ -80,6 +94,8 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
         script = cluster.job_script()
     finally:
         cluster.close()
+    assert "export DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP='95s'" in script.splitlines()
+    assert "export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='[]'" in script.splitlines()
     asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
     logs, mark = tmp_path / "logs" / "slurm", mark_of(str(tmp_path))
     assert asked == {
@@ -112,6 +128,7 @@ def test_a_machine_without_slurm_is_told_from_a_refusal() -> None:
     assert "sbatch cannot be started here" in refusal(FileNotFoundError(2, "No such file or directory", "sbatch"))
 
 
+@pytest.mark.usefixtures("patient")
 def test_kubernetes_resource_is_what_the_operator_takes() -> None:
     operator = pytest.importorskip("dask_kubernetes", reason="extra 'kubernetes' is not installed")
     jsonschema = pytest.importorskip("jsonschema")
@@ -129,6 +146,8 @@ def test_kubernetes_resource_is_what_the_operator_takes() -> None:
     assert container["args"][:4] == KUBERNETES_WORKER and container["resources"]["limits"] == amounts
     assert container["volumeMounts"] == [{"name": "home", "mountPath": "/shared"}]
     (scheduler,) = resource["spec"]["scheduler"]["spec"]["containers"]
+    for pod in (container, scheduler):
+        assert {"name": "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "value": "95s"} in pod["env"]
     for args in (container["args"], scheduler["args"]):
         assert_is_accepted(args)
 
@@ -157,6 +176,31 @@ def test_studies_never_share_a_cluster_of_kubernetes() -> None:
     assert len(set(found)) == len(names) and kubernetes_name("digits-1") == found[0]
     for name in found:
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 50
+
+
+def test_a_certificate_is_valid_where_the_clock_is_hours_behind() -> None:
+    """A node whose clock was two minutes behind could not join: its certificate was "not yet valid"."""
+    from cryptography import x509
+
+    security = new_security()
+    assert {security.tls_worker_cert, security.tls_scheduler_cert, security.tls_ca_file} == {security.tls_client_cert}
+    certificate = x509.load_pem_x509_certificate(security.tls_client_cert.encode())
+    certificate.verify_directly_issued_by(certificate)
+    now = datetime.datetime.now(datetime.UTC)
+    assert certificate.not_valid_before_utc < now - datetime.timedelta(hours=23)
+    assert certificate.not_valid_after_utc > now + datetime.timedelta(days=300)
+
+
+def test_workers_of_a_study_keep_a_cut_connection_for_longer_than_the_study_waits(tmp_path: Path) -> None:
+    spec = study(kind="local", workers=1).model_copy(update={"training": TrainingSpec(worker_timeout=65)})
+    executor = DaskExecutor(spec, str(tmp_path))
+    try:
+        executor.start()
+        client = executor._connected.client
+        told = client.run(lambda: dask.config.get(CONNECTION_TIMEOUT))
+    finally:
+        executor.close()
+    assert set(told.values()) == {"95s"} and dask.config.get(CONNECTION_TIMEOUT) == "30s"
 
 
 def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:

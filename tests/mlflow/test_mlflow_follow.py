@@ -125,7 +125,7 @@ def test_a_study_taken_over_is_not_called_over(
     tracker = Tracker(tmp_path)
     play(*start(journal, configs=4), jobs=2)
     follower = Follower(journal, tracker.projection())
-    journal.claim(NAME, current_owner(), time.time())  # this process lives and is not the follower's parent
+    journal.claim(NAME, current_owner())  # this process lives and is not the follower's parent
     assert follower.advance(finish=True)
     assert tracker.parent().info.status == "RUNNING"
     monkeypatch.setattr(follower, "_parent", os.getpid())

@@ -12,12 +12,12 @@ from typing import Any
 import dask
 import psutil
 import pytest
-from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
 from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import RunningScheduler, security_of
+from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
@@ -36,7 +36,7 @@ def dask_configuration(files: dict[str, str]) -> dict[str, str]:
 
 def certificate(folder: Path) -> dict[str, str]:
     """A certificate that is its own authority, and its key, as files."""
-    made = Security.temporary()
+    made = new_security()
     folder.mkdir()
     texts = {"tls_ca_file": made.tls_ca_file, "tls_cert": made.tls_client_cert, "tls_key": made.tls_client_key}
     for name, text in texts.items():

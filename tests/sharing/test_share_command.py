@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,7 +36,7 @@ def driven(home: Path, name: str, **share: Any) -> PoolSeat:
     """A study whose controller is this process, with its seat in the pool."""
     journal = Home(home).open_journal()
     study = Study.create(make_spec(study=name, search=SEARCH, share=share or True, **SHARED), journal)
-    journal.claim(name, current_owner(), time.time())
+    journal.claim(name, current_owner())
     seat = PoolSeat(pools_of(journal), terms_of(study.spec, current_owner()), study)
     seat.exchange(0.0, Use(8, 0, 0))
     return seat

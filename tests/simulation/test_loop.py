@@ -247,7 +247,7 @@ def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(st
 def test_a_second_run_goes_on_with_the_study_that_the_first_one_took_over() -> None:
     clock = VirtualClock()
     study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
-    study.epoch = study.journal.claim("world", OWNER, 0.0)
+    study.epoch = study.journal.claim("world", OWNER)
     loop = Loop(study, virtual(study.spec, clock), takeover=Takeover(owner=OWNER, extend=2))
     assert loop.run(until=0.5) == "open"
     assert loop.run() == "finished"

@@ -197,7 +197,7 @@ def hpo(home: Path, *arguments: str) -> Result:
 def test_the_command(tmp_path: Path) -> None:
     journal = Home(tmp_path).open_journal()
     study = Study.create(make_spec(search={"method": "asha", "configs": 9, "max_resource": 9}), journal)
-    study.epoch = journal.claim("world", current_owner(), 0.0)
+    study.epoch = journal.claim("world", current_owner())
     World(3).play(study, steps=6)
     running = next(iter(study.state.running))
     paused = next(
@@ -222,7 +222,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert hpo(tmp_path, "audit", "world").exit_code == 0
 
     again = Study.open("world", journal)
-    again.epoch = journal.claim("world", current_owner(), 0.0)
+    again.epoch = journal.claim("world", current_owner())
     again.recover("me")
     World(4).play(again)
     assert again.status == "finished" and abandoned(again) == {running, paused}

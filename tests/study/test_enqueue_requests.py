@@ -128,7 +128,7 @@ def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: 
     EnqueueRequest(tmp_path, {"x": 0.125})
     lost = Study.open(study.name, study.journal, reading=True)
     lost.epoch = study.epoch
-    study.journal.claim(study.name, Owner("next", 1, 0.0), 0.0, force=True)
+    study.journal.claim(study.name, Owner("next", 1, 0.0), force=True)
     with pytest.raises(FencedError):
         EnqueueRequests(lost, tmp_path).on_tick()
     following = Study.open(study.name, study.journal)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import psutil
-
+from hpo_core.model.process_start import lives
 from hpo_core.security.private_files import private_folder, write_private
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def end_with_worker() -> None:
 def _watch(pid: int, born: float) -> None:
     home, run = Path(os.environ["HPO_HOME"]), UUID(os.environ["PREFECT__FLOW_RUN_ID"])
     due = time.monotonic()
-    while _lives(pid, born):
+    while lives(pid, born):
         if time.monotonic() >= due:
             beat(home, run)
             due = time.monotonic() + BEAT_SECONDS
@@ -173,11 +172,3 @@ def _watch(pid: int, born: float) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _lives(pid: int, born: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False

@@ -24,6 +24,7 @@ from prefect.client.orchestration import get_client
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
+from hpo_core.model.process_start import started
 from hpo_core.security.private_files import private_folder
 from hpo_flows.deployed.flow_run_heartbeats import (
     BEAT_SECONDS,
@@ -149,8 +150,7 @@ def _say(line: str) -> None:
 
 def serve(pool: str) -> None:
     """Be the worker of ``pool`` until told to end."""
-    me = psutil.Process()
-    os.environ[WATCHED] = f"{me.pid} {me.create_time()}"
+    os.environ[WATCHED] = f"{os.getpid()} {started()}"
     asyncio.run(StudyWorker(work_pool_name=pool, create_pool_if_not_found=False).serve())
 
 

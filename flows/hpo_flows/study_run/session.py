@@ -137,9 +137,8 @@ class Session:
         """Made once the study is open."""
         checked_name(name)
         if spec is None:
-            looked_at = home.read_journal()
-            looked_at.info(name)  # for a name that is not there nothing is made
-            looked_at.close()
+            with contextlib.closing(home.read_journal()) as looked_at:
+                looked_at.info(name)  # for a name that is not there nothing is made
         record: SqlJournal = home.open_journal()
         record.wait_in_python()
         self.journal_url = record.url
@@ -244,7 +243,7 @@ class Session:
         return other and f" Its training function is another one: {other}"
 
     def _claim(self) -> None:
-        self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
+        self._epoch = self.journal.claim(self.name, self.owner, force=self._force)
 
     # Start.
 

@@ -10,10 +10,11 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import dask
 import distributed
 from distributed.deploy import spec
 
@@ -27,6 +28,9 @@ Settings = TypeVar("Settings", bound=ClusterSettings)
 LOOPBACK = "127.0.0.1"
 NO_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Dask's settings for web servers without pages: they listen whatever one says."""
+
+CONNECTION_TIMEOUT = "distributed.comm.timeouts.tcp"
+"""Dask's setting for the time after which a connection that is cut is given up, in each process by its own."""
 
 CLOSE_SECONDS = 10.0
 _RESTART_SECONDS = 30.0
@@ -213,6 +217,16 @@ def _without_errors(close_clusters: Callable[[], None]) -> None:
 def scheduler_options(dashboard: bool) -> dict[str, Any]:
     """Options of a scheduler in this process: its web server listens on the loopback address only."""
     return {"dashboard": dashboard, "dashboard_address": f"{LOOPBACK}:0"}
+
+
+def variables_elsewhere(settings: Mapping[str, object]) -> dict[str, str]:
+    """Variables that give Dask's processes elsewhere these settings, and the time limit of connections as it is here.
+
+    >>> variables_elsewhere({"distributed.worker.http.routes": []})
+    {'DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP': '30s', 'DASK_DISTRIBUTED__WORKER__HTTP__ROUTES': '[]'}
+    """
+    passed = {CONNECTION_TIMEOUT: dask.config.get(CONNECTION_TIMEOUT), **settings}
+    return {"DASK_" + name.upper().replace(".", "__").replace("-", "_"): str(value) for name, value in passed.items()}
 
 
 def optional_package(module: str, kind: str, extra: str) -> Any:

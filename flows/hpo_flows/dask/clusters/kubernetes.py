@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from hpo_core.spec.sections import KubernetesClusterSpec
-from hpo_flows.dask.clusters.kind import ClusterKind, optional_package
+from hpo_flows.dask.clusters.kind import ClusterKind, optional_package, variables_elsewhere
 
 KUBERNETES_WORKER = ["dask", "worker", "--nthreads", "1"]
 KUBERNETES_SCHEDULER = ["dask", "scheduler", "--host", "0.0.0.0"]
@@ -52,7 +52,7 @@ def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str,
         image=cluster.image,
         n_workers=cluster.workers,
         resources={"requests": dict(amounts), "limits": dict(amounts)},
-        env={},
+        env=variables_elsewhere({}),
         worker_command=KUBERNETES_WORKER,
         idle_timeout=IDLE_SECONDS,
     )

@@ -12,10 +12,10 @@ from typing import Any
 
 import distributed
 import psutil
-from distributed.security import Security
 
 from hpo_core.model.errors import HpoError
 from hpo_core.spec.sections import LocalClusterSpec
+from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
 
 
@@ -82,7 +82,7 @@ class LocalDaskWorkers(NewCluster, LocalKind[LocalClusterSpec]):
 
     def create(self) -> Any:
         """Start the processes."""
-        security = Security.temporary()  # type: ignore[no-untyped-call]
+        security = new_security()
         return self._new_cluster(
             n_workers=self.settings.workers, threads_per_worker=1, host=LOOPBACK, security=security
         )

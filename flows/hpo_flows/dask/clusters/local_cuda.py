@@ -10,10 +10,10 @@ import os
 from typing import Any
 
 import distributed
-from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec.sections import LocalCudaClusterSpec
+from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import LOOPBACK, optional_package, scheduler_options
 from hpo_flows.dask.clusters.local import LocalKind
 
@@ -29,7 +29,7 @@ class LocalGpuWorkers(LocalKind[LocalCudaClusterSpec]):
         """
         given = self.settings.devices
         numbers = visible_devices() if given is None else [str(device) for device in given]
-        security = Security.temporary()  # type: ignore[no-untyped-call]
+        security = new_security()
         where = {"host": LOOPBACK, "protocol": "tls://", "security": security}
         worker = {**where, "nthreads": 1, "memory_limit": None, "silence_logs": logging.CRITICAL}
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts them, not as CUDA guesses their speed

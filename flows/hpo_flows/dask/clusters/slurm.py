@@ -13,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.security.private_files import LockFile, private_folder
 from hpo_core.spec.sections import SlurmClusterSpec
-from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
+from hpo_flows.dask.clusters.certificates import new_security
+from hpo_flows.dask.clusters.kind import (
+    NO_PAGES,
+    ClusterError,
+    ClusterKind,
+    optional_package,
+    scheduler_options,
+    variables_elsewhere,
+)
 from hpo_flows.dask.clusters.slurm_queue import SlurmWatch, cancel_jobs, job_name, jobs_of, mark_of, watched_cluster
 
 _one_at_a_time = threading.Lock()
@@ -103,7 +110,8 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             )
         # A job that Slurm starts again would come on top of the one that is submitted instead of it.
         ours = ["--no-requeue", f"--comment={mark_of(self.folder)}"]
-        prologue = [] if self.dashboard else [f"export {_environment(key)}='[]'" for key in NO_PAGES]
+        passed = variables_elsewhere({} if self.dashboard else NO_PAGES)
+        prologue = [f"export {name}='{value}'" for name, value in passed.items()]
         with signal_handlers_kept():  # dask-jobqueue (0.9) takes Ctrl-C for itself where it is imported
             jobqueue = optional_package("dask_jobqueue", "slurm", "slurm")
         return watched_cluster(jobqueue, self._watch)(
@@ -116,7 +124,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             interface=settings.interface,
             job_extra_directives=[*ours, *settings.directives],
             job_script_prologue=[*prologue, *settings.prologue],
-            security=Security.temporary(),  # type: ignore[no-untyped-call]
+            security=new_security(),
             local_directory=str(self.scratch),
             shared_temp_directory=str(_own_folder(Path(self.folder) / "tls")),
             scheduler_options=dask.config.get("jobqueue.slurm.scheduler-options", {})
@@ -176,11 +184,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         if self._alone is not None:
             self._alone.close()
             self._alone = None
-
-
-def _environment(key: str) -> str:
-    """The variable that sets a key of Dask's configuration."""
-    return "DASK_" + key.upper().replace(".", "__").replace("-", "_")
 
 
 def _own_folder(path: Path) -> Path:

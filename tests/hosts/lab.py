@@ -1,0 +1,375 @@
+"""A lab: several hosts on this machine, each with its network, processes, clock and folders.
+
+``python -m tests.hosts.lab`` gives a person a prompt in one. ``README.md`` beside this file has a drawing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import code
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.hosts.switch import enter
+
+ROOT = Path(__file__).parents[2]
+PRIVATE = ("/tmp", "/var/tmp", "/home", "/dev/shm")
+"""Folders that each host has for itself; all others are those of this machine."""
+_UNITS = {"ms": 1e-3, "s": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_NAMESPACES = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+_UNSHARE = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc", "sh", "-euc"]
+_WAITS = ["sleep", "3600"]
+_BECOME = """
+mount --make-rprivate /
+hostname {name}
+{mounts}
+echo up
+exec > /dev/null 2>&1
+while :; do {waits}; done
+"""
+"""A shell is the first process: it takes the exit codes of those whose parents are gone."""
+
+
+def quantity(text: str | float) -> float:
+    """Seconds or bits a second: ``"20ms"``, ``"100mbit"``, or the number itself."""
+    if not isinstance(text, str):
+        return text
+    found = re.fullmatch(r"([\d.]+)([a-z]+)", text)
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"{text!r} is no quantity: write a number and one of {', '.join(_UNITS)}, such as 20ms")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+class Host:
+    """One computer of a lab."""
+
+    def __init__(self, lab: Lab, name: str, address: str, link: dict[str, float]) -> None:
+        self.lab, self.name, self.address, self._link = lab, name, address, link
+        self.folder = lab.folder / name
+        """Holds its private folders and its log."""
+        self.init = 0
+        """Number of its first process, as this machine counts; 0: the host is off."""
+        self._clock: float | None = None
+
+    def on(self) -> None:
+        """Start the host: an empty process table, an empty ``/dev/shm``, another boot ID, the files that it had."""
+        shutil.rmtree(self.folder / "dev/shm", ignore_errors=True)
+        mounts = []
+        for private in PRIVATE:
+            place = self.folder / private[1:]
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o1777)
+        for shared in self.lab.shared:
+            if any(shared.is_relative_to(private) for private in PRIVATE):
+                inside = self.folder / str(shared)[1:]
+                inside.mkdir(parents=True, exist_ok=True)
+                mounts.append((shared, inside))
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        mounts += [
+            (self.folder / "boot_id", "/proc/sys/kernel/random/boot_id"),
+            (self.lab.folder / "hosts", "/etc/hosts"),
+            (self.lab.folder / "resolv.conf", "/etc/resolv.conf"),
+            *((self.folder / private[1:], private) for private in reversed(PRIVATE)),
+        ]
+        lines = [f"mount --rbind {shlex.quote(str(what))} {shlex.quote(str(where))}" for what, where in mounts]
+        script = _BECOME.format(name=self.name, mounts="\n".join(lines), waits=" ".join(_WAITS))
+        self.init = self.lab.tell("start", command=[*_UNSHARE, script], address=self.address, **self._link)
+
+    def off(self) -> None:
+        """Take its power: every process is gone at once, and nobody is told."""
+        init, self.init = self.init, 0
+        if init:
+            os.kill(init, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                while psutil.Process(init).status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.01)
+            self.lab.tell("unplug", address=self.address)
+
+    def reboot(self) -> None:
+        """Switch it off and on; what was started there is to be started again."""
+        self.off()
+        self.on()
+
+    def link(self, **values: str | float) -> None:
+        """Change ``delay`` or ``rate`` (see :func:`quantity`) or ``loss`` (a share) of its cable."""
+        self._link |= {name: quantity(value) for name, value in values.items()}
+        self.lab.tell("shape", address=self.address, **self._link)
+
+    @property
+    def clock(self) -> float | None:
+        """Seconds that its clock is ahead. Processes that start later have such a clock; setting it again moves it."""
+        return self._clock
+
+    @clock.setter
+    def clock(self, ahead: float) -> None:
+        if self._clock is None:
+            source, library = Path(__file__).with_name("clock.c"), self.folder / "tmp/clock.so"
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True, timeout=120)
+        self._clock = ahead
+        with (self.folder / "tmp/clock").open("r+b" if (self.folder / "tmp/clock").exists() else "wb") as file:
+            file.write(struct.pack("q", int(ahead * 1e9)))
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """Of a process there."""
+        return os.environ | {"HOME": "/home", "TMPDIR": "/tmp", "PYTHONPATH": str(ROOT)} | dict(more)
+
+    def command(self, *command: str | Path) -> list[str]:
+        """The command that runs a command there."""
+        assert self.init, f"host {self.name} is off"
+        enter = ["nsenter", "--target", str(self.init), *_NAMESPACES]
+        clock = [] if self._clock is None else ["LD_PRELOAD=/tmp/clock.so", "LAB_CLOCK=/tmp/clock"]
+        return [*enter, "--", "env", "--chdir=/home", *clock, *map(str, command)]
+
+    def start(self, *command: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
+        """Start a command there, whose output goes to a file of :attr:`folder`."""
+        return Process(self, log, command, env)
+
+    def python(self, *arguments: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
+        """Start a module of Python there."""
+        return self.start(sys.executable, "-m", *arguments, env=env, log=log)
+
+    def run(self, *command: str | Path, env: Mapping[str, str] = {}, timeout: float = 600) -> str:
+        """Run a command there and return what it prints; raises where it fails."""
+        done = subprocess.run(
+            self.command(*command), env=self.environment(env), capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, (self.name, command, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """Those that run there now, beside its first; with a word of their command."""
+        found, space = [], Path(f"/proc/{self.init}/ns/pid").readlink()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                ours = (
+                    process.pid != self.init
+                    and process.cmdline() != _WAITS
+                    and Path(f"/proc/{process.pid}/ns/pid").readlink() == space
+                )
+                if ours and process.status() != psutil.STATUS_ZOMBIE and word in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def forward(self, port: int) -> int:
+        """Make a port of the host reachable from this machine; returns the port of 127.0.0.1 here."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=_forward, args=(listening, self.init, port), daemon=True).start()
+        return int(listening.getsockname()[1])
+
+
+class Process(subprocess.Popen[bytes]):
+    """A process on a host; signals reach the process itself, not the command that entered the host."""
+
+    def __init__(self, host: Host, log: str, command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+        self.host = host
+        self.log = host.folder / log
+        with self.log.open("ab") as file:
+            super().__init__(
+                host.command(*command), env=host.environment(env), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-5000:]
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to what the command started."""
+        for inner in psutil.Process(self.pid).children() if self.poll() is None else []:
+            inner.send_signal(sig)
+
+
+class Lab:
+    """Hosts named ``h1``, ``h2``, ... on a network of their own.
+
+    Everything ends with the ``with`` statement, and also when this process dies: the hosts are namespaces without
+    names, and the kernel removes them with their last process.
+
+    Args:
+        folder: for the hosts' private folders.
+        hosts: how many.
+        delay, rate, loss: of each host's cable: the time that a packet needs to another host (:func:`quantity`), bits a
+            second in each direction (0: as fast as it goes), share of packets that are lost.
+        shared: folders of this machine that all hosts see under the same path.
+        clocks: seconds that the clock of a host is ahead, by its name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        hosts: int,
+        delay: str | float = 0.0,
+        rate: str | float = 0.0,
+        loss: float = 0.0,
+        shared: Sequence[str | Path] = (),
+        clocks: Mapping[str, float] = {},
+    ) -> None:
+        self.folder, self.shared = folder.resolve(), [Path(each).resolve() for each in shared]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        link = {"delay": quantity(delay), "rate": quantity(rate), "loss": loss}
+        addresses = {f"h{number}": f"10.31.0.{number}" for number in range(1, hosts + 1)}
+        self._hosts = {name: Host(self, name, address, dict(link)) for name, address in addresses.items()}
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
+        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        self._answers = threading.Lock()
+        self._log = self.folder / "switch.log"
+        with self._log.open("wb") as log:
+            self._switch = subprocess.Popen(
+                [sys.executable, "-m", "tests.hosts.switch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=log, text=True, cwd=ROOT,
+            )  # fmt: skip
+        try:
+            for name, host in self._hosts.items():
+                host.on()
+                if name in clocks:
+                    host.clock = clocks[name]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._hosts.values())
+
+    def __getitem__(self, name: str) -> Host:
+        return self._hosts[name]
+
+    def tell(self, what: str, **values: Any) -> Any:
+        """Give the switch a command, and return its answer."""
+        assert self._switch.stdin is not None and self._switch.stdout is not None
+        with self._answers:
+            self._switch.stdin.write(json.dumps({"do": what} | values) + "\n")
+            self._switch.stdin.flush()
+            answer = json.loads(self._switch.stdout.readline() or '{"error": "the switch is gone"}')
+        if "error" in answer:
+            raise OSError(f"the lab cannot {what}: {answer['error']}; {self._log.read_text()[-500:]}")
+        return answer["done"]
+
+    def cut(self, *names: str) -> None:
+        """Pull the cables of these hosts: nothing from or to them arrives, and nobody is told."""
+        for name in names:
+            self._both_ways("cut", name)
+
+    def heal(self, *names: str) -> None:
+        """Plug them in again; without names all that was cut, one way or both."""
+        for name in names or self._hosts:
+            self._both_ways("heal", name)
+
+    def _both_ways(self, what: str, name: str) -> None:
+        everybody, one = [host.address for host in self], [self[name].address]
+        self.tell(what, sources=one, targets=everybody)
+        self.tell(what, sources=everybody, targets=one)
+
+    def cut_one_way(self, source: str, target: str) -> None:
+        """Let nothing from one host through to another, which it still hears."""
+        self.tell("cut", sources=[self[source].address], targets=[self[target].address])
+
+    def sent(self) -> dict[str, int]:
+        """Bytes that each host has sent so far."""
+        counted = self.tell("sent")
+        return {host.name: counted[host.address] for host in self}
+
+    def close(self) -> None:
+        """End everything."""
+        for host in self:
+            if host.init:
+                host.off()
+        assert self._switch.stdin is not None and self._switch.stdout is not None
+        self._switch.stdin.close()
+        self._switch.wait(60)
+        self._switch.stdout.close()
+
+
+def missing() -> str:
+    """Why no lab can be made on this machine; empty where one can."""
+    programs = [program for program in ("unshare", "nsenter", "setpriv", "ip") if shutil.which(program) is None]
+    if os.geteuid() or programs or not Path("/dev/net/tun").exists():
+        return f"a lab of hosts needs root, /dev/net/tun, util-linux and iproute2 {programs or ''}"
+    try:
+        subprocess.run([*_UNSHARE, "true"], check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"a lab of hosts needs a kernel that lets root make namespaces: {error}"
+    return ""
+
+
+def _forward(listening: socket.socket, init: int, port: int) -> None:
+    enter(init)  # this thread alone; what listens stays where it was made
+    while True:
+        here, _ = listening.accept()
+        with contextlib.suppress(OSError):
+            there = socket.create_connection(("127.0.0.1", port))
+            for one, other in ((here, there), (there, here)):
+                threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+HELP = """
+lab: {names}; all see {shared}
+
+  shell("h1")                        a shell on a host; exit comes back here
+  lab["h1"].run("hpo", "list")       one command
+  lab.cut("h2"); lab.heal("h2")      pull a cable, plug it in; lab.cut_one_way("h1", "h2")
+  lab["h2"].link(delay="200ms", rate="10mbit", loss=0.05)
+  lab["h3"].off(); lab["h3"].on()    power
+  lab["h4"].clock = 120              of processes that start from now on
+  lab["h1"].forward(4200)            the port of this machine that leads to a page there
+
+Ctrl-D ends all of it.
+"""
+
+
+def main() -> None:
+    """Give a person a prompt in a lab."""
+    parser = argparse.ArgumentParser(prog="python -m tests.hosts.lab", description=main.__doc__)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--delay", default=0.0, help="of a packet to another host, such as 20ms")
+    parser.add_argument("--rate", default=0.0, help="of each direction of a cable, such as 100mbit")
+    parser.add_argument("--loss", type=float, default=0.0, help="share of packets that are lost")
+    parser.add_argument("--shared", action="append", default=[], help="a folder that all hosts see")
+    options = vars(parser.parse_args())
+    if why := missing():
+        parser.error(why)
+    with tempfile.TemporaryDirectory(prefix="hpo-lab-") as folder, Lab(Path(folder), **options) as lab:
+
+        def shell(name: str) -> None:
+            host = lab[name]
+            subprocess.run(host.command("bash"), env=host.environment({"PS1": f"{name}:\\w# "}), check=False)
+
+        banner = HELP.format(names=", ".join(f"{host.name} {host.address}" for host in lab), shared=lab.shared or "")
+        code.interact(banner, local={"lab": lab, "shell": shell}, exitmsg="")
+
+
+if __name__ == "__main__":
+    main()

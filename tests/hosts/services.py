@@ -1,0 +1,74 @@
+"""Services on hosts of a lab: PostgreSQL, MLflow, Prefect."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.hosts.lab import Host, Process
+from tests.postgresql import binaries
+
+AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+DATA = Path("/tmp/postgresql")
+LIMIT = 600.0
+
+
+def until(condition: Callable[[], object], process: Process) -> None:
+    """Wait for something true while a service lives."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, process.said
+        time.sleep(0.1)
+
+
+class PostgreSQLHost:
+    """A PostgreSQL server on a host; its data survive a reboot."""
+
+    def __init__(self, host: Host) -> None:
+        pytest.importorskip("psycopg")
+        self._bin, self.host = binaries(), host
+        host.run("sh", "-c", f"mkdir {DATA} && chown postgres {DATA}")
+        host.run(*AS_POSTGRES, self._bin / "initdb", "-D", DATA / "data", "-U", "hpo", "-A", "trust", "--no-sync")
+        host.run("sh", "-c", f"echo 'host all all 10.31.0.0/24 trust' >> {DATA}/data/pg_hba.conf")
+        self.url = f"postgresql+psycopg://hpo@{host.name}:5432/postgres"
+        """As hosts of the lab reach it."""
+        self.start()
+
+    def start(self) -> None:
+        """Return once it answers."""
+        options = ["-D", DATA / "data", "-h", "*", "-k", DATA]
+        self.process = self.host.start(*AS_POSTGRES, self._bin / "postgres", *options, log="postgresql.log")
+        port = self.host.forward(5432)
+        self.url_here = f"postgresql+psycopg://hpo@127.0.0.1:{port}/postgres"
+        """As this machine reaches it, whatever is cut; another one after a reboot."""
+        until(self._answers, self.process)
+
+    def _answers(self) -> bool:
+        engine = sa.create_engine(self.url_here)
+        try:
+            with engine.connect():
+                return True
+        except sa.exc.OperationalError:
+            return False
+        finally:
+            engine.dispose()
+
+
+def web_service(host: Host, port: int, *command: str | Path, **environment: str) -> Process:
+    """Start a module that serves HTTP, and return once it answers."""
+    process = host.python(*command, env=environment, log=f"{command[0]}.log")
+    look = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
+    if "prefect" in str(command[0]):
+        look = look.replace("/health", "/api/health")
+
+    def answers() -> bool:
+        asked = host.start(sys.executable, "-c", look, log="asked.log")
+        return asked.wait() == 0
+
+    until(answers, process)
+    return process
