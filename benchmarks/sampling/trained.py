@@ -62,8 +62,9 @@ Curve = Iterator[float]
 def network(data: Data, params: dict[str, Any], regression: bool) -> Curve:
     kind = MLPRegressor if regression else MLPClassifier
     model = kind(
-        hidden_layer_sizes=(params["width"],), solver=params["solver"], alpha=params["alpha"], batch_size=params["batch_size"],
-        learning_rate_init=params["learning_rate"], momentum=params["momentum"], random_state=0,
+        hidden_layer_sizes=(params["width"],), solver=params["solver"], alpha=params["alpha"],
+        batch_size=params["batch_size"], learning_rate_init=params["learning_rate"], momentum=params["momentum"],
+        random_state=0,
     )  # fmt: skip
     for _ in range(UNITS):
         if regression:
