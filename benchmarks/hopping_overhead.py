@@ -117,7 +117,9 @@ def main() -> None:
     if "processor" in given.part:
         figures["processor_ms"] = processor(given)
     if "states" in given.part:
-        figures["states"] = {"load": _load()} | script("hopping/states.py", seconds=given.seconds)
+        figures["states"] = {"load": _load()} | script(
+            "hopping/states.py", "--megabytes", *map(str, given.megabytes), seconds=given.seconds
+        )
         rows = [[size, *(f"{each['best'] * 1e3:.1f}" for each in found.values())]
                 for size, found in figures["states"].items() if size != "load"]  # fmt: skip
         result_file.table(
@@ -159,6 +161,7 @@ def units(given: argparse.Namespace) -> dict[str, Any]:
         "hops that compute, 1 worker": lambda: hop_study(1, given.units // 4, limit, function="compute"),
         "hops that compute, 2 workers": lambda: hop_study(2, given.units // 4, limit, function="compute"),
     }
+    plan = {name: run for name, run in plan.items() if not given.only or name in given.only}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in plan}
     for turn in range(given.rounds):
         for name, run in plan.items():
@@ -177,6 +180,8 @@ def units(given: argparse.Namespace) -> dict[str, Any]:
     )
     speed_up = {}
     for kind in ("hops", "hops that compute"):
+        if not {f"{kind}, 1 worker", f"{kind}, 2 workers"} <= plan.keys():
+            continue
         one, two = (
             min(each["seconds"] / each["units"] for each in found[f"{kind}, {count}"])
             for count in ("1 worker", "2 workers")
@@ -222,6 +227,8 @@ _PARTS = ("units", "processor", "states", "memory")
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", nargs="+", choices=_PARTS, default=_PARTS)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a variant of units (repeatable)")
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[0.01, 1, 10, 100], help="sizes of states")
     parser.add_argument("--units", type=int, default=320)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=600.0, help="longest time of one variant")

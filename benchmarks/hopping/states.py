@@ -2,9 +2,9 @@
 
 Seconds for states of several sizes, best and median of some repeats, all in turn:
 
-- ``save``, ``load``: as a hop does, ``hpo_core.checkpoints.files`` without fsync, with SHA-256 on both sides;
+- ``save``, ``load``: as a hop does, ``hpo_core.checkpoints.files`` without fsync, with a BLAKE3 digest on both sides;
 - ``durable``: ``save`` with fsync, as at the end of an epoch;
-- ``hash``: SHA-256 of as many bytes, which either side computes once;
+- ``hash``: BLAKE3 of as many bytes, which either side computes once;
 - ``write``, ``read``: the same bytes into a new file and out of it, without digests or format;
 - ``dask``: a task on another worker asks for the bytes that a worker process holds;
 - ``socket``: from a forked process to the one that forked it. The way from the child that trained to its worker, and
@@ -14,7 +14,6 @@ Seconds for states of several sizes, best and median of some repeats, all in tur
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import socket
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 from distributed import Client, LocalCluster, wait
 
 from hpo_core.checkpoints.files import load, save
@@ -79,7 +79,7 @@ def measure(folder: Path, client: Client, size: int, repeats: int) -> dict[str, 
         note("load", lambda kept=kept: load(folder, kept[0], "hops"))
         (folder / kept[0].uri).unlink()
         note("durable", lambda: save(folder, "hops/durable.safetensors", tree, resource=1))
-        note("hash", lambda: hashlib.sha256(data.view(np.uint8)))
+        note("hash", lambda: blake3(data.view(np.uint8)))
         note("write", lambda: data.tofile(plain))
         note("read", lambda: np.fromfile(plain, dtype=np.float32))
         plain.unlink()

@@ -74,12 +74,12 @@ class Pairs:
         mean, base = (float(np.mean([one.mean() for one in side])) for side in (ours, theirs))
         drawn = resampled(ours, theirs)
         apart = drawn[:, 0] - drawn[:, 1]
-        ratios = drawn[:, 0] / np.maximum(drawn[:, 1], 1e-12)
+        ratios = drawn[:, 0] / np.maximum(drawn[:, 1], 1e-4)  # regrets are kept to four digits
         return {
             "mean": round(mean, 4),
             "base": round(base, 4),
             "difference": [round(mean - base, 4), *interval(apart)],
-            "ratio": [round(mean / base, 3) if base else None, *interval(ratios, 3)],
+            "ratio": [round(mean / base, 3), *interval(ratios, 3)] if base else None,
         }
 
     def verdicts(self, percent: int) -> dict[str, str]:

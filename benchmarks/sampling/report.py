@@ -25,6 +25,7 @@ LOOKS = {
     "Syne Tune BOHB": (plot_style.GREEN, "-."),
     "Syne Tune MOBSTER": (plot_style.PURPLE, "-."),
     "DEHB": (plot_style.PINK, "--"),
+    "Optuna TPE+Hyperband": (plot_style.INK, ":"),
     "SMAC": (plot_style.GREY, "--"),
 }
 OTHER_LOOKS = [(plot_style.INK, "-"), (plot_style.GREY, ":"), (plot_style.PINK, ":"), (plot_style.GREEN, ":")]
@@ -79,7 +80,7 @@ def _systems(
 
 
 def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list[str], list[list[Any]]]:
-    """The main table: each system against the one system, on the searches that both have played."""
+    """The main table: each system, and in brackets the one that it is compared with, on the searches of both."""
     head = ["system", "searches", "seeds", *(f"{k} %" for k in SHOWN), "ratio at 25 %", "ratio at 100 %"]
     head += ["difference at 100 %", "better / equal / worse", "ms"]
     rows = []
@@ -90,7 +91,7 @@ def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list
                 name,
                 one["searches"],
                 fewest if fewest == most else f"{fewest}-{most}",
-                *(f"{at[f'{k} %']['mean']:.3f}" for k in SHOWN),
+                *(f"{at[f'{k} %']['mean']:.3f} ({at[f'{k} %']['base']:.3f})" for k in SHOWN),
                 *(ranged(at[f"{k} %"]["ratio"], ".2f") for k in (25, 100)),
                 ranged(at["100 %"]["difference"], "+.3f"),
                 f"{len(one['better'])} / {len(one['equal'])} / {len(one['worse'])}",
@@ -100,10 +101,9 @@ def rows_of(systems: Mapping[str, Any], cost: Mapping[str, float]) -> tuple[list
     return head, rows
 
 
-def ranged(values: Sequence[float | None], style: str) -> str:
+def ranged(values: Sequence[float] | None, style: str) -> str:
     """A value and its interval."""
-    mean, low, high = values
-    return "-" if mean is None else f"{mean:{style}} [{low:{style}}, {high:{style}}]"
+    return "-" if values is None else "{:{s}} [{:{s}}, {:{s}}]".format(*values, s=style)
 
 
 def family_rows(systems: Mapping[str, Any], percent: int) -> tuple[list[str], list[list[Any]]]:
@@ -144,26 +144,26 @@ def look(system: str) -> tuple[str, str]:
 
 
 def draw(figures: dict[str, Any], times: dict[str, dict[str, float]], path: Path) -> None:
-    """Regret over the budget, ratios by family, made-up problems, time of a suggestion."""
+    """Regret over the budget, differences by family and by property, time of a suggestion."""
     figure, [[curves, families], [made, cost]] = plot_style.panels(2, 2, 13, 9)
-    given = figures["groups"].get(GIVEN, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
+    against = figures["against"]
+    given, synthetic = (
+        figures["groups"].get(which, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
+        for which in (GIVEN, SYNTHETIC)
+    )
     for system, one in given.items():
         colour, style = look(system)
-        label = f"{system} ({one['seeds'][0]} seeds)"
-        curves.plot(np.linspace(0, 100, len(one["curve"])), one["curve"], color=colour, linestyle=style, label=label)
+        share = np.linspace(0, 100, len(one["curve"]))
+        curves.plot(share, one["curve"], color=colour, linestyle=style, label=f"{system} ({one['searches']} searches)")
     curves.set(xlabel="budget used (% of worker time)", ylabel="normalised regret of the incumbent", ylim=(0, 1))
     curves.set_title("given tables, incumbent fully trained, mean over tables")
     curves.legend(fontsize=8)
-    _ratios(families, given, figures["against"], "given tables by family: ratio of regrets at the end")
-    synthetic = figures["groups"].get(SYNTHETIC, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
-    _ratios(
-        made, synthetic, figures["against"], "made-up problems by property: ratio of regrets at the end", list(KINDS)
-    )
+    _differences(families, given, against, "given tables by family, at the end of the budget")
+    _differences(made, synthetic, against, "made-up problems by property, at the end", list(KINDS))
     for system, found in times.items():
         colour, style = look(system)
-        cost.plot(
-            [int(n) for n in found], list(found.values()), color=colour, linestyle=style, marker="o", label=system
-        )
+        sizes = [int(n) for n in found]
+        cost.plot(sizes, list(found.values()), color=colour, linestyle=style, marker="o", label=system)
     if times:
         plot_style.log_axis(cost.xaxis)
         plot_style.log_axis(cost.yaxis)
@@ -172,7 +172,7 @@ def draw(figures: dict[str, Any], times: dict[str, dict[str, float]], path: Path
     plot_style.keep(figure, path)
 
 
-def _ratios(panel: Any, systems: Mapping[str, Any], against: str, title: str, order: Sequence[str] = ()) -> None:
+def _differences(panel: Any, systems: Mapping[str, Any], against: str, title: str, order: Sequence[str] = ()) -> None:
     shown = {name: one for name, one in systems.items() if name != against}
     kinds = [*order] or list(dict.fromkeys(kind for one in shown.values() for kind in one["families"]))
     for place, (system, one) in enumerate(shown.items()):
@@ -180,14 +180,11 @@ def _ratios(panel: Any, systems: Mapping[str, Any], against: str, title: str, or
         shift = 0.6 * ((place + 0.5) / len(shown) - 0.5)
         for row, kind in enumerate(kinds):
             at = one["families"].get(kind, {}).get("100 %")
-            if at is None or at["ratio"][0] is None:
-                continue
-            ratio, low, high = at["ratio"]
-            panel.plot([max(low, 0.02), min(high, 50.0)], [row + shift] * 2, color=colour, linewidth=1)
-            label = system if not row else None
-            panel.plot([max(ratio, 0.02)], [row + shift], color=colour, marker="o", linestyle="", label=label)
-    panel.axvline(1.0, color=plot_style.MUTED, linewidth=1)
+            if at is not None:
+                mean, low, high = at["difference"]
+                panel.plot([low, high], [row + shift] * 2, color=colour, linewidth=1)
+                panel.plot([mean], [row + shift], color=colour, marker="o")
+    panel.axvline(0.0, color=plot_style.MUTED, linewidth=1)
     panel.set_yticks(range(len(kinds)), kinds)
-    panel.invert_yaxis()
-    plot_style.log_axis(panel.xaxis, (1, 3))
-    panel.set(xlabel=f"ratio to {against}", title=title)
+    panel.set_ylim(len(kinds) - 0.5, -0.5)
+    panel.set(xlabel=f"regret minus that of {against}; lower is better", title=title)

@@ -132,8 +132,20 @@ def _folder_of_main() -> Path:
 
 
 def metric_settings(
-    metric: str | MetricSpec | Sequence[str | MetricSpec] | None, mode: str, style: str
+    metric: str | MetricSpec | Sequence[str | MetricSpec] | None, mode: str | None, usual_mode: str, style: str
 ) -> dict[str, Any]:
+    """The section ``metric``, or ``metrics``.
+
+    Args:
+        mode: as it was given; None: ``usual_mode``.
+    """
+    for one in metric if isinstance(metric, list | tuple) else [metric]:
+        if mode is not None and isinstance(one, MetricSpec) and "mode" not in one.model_fields_set:
+            raise SpecError(
+                f"hpo.tune: mode = {shown(mode)} belongs to metrics given by name; here say "
+                f'hpo.Metric("{one.name}", "{mode}").'
+            )
+    mode = mode or usual_mode
     if metric is None:
         if style != "optuna":
             raise SpecError(

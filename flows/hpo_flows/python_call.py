@@ -15,10 +15,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from hpo_core.execution.loop import Observer
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
 from hpo_core.model.settings import MetricSpec
@@ -200,7 +201,7 @@ def tune(
                 "study": new_name(objective) if name is None else name,
                 "constraints": constraints,
                 **trained,
-                **metric_settings(metric, mode or found_mode, trained["style"]),
+                **metric_settings(metric, mode, found_mode, trained["style"]),
                 "search": search_settings(method, max_trials, stops=bool(rules)),
                 "sampler": sampler_settings(sampler),
                 "prefect": prefect,
@@ -253,13 +254,11 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     Raises:
         SpecError: it is another one.
     """
-    journal = place.read_journal()
     try:
-        known = Study.open(spec.study, journal, reading=True)
+        with closing(place.read_journal()) as journal:
+            known = Study.open(spec.study, journal, reading=True)
     except StudyNotFoundError:
         return None
-    finally:
-        journal.close()
     if difference := differing_setting(known.spec, spec):
         cure = "give this one another name"
         if difference.startswith("objective "):
@@ -356,13 +355,11 @@ def _how_to_go_on(session: Session) -> str:
     """What to do about an interrupted study."""
     if session.temporary:
         return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
-    journal = session.home.read_journal()
     try:
-        journal.info(session.name)
+        with closing(session.home.read_journal()) as journal:
+            journal.info(session.name)
     except HpoError:
         return f"Study {session.name!r} had not begun."
-    finally:
-        journal.close()
     place = f", home={home!r}" if (home := _home_named(session)) else ""
     return (
         f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "
@@ -406,24 +403,18 @@ def _is_in_flow_run() -> bool:
     return is_in_flow_run()
 
 
-class _Cancel:
+class _Cancel(Observer):
     """Interrupts the study once its flow run was cancelled in Prefect."""
 
     def __init__(self) -> None:
         self.requested = threading.Event()
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Looked for at each tick."""
-
     def on_tick(self) -> None:
         if self.requested.is_set():
             raise KeyboardInterrupt
 
-    def close(self) -> None:
-        """Nothing is held."""
 
-
-class _FirstError:
+class _FirstError(Observer):
     """Raises the exception of the training function, where no trial has reported before it."""
 
     def __init__(self) -> None:
@@ -438,12 +429,6 @@ class _FirstError:
         if report.outcome is Outcome.ERROR and not self._study.state.completed_jobs:
             self.error = exception_of(report)
             raise self.error
-
-    def on_tick(self) -> None:
-        """Reports say it."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def exception_of(report: Report) -> Exception:
@@ -477,7 +462,7 @@ def _exceptions(name: str) -> list[type[Exception]]:
     return [kind for kind in found if kind.__name__ == name]
 
 
-class _Callbacks:
+class _Callbacks(Observer):
     """Calls functions with each report in a thread of their own, so that they can neither stop nor slow the search."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -488,9 +473,6 @@ class _Callbacks:
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         self._reports.put(report)
-
-    def on_tick(self) -> None:
-        """Reports say it."""
 
     def close(self) -> None:
         """Wait until all reports were seen, for :data:`CALLBACK_SECONDS` at most."""
@@ -535,11 +517,8 @@ def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bo
     """
     check_objective(objective)
     given = function_name(objective)
-    journal = home.read_journal()
-    try:
+    with closing(home.read_journal()) as journal:
         recorded = Study.current_spec(name, journal).objective
-    finally:
-        journal.close()
     other = other_source(recorded, given, home.study_folder(name))
     if other and not accept:
         raise SpecError(

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -407,7 +407,9 @@ class Retraining:
         if known is None or not _has_ended(known):
             if deployment.id is not None:
                 Permissions.of_environment().check(spec)
-            _drive(Session(self.home, name, spec=None if known else spec), "resume" if known else "tune")
+            with closing(Session(self.home, name, spec=None if known else spec)) as session:
+                action = "resume" if known else "tune"
+                run_in_flow(session.spec, lambda: drive(session, action, PATIENT_SECONDS).status).result()
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
             reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"
@@ -513,15 +515,6 @@ def _has_ended(study: Study) -> bool:
     return study.status == "finished" or (halted is not None and bool(halted.rule))
 
 
-def _drive(session: Session, action: str) -> None:
-    try:
-        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status).result()
-        if warning := session.trackers.finish():
-            get_run_logger().warning(warning)
-    finally:
-        session.close()
-
-
 class RetrainingBusyError(Exception):
     """Another run retrains the model; ``who`` says which."""
 
@@ -542,8 +535,8 @@ def only_retraining(home: Home, model: str, who: str) -> Iterator[None]:
     Raises:
         RetrainingBusyError: another process holds it, or this one.
     """
-    lock = LockFile(home.make_folder("retraining") / f"{model}.lock", f"the retraining of model {model!r}")
-    try:
+    place = home.make_folder("retraining") / f"{model}.lock"
+    with closing(LockFile(place, f"the retraining of model {model!r}")) as lock:
         if not lock.take(fcntl.LOCK_EX):
             raise RetrainingBusyError(lock.read() or "another run")
         lock.write(who)
@@ -552,5 +545,3 @@ def only_retraining(home: Home, model: str, who: str) -> Iterator[None]:
         finally:
             lock.write("")
             lock.give_back()
-    finally:
-        lock.close()

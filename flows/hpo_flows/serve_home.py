@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,13 +57,10 @@ def mlflow_page(home: Home, place: ProjectionPlace) -> str:
         return place.url
     if not os.access(folder, os.R_OK | os.W_OK):
         return place.url
-    lock = ui_lock(folder)
-    try:
+    with closing(ui_lock(folder)) as lock:
         if lock.take(fcntl.LOCK_SH):  # nobody serves it
             return place.url
         address = said_by(lock).get("mlflow")
-    finally:
-        lock.close()
     return place.url if not address else run_url(address, place.experiment_id, place.run_id)
 
 
@@ -107,8 +104,7 @@ class ReportIndex:
             return self._reports[name]
 
     def _index(self, place: str) -> PageResponse:
-        source = self._home.read_journal()
-        try:
+        with closing(self._home.read_journal()) as source:
             studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
             version = f"{len(studies)}-{sum(info.entries for info in studies)}"
             if place == "version":
@@ -120,8 +116,6 @@ class ReportIndex:
                     row = _row(source, info.name, info.created)
                     self._rows[info.name] = (info.entries, row)
                 rows.append(row)
-        finally:
-            source.close()
         shown = "<p>No study yet.</p>"
         if rows:
             shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
@@ -170,7 +164,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
         lock.close()
         return
     for end in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(end, _as_interrupt)
+        signal.signal(end, signal.default_int_handler)
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:
@@ -293,7 +287,3 @@ def _mlflow_environment(home: Home, uri: str) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "1",
     }
-
-
-def _as_interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt

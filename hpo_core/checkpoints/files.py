@@ -100,7 +100,7 @@ def file_of(folder: str | Path, relative_path: str) -> Path | None:
 
 
 class _Digested:
-    """The chunks, whose digest and size are known once they were iterated over."""
+    """The chunks, whose digest and size are known once they were iterated over; each time anew."""
 
     def __init__(self, chunks: Iterable[memoryview]) -> None:
         self.digest = blake3()
@@ -108,6 +108,7 @@ class _Digested:
         self._chunks = chunks
 
     def __iter__(self) -> Iterator[memoryview]:
+        self.digest, self.size = blake3(), 0
         for chunk in self._chunks:
             self.digest.update(chunk)
             self.size += len(chunk)

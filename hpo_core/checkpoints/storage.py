@@ -3,6 +3,7 @@
 A file at a URL is written under its final name. Object stores show an object only once it is complete. Elsewhere no
 result refers to an incomplete file: a reference is reported only after the filesystem closed the file and its size is
 right, and size and digest are verified at every load. There is no fsync: durability is up to the filesystem.
+Writing and reading are tried again for :data:`RETRY_SECONDS`, so that a server may restart meanwhile.
 ``file://`` is treated as a local folder.
 
 A URI is read from a journal, which others may have written. Before anything is loaded, copied or removed, it is
@@ -15,10 +16,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
+import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from hpo_core.model.errors import CheckpointError, StorageError
@@ -27,9 +31,7 @@ from hpo_core.model.trial import Further, Job
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""
 HOPS = "hops"
-"""Folder of the states of models that hop, within the study's folder."""
-
-
+"""Folder of the states of models that hop, within the study's folder; or below the URL of its checkpoints."""
 GANGS = "gangs"
 """Folder of the files through which ranks of gangs find each other, within the study's folder."""
 
@@ -56,9 +58,19 @@ def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
     return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 
-def hop_path(trial: int, attempt: int, number: int) -> str:
-    """Path of the state that a unit leaves for the next one, relative to the study's folder."""
-    return f"{HOPS}/trial-{trial:05d}/attempt-{attempt}-unit-{number:06d}.safetensors"
+def is_remote(base: str) -> bool:
+    """Whether it is a URL that needs fsspec; ``file://`` is a folder."""
+    return "://" in base and not base.startswith("file://")
+
+
+def hop_base(base: str = CHECKPOINTS) -> str:
+    """Folder of the states of models that hop, relative to the study's folder, or a URL if ``base`` is one."""
+    return f"{base}/{HOPS}" if is_remote(base) else HOPS
+
+
+def hop_path(trial: int, attempt: int, number: int, base: str = CHECKPOINTS) -> str:
+    """Path of the state that a unit leaves for the next one: relative to the study's folder, or a URL."""
+    return f"{hop_base(base)}/trial-{trial:05d}/attempt-{attempt}-unit-{number:06d}.safetensors"
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
@@ -66,6 +78,14 @@ def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
     return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
 
 
+RETRY_SECONDS = 60.0
+"""Seconds for which writing and reading at a URL are tried again."""
+_BRIEFLY = 1.0
+"""The same for what is done again later: a connection that was idle for long may be closed."""
+_LONGEST_PAUSE = 5.0
+_PERMANENT = (FileNotFoundError, PermissionError, ImportError, ValueError, TypeError, NotImplementedError)
+"""Errors that another try would meet again."""
+_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 _CURE = "Check that it can be reached with the credentials of this process, then resume the study."
 
@@ -110,25 +130,38 @@ def _first_link(top: Path, below: str) -> Path | None:
     return next((place for place in itertools.islice(places, 1, None) if place.is_symlink()), None)
 
 
-def write(uri: str, chunks: Iterable[memoryview]) -> None:
+def write(uri: str, chunks: Iterable[memoryview], *, retry_seconds: float = RETRY_SECONDS) -> None:
     """Write a file to a URL, and look whether it has as many bytes then.
 
     Args:
-        chunks: the file's bytes, in order.
+        chunks: the file's bytes, in order; iterated over anew for each try.
 
     Raises:
         StorageError: it could not be written; no result refers to what may be left.
     """
-    size = 0
-    try:
-        filesystem, path = _resolve(uri)
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def filled(filesystem: Any, path: str) -> int:
+        size = 0
         with filesystem.open(path, "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
                 size += len(chunk)
+        return size
+
+    def once(filesystem: Any, path: str) -> tuple[int, int]:
+        try:
+            size = filled(filesystem, path)
+        except FileNotFoundError:
+            root = _root_of(path)
+            if not _is_there(filesystem, root):  # makedirs would make the bucket
+                raise FileNotFoundError(f"there is no {root}") from None
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            size = filled(filesystem, path)
         filesystem.invalidate_cache()
-        written = filesystem.size(path)
+        return size, filesystem.size(path)
+
+    try:
+        size, written = _tried(uri, once, retry_seconds)
     except Exception as error:
         raise StorageError(f"Checkpoint {uri} cannot be written: {_error_text(error)}. {_CURE}") from error
     if written != size:
@@ -136,7 +169,7 @@ def write(uri: str, chunks: Iterable[memoryview]) -> None:
 
 
 @contextlib.contextmanager
-def local_copy(uri: str) -> Iterator[Path]:
+def local_copy(uri: str, *, retry_seconds: float = RETRY_SECONDS) -> Iterator[Path]:
     """Context manager: a temporary local copy of the file at a URL.
 
     Raises:
@@ -145,19 +178,23 @@ def local_copy(uri: str) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="hpo-checkpoint-") as folder:
         copy = Path(folder) / "checkpoint.safetensors"
-        try:
-            filesystem, path = _resolve(uri)
-            found = filesystem.exists(path)
-            if found:
+
+        def once(filesystem: Any, path: str) -> str | None:
+            """Copy it, or say which top folder is missing (empty: the file alone is)."""
+            try:
                 filesystem.get_file(path, str(copy))
-            else:
-                root = path[: path.find("/", 1)]
-                there = filesystem.exists(root)
+                return None
+            except FileNotFoundError:
+                root = _root_of(path)
+                return "" if _is_there(filesystem, root) else root
+
+        try:
+            missing = _tried(uri, once, retry_seconds)
         except Exception as error:
             raise StorageError(f"Checkpoint {uri} cannot be read: {_error_text(error)}. {_CURE}") from error
-        if not found:
-            if not there:
-                raise StorageError(f"Checkpoint {uri} cannot be read: there is no {root}. {_CURE}")
+        if missing:
+            raise StorageError(f"Checkpoint {uri} cannot be read: there is no {missing}. {_CURE}")
+        if missing is not None:
             raise CheckpointError(
                 f"Checkpoint {uri} is missing. The trial must go back to an older checkpoint or start from 0."
             )
@@ -172,6 +209,65 @@ def on_this_machine(folder: str | Path, uri: str, base: str = "") -> Iterator[Pa
     else:
         with local_copy(uri) as copy:
             yield copy
+
+
+def _tried(uri: str, action: Callable[[Any, str], _T], retry_seconds: float) -> _T:
+    """Call ``action(filesystem, path)`` until it succeeds, each time with new connections, at most so long."""
+    ends, pause = time.monotonic() + retry_seconds, 0.1
+    while True:
+        filesystem = None
+        try:
+            filesystem, path = _resolve(uri)
+            return action(filesystem, path)
+        except _PERMANENT:
+            raise
+        except Exception as error:
+            if filesystem is not None:
+                type(filesystem).clear_instance_cache()  # else fsspec gives us the broken connection again
+            if time.monotonic() + pause >= ends:
+                raise
+            log.warning("%s: %s. It is tried again.", uri, _error_text(error))
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+
+def import_filesystem(base: str) -> None:
+    """Import what a URL needs, and connect to nothing; a package that is missing is told when the URL is used."""
+    if is_remote(base):
+        from fsspec import get_filesystem_class
+
+        with contextlib.suppress(Exception):
+            get_filesystem_class(base.partition("://")[0])
+
+
+def check_base(base: str) -> None:
+    """Write a small file at a URL and remove it; a folder of this computer is not looked at.
+
+    Raises:
+        StorageError: this process cannot write there.
+    """
+    if not is_remote(base):
+        return
+    probe = f"{base}/probe-{socket.gethostname()}-{os.getpid()}"
+    write(probe, [memoryview(b"hpo")], retry_seconds=0.0)
+    with contextlib.suppress(Exception):
+        _tried(probe, lambda filesystem, path: filesystem.rm_file(path), _BRIEFLY)
+
+
+def exists(folder: str | Path, uri: str, base: str) -> bool:
+    """Whether a file is there that lies below ``base``; False where its filesystem cannot be reached."""
+    try:
+        local = local_path(folder, uri, base)
+        if local is not None:
+            return local.is_file()
+
+        def once(filesystem: Any, path: str) -> bool:
+            filesystem.invalidate_cache()
+            return _is_there(filesystem, path)
+
+        return _tried(uri, once, _BRIEFLY)
+    except Exception:
+        return False
 
 
 def remove(folder: str | Path, uri: str, base: str = "") -> None:
@@ -189,8 +285,7 @@ def remove(folder: str | Path, uri: str, base: str = "") -> None:
             local.unlink(missing_ok=True)
         return
     with contextlib.suppress(Exception):
-        filesystem, path = _resolve(uri)
-        filesystem.rm_file(path)
+        _tried(uri, lambda filesystem, path: filesystem.rm_file(path), _BRIEFLY)
 
 
 def attempt_files(folder: str | Path, base: str, trial: int, attempt: int) -> list[str]:
@@ -200,18 +295,27 @@ def attempt_files(folder: str | Path, base: str, trial: int, attempt: int) -> li
 
 def all_files(folder: str | Path, base: str) -> list[str]:
     """URIs of all existing checkpoint files of a study."""
-    return _matching_uris(folder, f"{base}/*/*")
+    return _matching_uris(folder, f"{base}/trial-*/*")
+
+
+def hop_files(folder: str | Path, base: str, trial: int | None = None) -> list[str]:
+    """URIs of the existing states of models that hop: of one trial, or of all."""
+    return _matching_uris(folder, f"{hop_base(base)}/trial-{'*' if trial is None else f'{trial:05d}'}/*.safetensors*")
 
 
 def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
     if "://" not in pattern:
         names = [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
         return [name for name in names if not _first_link(Path(folder), name)]
-    try:
-        filesystem, path = _resolve(pattern)
+
+    def once(filesystem: Any, path: str) -> list[str]:
         filesystem.invalidate_cache()
-        head = pattern[: len(pattern) - len("/".join(pattern.rsplit("/", 2)[1:]))]  # the base, as its results write it
-        return [head + "/".join(name.rsplit("/", 2)[1:]) for name in filesystem.glob(path)]
+        _is_there(filesystem, _root_of(path))  # for its error: a glob over a broken connection finds nothing
+        return list(filesystem.glob(path))
+
+    head = pattern[: len(pattern) - len("/".join(pattern.rsplit("/", 2)[1:]))]  # the base, as its results write it
+    try:
+        return [head + "/".join(name.rsplit("/", 2)[1:]) for name in _tried(pattern, once, _BRIEFLY)]
     except Exception:
         return []
 
@@ -221,6 +325,20 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
     filesystem, path = url_to_fs(uri)
     return filesystem, str(path)
+
+
+def _root_of(path: str) -> str:
+    """The bucket, or top folder, of a path."""
+    return path[: path.find("/", 1)]
+
+
+def _is_there(filesystem: Any, path: str) -> bool:
+    """Whether it exists; fsspec's ``exists`` also says no where the connection is broken."""
+    try:
+        filesystem.info(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _error_text(error: Exception) -> str:

@@ -19,7 +19,7 @@ import typer
 from hpo_core.cli.output import AsJson, HomeOption, err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
-from hpo_core.model.trial import Params, Report
+from hpo_core.model.trial import Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
@@ -56,20 +56,17 @@ def try_trial(
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.in_process import first_job, parse_params, request_of
     from hpo_core.model.thread_variables import THREAD_VARIABLES
-    from hpo_core.partitioning.resolution import with_partitions
-    from hpo_core.spec import load_spec
     from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 
-    spec = with_partitions(load_spec(study_file))
-    if spec.objective is None:
-        raise SpecError(f"{study_file}: objective: is required to train; write package.module:function.")
+    spec = _spec_of(study_file, home)
+    assert spec.objective is not None
     job = first_job(spec, parse_params([*(params or ()), *(more_params or ())]), steps)
-    spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
     seeds = ", ".join(str(spec.training_seed(job.trial, repeat)) for repeat in range(spec.repeats))
     called = short_name(spec.objective)
     _say(f"{called} in this process, to {job.target}, with seed{'s' * (spec.repeats > 1)} {seeds} and")
-    _say_params(job.params)
+    for name, value in job.params.items():
+        _say(f"  {name} = {value!r}")
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
         _keep_sent(spec, home, folder)
         request = request_of(spec, job, Path(folder))
@@ -98,12 +95,8 @@ def try_trial(
 
 
 def _say(line: str) -> None:
+    sys.stdout.flush()
     err.say(line, style="dim")
-
-
-def _say_params(params: Params) -> None:
-    for name, value in params.items():
-        _say(f"  {name} = {value!r}")
 
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
@@ -204,7 +197,7 @@ def check(
             shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
 
             def say(what: str) -> None:
-                _tell(f"{called}: {what}, with {shown}")
+                _say(f"{called}: {what}, with {shown}")
 
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
@@ -223,18 +216,28 @@ def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tup
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
     from hpo_core.execution.job_requests import JobRequests
+
+    spec = _spec_of(file, home)
+    _keep_sent(spec, home, folder)
+    request = JobRequests(spec, folder).of(first_job(spec, parse_params(given)))
+    if request.unit_is_whole:  # how far a training goes is said here alone
+        return msgspec.structs.replace(request, unit_is_whole=False), None
+    return request, spec.search.outline().max_resource
+
+
+def _spec_of(file: str | Path, home: str | None) -> StudySpec:
+    """The study of a file, with an objective, its partitions, and the folders that it is imported from.
+
+    Raises:
+        SpecError: it has no objective.
+    """
     from hpo_core.partitioning.resolution import with_partitions
     from hpo_core.spec import load_spec
 
     spec = with_partitions(load_spec(file))
     if spec.objective is None:
         raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
-    spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
-    _keep_sent(spec, home, folder)
-    request = JobRequests(spec, folder).of(first_job(spec, parse_params(given)))
-    if request.unit_is_whole:  # how far a training goes is said here alone
-        return msgspec.structs.replace(request, unit_is_whole=False), None
-    return request, spec.search.outline().max_resource
+    return spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
 
 
 def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
@@ -301,36 +304,27 @@ def _print(found: ResumeCheck) -> None:
         _print_part(resumed, found.resumed)
     causes = found.causes
     for line in ["likely causes, and their cures:", *(f"  - {cause}" for cause in causes)] if causes else ():
-        _print_line(line)
+        out.say(line)
     if not found.same_bits:
         return
     if not found.tracked:
-        _print_line(
+        out.say(
             "not resumed: nothing is tracked, so each job trains from the start again. What training changes belongs "
             "into trial.track(...), before the loop.",
             "yellow",
         )
     elif found.warnings:
-        _print_line(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
+        out.say(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
         for line in found.warnings:
-            _print_line(f"  - {line}", "yellow")
-        _print_line("A variable that no later step needs may have a name that begins with an underscore.")
+            out.say(f"  - {line}", "yellow")
+        out.say("A variable that no later step needs may have a name that begins with an underscore.")
     else:
-        _print_line(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
+        out.say(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
         if found.no_longer:
-            _print_line(f"what changes later than that was not seen: {found.no_longer}", "yellow")
-
-
-def _print_line(line: str, style: str = "") -> None:
-    out.say(line, style=style)
+            out.say(f"what changes later than that was not seen: {found.no_longer}", "yellow")
 
 
 def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
     out.say(f"{title}: {'differs in' if differences else 'the same bits'}")
     for difference in differences:
-        _print_line(f"  {difference.name}: {difference.what}", "yellow")
-
-
-def _tell(line: str) -> None:
-    sys.stdout.flush()
-    err.say(line, style="dim")
+        out.say(f"  {difference.name}: {difference.what}", "yellow")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import typer
 
 from hpo_core.cli.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.home import Home
-from hpo_core.journal.measurements import Measurements, measurements_of
+from hpo_core.journal.measurements import Measurements
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError, StorageError
@@ -38,7 +39,7 @@ def _completed(column: str, context: typer.Context, incomplete: str) -> list[str
     """Values that complete what was typed, for a shell; empty where there is no journal to look into."""
     home = Home(context.params.get("home"), context.params.get("journal"))
     try:
-        names = {getattr(one, column) for one in measurements_of(home.read_journal()).all()}
+        names = {getattr(one, column) for one in home.read_journal().measurements.all()}
     except Exception:  # a shell that asks for a completion shows no error
         return []
     return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())
@@ -86,7 +87,7 @@ def history(
         assert file is not None
         _import(place, file)
         return
-    kept = measurements_of(place.read_journal())
+    kept = place.read_journal().measurements
     found = _chosen(kept.all(), objective, architecture, older_than)
     if action == "list":
         _list(found, as_json)
@@ -200,11 +201,8 @@ def _import(place: Home, file: Path) -> None:
     from hpo_core.journal.measurements import read_file
 
     found = read_file(file, now=time.time())
-    journal = place.open_journal()
-    try:
-        new = measurements_of(journal).add(found)
-    finally:
-        journal.close()
+    with closing(place.open_journal()) as journal:
+        new = journal.measurements.add(found)
     out.say(f"{file}: {new} of {len(found)} measurements are new; the newest of each key are kept")
 
 

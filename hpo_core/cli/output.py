@@ -50,7 +50,6 @@ from hpo_core.views.rungs import (
     rung_rows,
 )
 from hpo_core.views.summary import (
-    BestResult,
     Extension,
     FrontMember,
     StudySummary,
@@ -79,10 +78,6 @@ class RowTable:
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self._titles = [terminal_text(title) for title in rows[0]]
         self._rows = [[cell_text(value) for value in row.values()] for row in rows]
-
-    @property
-    def row_count(self) -> int:
-        return len(self._rows)
 
     @property
     def full_width(self) -> int:
@@ -222,26 +217,24 @@ def _print_front(study: str, front: Sequence[FrontMember], most: int | None = No
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of a study came to; its fields are the keys of ``--json``."""
+    """What a run of a study came to."""
 
-    study: str
-    status: str
-    reason: str
-    rule: str
-    method: str
-    trials: int
-    jobs: int
+    summary: StudySummary
     seconds: float
-    metric: str
     failures: Failures
-    best: BestResult | None
-    front: tuple[FrontMember, ...]
     notices: Sequence[str]
     trained_further: Extension | None
     mlflow: str | None
     checkpoint: str | None
     report: str
     optuna: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As ``--json`` prints it: its own fields, and those of the summary that tell how the study ended."""
+        own: dict[str, Any] = msgspec.to_builtins(self)
+        del own["summary"]
+        names = ("study", "status", "reason", "rule", "method", "trials", "jobs", "metric", "best", "front")
+        return self.summary.plain(*names) | own
 
 
 def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "") -> None:
@@ -253,7 +246,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         folder: of the study, where the logs lie.
     """
     if as_json:
-        print_json(msgspec.to_builtins(result))
+        print_json(result.plain())
         return
 
     def tell(title: str, words: object, style: str = "") -> None:
@@ -261,15 +254,16 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
             out.say(f"  {title:<11} {words}", style)
 
     out.print()
-    style = "bold green" if result.status == "finished" else "bold yellow"
-    took = f"{result.trials} trials, {result.jobs} jobs in {duration(result.seconds)}"
-    out.print(Text.assemble((f"{result.study} {result.status}", style), f": {took}"), soft_wrap=True)
-    tell("reason", result.reason and f"{'stop rule met: ' if result.rule else ''}{result.reason}", "yellow")
-    if (best := result.best) is not None:
-        tell("best", f"{result.metric} = {number(best.value, 5)}  (trial {best.trial} at {best.resource})")
+    study = result.summary
+    style = "bold green" if study.status == "finished" else "bold yellow"
+    took = f"{study.trials} trials, {study.jobs} jobs in {duration(result.seconds)}"
+    out.print(Text.assemble((f"{study.study} {study.status}", style), f": {took}"), soft_wrap=True)
+    tell("reason", study.reason and f"{'stop rule met: ' if study.rule else ''}{study.reason}", "yellow")
+    if (best := study.best) is not None:
+        tell("best", f"{study.metric} = {number(best.value, 5)}  (trial {best.trial} at {best.resource})")
         for key, value in best.params.items():  # in full: they are copied from here
             tell("", f"{key} = {value}")
-    _print_front(result.study, result.front, most=_FRONT_SHOWN)
+    _print_front(study.study, study.front, most=_FRONT_SHOWN)
     tell("further", result.trained_further and result.trained_further.words)
     for at, line in enumerate(failure_lines(result.failures, folder)):
         tell("" if at else "failures", line, "yellow")
@@ -277,7 +271,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     tell("MLflow", result.mlflow)
     tell("Optuna", result.optuna)
     tell("report", result.report)
-    commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
+    commands = (f"hpo show {study.study}", f"hpo audit {study.study}")
     others = ", ".join(command for command in commands if command != following)
     tell("next", f"{following}   ({f'then: {then}; ' if then else ''}also: {others})")
 

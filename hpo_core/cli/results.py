@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -29,14 +29,13 @@ def serve_report(home: Home, name: str, port: int) -> None:
         HpoError: there is no such study, it is damaged, or the port is taken.
     """
     from hpo_core.report.live import LiveReport, LocalServer
-    from hpo_core.spec import StudySpec
+    from hpo_core.study import Study
     from hpo_core.tracking.tracker_links import study_links
 
     source = home.read_journal()
     folder = home.study_folder(name)
     with damage_named(source, name):
-        first = next(iter(source.entries(name, 0, 1)))
-    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+        spec = Study.open(name, source, at=0).spec
     report = LiveReport(source, name, folder, lambda: {"Study folder": str(folder)} | study_links(home, spec))
     with damage_named(source, name):
         report.answer("version")
@@ -46,7 +45,7 @@ def serve_report(home: Home, name: str, port: int) -> None:
         raise HpoError(
             f"--port {port} cannot be used ({error.strerror or error}). Leave it out for a free one."
         ) from None
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     out.say(f"{name}: {server.url}")
     out.say("This page follows the study. Ctrl-C ends it; the study goes on.", style="dim")
     try:
@@ -56,10 +55,6 @@ def serve_report(home: Home, name: str, port: int) -> None:
     finally:
         server.server_close()
         source.close()
-
-
-def _as_interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def schedule(
@@ -126,10 +121,9 @@ def report(
     with damage_named(source, name):
         entries = iter(source.entries(name))
         first = next(entries)  # not read twice
-    folder = place.study_folder(name, create=out_file is None)
-    spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
-    links = {"Study folder": str(folder)} | study_links(place, spec)
-    with damage_named(source, name):
+        folder = place.study_folder(name, create=out_file is None)
+        spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+        links = {"Study folder": str(folder)} | study_links(place, spec)
         page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
     out.say(page)
 

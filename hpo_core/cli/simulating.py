@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,13 @@ from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partit
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
+    PlayedRun,
     Scenario,
     ScenarioAnswer,
     World,
     common_target,
     expected_jobs,
     play,
-    taken_as_linear,
 )
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.spec import StudySpec, load_spec
@@ -125,11 +126,8 @@ def _shared_scenarios(
 
 
 def _known_jobs(shared: SharedDevicesQuestion, spec: StudySpec, question: Question, home: Home) -> KnownJobs:
-    journal = home.read_journal()
-    try:
+    with closing(home.read_journal()) as journal:
         return shared.known_jobs(spec, journal, question.from_journal)
-    finally:
-        journal.close()
 
 
 def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
@@ -241,12 +239,8 @@ def answer(question: Question, home: Home) -> Simulated:
         raise SpecError(f"--repeat {repeats}: give at least 1.")
     past = None
     if question.from_journal is not None:
-        journal = home.read_journal()
-        try:
-            with damage_named(journal, question.from_journal):
-                past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
-        finally:
-            journal.close()
+        with closing(home.read_journal()) as journal, damage_named(journal, question.from_journal):
+            past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
     answers = []
     scenarios = make_scenarios(question, past, home)
     needs = _needs(scenarios)
@@ -353,7 +347,7 @@ def _limits(
         )
     if any(one.scenario.placed is not None for one in answers):
         found += HOPPING_RULES
-    if any(taken_as_linear(one.scenario.spec) for one in answers):
+    if any(one.scenario.spec.has_unknown_speedups for one in answers):
         found += LINEAR
     if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")
@@ -418,27 +412,19 @@ def _scenario_facts(one: ScenarioAnswer, target: float | None, sign: float) -> d
         "figures": {key: None if spread is None else dataclasses.asdict(spread) for key, spread in figures.items()}
         | {"best": None if best is None else dataclasses.asdict(_as_metric(best, sign))},
         "rungs": [{"trained_to": level, "results": count} for level, count in one.rungs()],
-        "runs": [
-            {
-                "seed": run.seed,
-                "ended": run.ended,
-                "seconds": run.seconds,
-                "seconds_to_target": None if target is None else run.reached(target),
-                "seconds_to_first_at_max": run.first_full,
-                "trials_at_max": run.full,
-                "trials": run.trials,
-                "jobs": run.jobs,
-                "failed_attempts": run.failed,
-                "resource": run.resource,
-                "utilization": run.utilization,
-                "worker_seconds": run.offered,
-                **({} if run.occupancy is None else {"occupancy": run.occupancy}),
-                "best": None if run.loss is None else run.loss * sign,
-                "best_params": run.best,
-                "best_resource": run.best_resource,
-            }
-            for run in one.runs
-        ],
+        "runs": [_run_facts(run, target, sign) for run in one.runs],
+    }
+
+
+def _run_facts(run: PlayedRun, target: float | None, sign: float) -> dict[str, Any]:
+    figures = run.figures(target)
+    best = figures.pop("best_loss")
+    if run.occupancy is None:
+        del figures["occupancy"]
+    return {"seed": run.seed, "ended": run.ended, **figures} | {
+        "best": None if best is None else best * sign,
+        "best_params": run.best,
+        "best_resource": run.best_resource,
     }
 
 

@@ -397,15 +397,11 @@ def share(
         raise SpecError(f"--priority {priority}: give a priority from {LEAST_PRIORITY} to {MOST_PRIORITY}.")
     source = Home(home, journal).read_journal()
     spec = Study.open(name, source, at=0).spec
-    if spec.share is None:
-        raise SpecError(
-            f"Study {name!r} shares its slots with nobody (no share in its settings), so it has no weight or "
-            "priority. A new study has one with --set share.pool=NAME."
-        )
+    own = spec.sharing
     change: dict[str, Any] = {"weight": weight, "priority": priority}
-    claim = spec.share.model_copy(update={key: value for key, value in change.items() if value is not None})
+    claim = own.model_copy(update={key: value for key, value in change.items() if value is not None})
     most = allowed_share(os.environ)
-    if most is not None and claim != spec.share:
+    if most is not None and claim != own:
         at_address = isinstance(spec.cluster, AddressClusterSpec)
         if why := excess(claim, most, at_address=at_address):
             raise SpecError(f"{why}, which {ALLOWED_SHARE} does not allow here. Whoever sets it can change it.")
@@ -416,8 +412,8 @@ def share(
         pools.say(pool, name, Wish(weight=weight, priority=priority))
     wish = next((row.wish for row in pools.all() if (row.pool, row.study) == (pool, name)), None) or Wish()
     now = {
-        "weight": f"{spec.share.weight if wish.weight is None else wish.weight:g}",
-        "priority": f"{spec.share.priority if wish.priority is None else wish.priority}",
+        "weight": f"{own.weight if wish.weight is None else wish.weight:g}",
+        "priority": f"{own.priority if wish.priority is None else wish.priority}",
     }
     terms = ", ".join(f"{title} {value}" for title, value in now.items())
     out.say(f"{name} in pool {pool}: {terms}")

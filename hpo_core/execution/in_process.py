@@ -42,13 +42,13 @@ class InProcessExecutor:
         objective: the training function; default: the one ``spec.objective`` names.
 
     Raises:
-        SpecError: the study trains in gangs, which need a process for each rank.
+        SpecError: a job needs several ranks, and so a process for each.
     """
 
     poll_seconds = 1.0
 
     def __init__(self, spec: StudySpec, folder: str | Path, objective: Callable[..., Any] | None = None) -> None:
-        if spec.gangs:
+        if spec.least_ranks > 1:
             raise SpecError(
                 f"Study {spec.study!r}: training.gang = {spec.training.gang} needs a process for each rank, and this "
                 "executor trains in one; set training.gang to 1 here: the same function trains alone."

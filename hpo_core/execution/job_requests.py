@@ -38,20 +38,14 @@ class JobRequests:
 
     def _partitions(self, job: Job) -> dict[str, Any]:
         """Which partitions of the data a job sees: all of them, unless it is a unit of an epoch."""
-        data, unit = self._spec.data, job.unit
-        if data is None:
-            return {}
-        validation = data.validation_files
-        found = {"partition_folder": data.folder or "", "load": self.load}
-        if unit is not None and unit.trains:
-            return found | {"partitions": (unit.partition,)}
+        spec, unit = self._spec, job.unit
+        found: dict[str, Any] = {"partition_folder": spec.partition_folder, "load": self.load}
         if unit is not None:
-            return found | {"validation": (unit.partition,), "weights": (1.0,)}
-        return found | {
-            "partitions": tuple(file.name for file in data.files),
-            "validation": tuple(file.name for file in validation),
-            "weights": weights_of(validation),
-        }
+            seen = (unit.partition,)
+            return found | ({"partitions": seen} if unit.trains else {"validation": seen, "weights": (1.0,)})
+        files, count = spec.partitions, spec.trained_partitions
+        names = tuple(file.name for file in files)
+        return found | {"partitions": names[:count], "validation": names[count:], "weights": weights_of(files[count:])}
 
     def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
         """The request of one attempt.

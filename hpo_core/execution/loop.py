@@ -18,7 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files, remove
+from hpo_core.checkpoints.removals import Removals
+from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -41,31 +42,45 @@ class CheckpointCleanup:
         self._study = study
         self._folder = folder
         self._base = study.spec.checkpoint_base
+        self._removals = Removals(folder, self._base)
 
     def remove_dead(self) -> None:
         """Remove what became superfluous since the last call."""
         for uri in self._study.checkpoints.take_dead():
-            remove(self._folder, uri, self._base)
+            self._removals.remove(uri)
 
     def remove_rest_of(self, report: Report) -> None:
         """Remove files that an attempt left and no result names: it failed or came too late."""
-        live = self._study.checkpoints
-        if report.checkpoint is None or report.checkpoint.uri not in live:
-            for uri in attempt_files(self._folder, self._base, report.trial, report.attempt):
+        live, trial, attempt = self._study.checkpoints, report.trial, report.attempt
+        if report.checkpoint is not None and report.checkpoint.uri in live:
+            return
+
+        def remove_rest() -> None:
+            for uri in attempt_files(self._folder, self._base, trial, attempt):
                 if uri not in live:
-                    remove(self._folder, uri, self._base)
+                    self._removals.remove(uri)
+
+        self._removals.run(remove_rest)
 
     def sweep(self) -> None:
-        """Remove every checkpoint file that nothing can need, recorded or not, and folders that are empty then."""
+        """Remove every checkpoint file that nothing can need, recorded or not, and folders that are empty then.
+
+        Call it while no attempt runs: its file may not be recorded yet.
+        """
         live = self._study.checkpoints
         for uri in all_files(self._folder, self._base):
             if uri not in live:
-                remove(self._folder, uri, self._base)
+                self._removals.remove(uri)
         root = self._folder / CHECKPOINTS
         for folder in [] if root.is_symlink() else root.glob("*"):
             if not folder.is_symlink():
                 with contextlib.suppress(OSError):  # it is not empty
                     folder.rmdir()
+
+    def finish(self) -> None:
+        """Sweep, and wait a limited time for removals at a URL."""
+        self.sweep()
+        self._removals.drain()
 
 
 class AttemptState(StrEnum):
@@ -272,7 +287,7 @@ class Loop:
             self._end_early(error)
             raise
         if self._checkpoints is not None and not study.state.running:  # else a file may await its report
-            self._checkpoints.sweep()
+            self._checkpoints.finish()
         return study.status
 
     # Start.

@@ -1,4 +1,4 @@
-"""The placer of a study, and the observers that record where jobs run and what they need."""
+"""The placer of jobs that share devices, and the observers that record where jobs run and what they need."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpo_core.execution.loop import Observer
-from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome
 from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.placer import Placer, UsageMeter
+from hpo_core.placement.placer import UsageMeter
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec.assembly import is_pure
@@ -28,20 +28,17 @@ WRITE_SECONDS = 10.0
 """How often new measurements are written: each time costs the disk a transaction."""
 
 
-def placer_of(study: Study, meter: UsageMeter | None = None) -> Placer:
-    """The placer of a study: one job on each slot; with ``packing``, several on a device by what they need.
+def shared_devices_of(study: Study, meter: UsageMeter | None = None) -> SharedDevices:
+    """The placer of a study whose jobs share devices by what they need.
 
     Args:
-        meter: measures running jobs where they share devices.
+        meter: measures running jobs.
     """
-    spec = study.spec
-    packing = spec.packing
-    if packing is None:
-        return Placer()
+    spec, packing = study.spec, study.spec.packing_settings
     objective, code = stable_name(spec.objective), ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
-    past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
+    past = QuietMeasurements(study.journal.measurements).read(objective, code)
     estimates = Estimates(
         objective=objective,
         code=code,
@@ -117,7 +114,7 @@ class MeasurementWriter(Observer):
 
     def __init__(self, study: Study, estimates: Estimates) -> None:
         self._estimates = estimates
-        self._history = QuietMeasurements(measurements_of(study.journal))
+        self._history = QuietMeasurements(study.journal.measurements)
         self._next = time.monotonic() + WRITE_SECONDS
 
     def on_tick(self) -> None:

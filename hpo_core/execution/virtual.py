@@ -374,27 +374,27 @@ class VirtualExecutor:
         if self._checkpoints:
             parent = job.checkpoint.uri if job.checkpoint else None
             checkpoint = Checkpoint(checkpoint_path(job), "", job.target, 0, parent)
-        return Report(
-            trial=job.trial,
-            attempt=job.attempt,
-            outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
+        return self._ended(
+            attempt,
+            Outcome.COMPLETED if finite else Outcome.DIVERGED,
             metrics=metrics,
             curve=tuple(self._curve(job)) if self._curve else (),
             checkpoint=checkpoint,
-            worker=self._devices[attempt.worker].name,
-            started=attempt.begin,
-            ended=self.clock.now,
         )
 
     def _failure(self, attempt: VirtualAttempt, outcome: Outcome, message: str) -> Report:
+        return self._ended(attempt, outcome, message=message)
+
+    def _ended(self, attempt: VirtualAttempt, outcome: Outcome, **facts: Any) -> Report:
+        """The report of an attempt that ends now."""
         return Report(
             trial=attempt.job.trial,
             attempt=attempt.job.attempt,
             outcome=outcome,
-            message=message,
             worker=self._devices[attempt.worker].name,
             started=attempt.begin,
             ended=self.clock.now,
+            **facts,
         )
 
 

@@ -12,14 +12,12 @@ import io
 import logging
 import re
 import threading
-import weakref
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from hpo_core.journal.protocol import Journal
 from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.errors import JournalError, SpecError
 from hpo_core.model.short_text import meant_or_known, shown
@@ -119,22 +117,6 @@ class MemoryMeasurements:
         with self._lock:
             found = self.all() if found is None else found
             return sum(self._kept.pop(one.identity, None) is not None for one in found)
-
-
-_in_memory: weakref.WeakKeyDictionary[object, MemoryMeasurements] = weakref.WeakKeyDictionary()
-
-
-def measurements_of(journal: Journal) -> Measurements:
-    """The measurements in a journal's database; of a journal without one, in memory."""
-    while (beneath := getattr(journal, "wrapped", None)) is not None:
-        journal = beneath
-    found: Measurements | None = getattr(journal, "measurements", None)
-    if found is not None:
-        return found
-    try:
-        return _in_memory.setdefault(journal, MemoryMeasurements())
-    except TypeError:  # an object that takes no weak references
-        return MemoryMeasurements()
 
 
 class QuietMeasurements:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from hpo_core.journal.measurements import Measurements
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
 from hpo_core.model.process_start import lives
@@ -49,6 +50,11 @@ class StudyInfo(msgspec.Struct, frozen=True):
 
 class Journal(Protocol):
     """An append-only store of entries, for many studies."""
+
+    @property
+    def measurements(self) -> Measurements:
+        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
+        ...
 
     def create(self, study: str, first: Entry) -> None:
         """Begin a study with its entry 0.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hpo_core.journal.codec import encode_entry
+from hpo_core.journal.measurements import Measurements
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyExistsError
 from hpo_core.model.events import Entry
@@ -52,6 +53,10 @@ class RetryingJournal:
 
     def __str__(self) -> str:
         return str(self.wrapped)
+
+    @property
+    def measurements(self) -> Measurements:
+        return self.wrapped.measurements
 
     def _with_retries(self, study: str, call: Callable[[bool], T]) -> T:
         """The answer of ``call``; its argument says whether it is made again."""

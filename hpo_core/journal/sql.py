@@ -286,7 +286,8 @@ class SqlJournal:
             raise JournalError(f"Journal {self} could not be {verb}: {error}.") from error
         except ModuleNotFoundError as error:
             raise JournalError(
-                f"Journal {self} needs the driver {error.name}: pip install 'hpo-core[postgresql]'."
+                f"Journal {self} needs the driver {error.name}, which is not installed. `pip install "
+                "'hpo-core[postgresql]'` brings that of postgresql+psycopg://..., as the URL should begin."
             ) from error
 
     def create(self, study: str, first: Entry) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.fill import Fill
-from hpo_core.placement.room import WHOLE, Assignment, Room, WaitingJob
+from hpo_core.placement.room import WHOLE, Assignment, Demands, Room, WaitingJob
 
 
 class PackingPolicy(Protocol):
@@ -33,11 +34,11 @@ def by_run_time(jobs: Sequence[WaitingJob]) -> list[int]:
     return sorted(range(len(jobs)), key=lambda place: -jobs[place].seconds)
 
 
-class FirstFit:
-    """Each job goes to the first device with room for it (Algorithm 1).
+class _JobByJob(ABC):
+    """Each job in turn goes to the device that a rule names, as long as one has room.
 
     Args:
-        decreasing: jobs by decreasing expected run time (FFD); otherwise the oldest first (FF).
+        decreasing: jobs by decreasing expected run time; otherwise the oldest first.
     """
 
     def __init__(self, *, decreasing: bool) -> None:
@@ -48,48 +49,46 @@ class FirstFit:
         chosen = []
         for job in by_run_time(jobs) if self.decreasing else range(len(jobs)):
             demand = jobs[job].demand
-            for place, device in enumerate(room.devices):
-                need = demand.get(device.architecture)
-                if need is not None and room.fits(need, place):
-                    room.take(need, place)
-                    chosen.append((job, place))
-                    break
+            if (place := self._place(demand, room)) is not None:
+                room.take(demand[room.devices[place].architecture], place)
+                chosen.append((job, place))
         return chosen
 
+    @abstractmethod
+    def _place(self, demand: Demands, room: Room) -> int | None:
+        """The device for a job with this demand; None: no device has room."""
 
-class WorstFit:
-    """Each job goes to the device with the most compute left; the last of several that have as much (Algorithm 2).
+
+def _places_with_room(demand: Demands, room: Room) -> Iterator[int]:
+    for place, device in enumerate(room.devices):
+        need = demand.get(device.architecture)
+        if need is not None and room.fits(need, place):
+            yield place
+
+
+class FirstFit(_JobByJob):
+    """Each job goes to the first device with room for it (Algorithm 1: FF; decreasing: FFD)."""
+
+    def _place(self, demand: Demands, room: Room) -> int | None:
+        return next(_places_with_room(demand, room), None)
+
+
+class WorstFit(_JobByJob):
+    """Each job goes to the device with the most compute left; the last of several with as much (Algorithm 2: WF, WFD).
 
     Constraint 1 compares r_nm * C_nm with the job's compute, constraint 4 compares C_nm alone. With equation 2 (the
     sum of the jobs stays within r_nm * C_nm) a placed job lowers C_nm by its compute / r_nm. So what is compared is
     what is left divided by the oversubscription ratio, and the last device with the largest wins, for the comparison
     is ``>=``.
-
-    Args:
-        decreasing: jobs by decreasing expected run time (WFD); otherwise the oldest first (WF).
     """
 
-    def __init__(self, *, decreasing: bool) -> None:
-        self.decreasing = decreasing
-
-    def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
-        room = room.copy()
-        ratios = [device.oversubscribe for device in room.devices]
-        chosen = []
-        for job in by_run_time(jobs) if self.decreasing else range(len(jobs)):
-            demand = jobs[job].demand
-            best, most, ratio = -1, 0, WHOLE
-            for place, device in enumerate(room.devices):
-                need = demand.get(device.architecture)
-                if need is None or not room.fits(need, place):
-                    continue
-                left = room.compute[place]
-                if left * ratio >= most * ratios[place]:  # left / its ratio >= most / ratio, in whole numbers
-                    best, most, ratio = place, left, ratios[place]
-            if best >= 0:
-                room.take(demand[room.devices[best].architecture], best)
-                chosen.append((job, best))
-        return chosen
+    def _place(self, demand: Demands, room: Room) -> int | None:
+        best, most, ratio = None, 0, WHOLE
+        for place in _places_with_room(demand, room):
+            left, own = room.compute[place], room.devices[place].oversubscribe
+            if left * ratio >= most * own:  # left / its ratio >= most / ratio, in whole numbers
+                best, most, ratio = place, left, own
+        return best
 
 
 PARTS = 100_000

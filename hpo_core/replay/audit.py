@@ -114,12 +114,12 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
                 if fact is None or not _same(event, fact):
                     differs = True
                     if fact is not None:
-                        study._apply(fact)
+                        study.parts.apply(fact)
                     break
-                study._apply(fact)
+                study.parts.apply(fact)
             for fact in recorded:
                 differs = True
-                study._apply(fact)
+                study.parts.apply(fact)
         except HpoError:
             raise
         except Exception as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections import Counter
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
-from hpo_core.model.judged_results import Rankable
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
@@ -33,7 +31,6 @@ from hpo_core.report.style import (
     time_axis,
     trace,
 )
-from hpo_core.search.method import first_loss_of
 from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import Bands, is_stopping
 
@@ -193,14 +190,10 @@ def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
     """(trial, resource) -> height: within the band of a rung, better results lie higher."""
     found: dict[tuple[int, int], float] = {}
     for height, band in zip(heights, bands.all, strict=True):
-        ranked: list[tuple[Rankable, int, int]] = sorted(
-            (math.inf if loss is None else loss, result.trial, result.resource)
-            for result in band.results
-            for loss in [first_loss_of(result)]
-        )
-        for rank, (_, trial, resource) in enumerate(ranked):
+        ranked = sorted(band.results, key=lambda r: (r.loss is None, r.violation, r.loss or 0.0, r.trial, r.resource))
+        for rank, result in enumerate(ranked):
             share = rank / (len(ranked) - 1) if len(ranked) > 1 else 0.5
-            found[trial, resource] = height + _BAND - 2 * _BAND * share
+            found[result.trial, result.resource] = height + _BAND - 2 * _BAND * share
     return found
 
 

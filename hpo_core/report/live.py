@@ -79,37 +79,29 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "hpo", ""
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_body=False)
-
-    def _answer(self, *, with_body: bool) -> None:
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            self._send(
-                403, PageResponse("This server answers as 127.0.0.1 and localhost only.\n", "text/plain"), with_body
-            )
+            self._refuse(403, "This server answers as 127.0.0.1 and localhost only.")
             return
         first, _, place = self.path.partition("?")[0].removeprefix("/").partition("/")
         if not compare_digest(first.encode(), self.server.word.encode()):
-            self._send(
-                404, PageResponse("Not found. Use the whole address that was printed.\n", "text/plain"), with_body
-            )
+            self._refuse(404, "Not found. Use the whole address that was printed.")
             return
         try:
             found = self.server.answer(place)
         except HpoError as error:
-            self._refuse(503, str(error), with_body)
+            self._refuse(503, str(error))
             return
         if found is None:
-            self._refuse(404, "Not found.", with_body)
+            self._refuse(404, "Not found.")
         else:
-            self._send(200, found, with_body)
+            self._send(200, found)
 
-    def _refuse(self, status: int, words: str, with_body: bool) -> None:
-        self._send(status, PageResponse(f"{words}\n", "text/plain"), with_body)
+    do_HEAD = do_GET
 
-    def _send(self, status: int, answer: PageResponse, with_body: bool) -> None:
+    def _refuse(self, status: int, words: str) -> None:
+        self._send(status, PageResponse(f"{words}\n", "text/plain"))
+
+    def _send(self, status: int, answer: PageResponse) -> None:
         body = answer.body.encode("utf-8", "replace")
         self.send_response(status)
         for name, value in _HEADERS.items():
@@ -117,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:

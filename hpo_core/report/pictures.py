@@ -206,10 +206,7 @@ def decision_picture(decision: Decision) -> str:
         opacity = 0.45 if "own data" in label else 0.8
         mean = x(fmean(losses) * card.sign)
         parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">{escape(label)}</text>')
-        parts += [
-            f'<circle cx="{x(loss * card.sign)}" cy="{middle}" r="6" fill="{color}" opacity="{opacity}"/>'
-            for loss in losses
-        ]
+        parts += [_dot(x(loss * card.sign), middle, color, 6, opacity) for loss in losses]
         parts.append(
             f'<line x1="{mean}" x2="{mean}" y1="{middle - 15}" y2="{middle + 15}" stroke="{INK}" stroke-width="2"/>'
         )

@@ -97,10 +97,11 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
     if simulated.hops:
         add("with all data on each worker", "seconds_replicated", duration, "–")
-        weights = [[1.0] if (data := one.spec.data) is None else weights_of(data.files) for one in scenarios]
         shares = [
-            "all" if one.placed is None else _percent(one.placed.share(tuple(own), len(one.workers)))
-            for one, own in zip(scenarios, weights, strict=True)
+            "all"
+            if one.placed is None
+            else _percent(one.placed.share(weights_of(one.spec.partitioned.files), len(one.workers)))
+            for one in scenarios
         ]
         rows.append(("data on a worker", shares))
     if simulated.target is not None:

@@ -181,7 +181,6 @@ def panels(
     height: int,
     gap: int,
     titles: Sequence[str] = (),
-    between: float = 0.09,
     right: bool = False,
 ) -> dict[str, Any]:
     """Axes and headings of several plots in one figure, and its ``height``.
@@ -192,7 +191,6 @@ def panels(
         height: of one plot, in pixels.
         gap: between two rows, in pixels.
         titles: above each plot.
-        between: share of the width between two columns.
         right: whether each plot has a second vertical axis.
     """
     from plotly.subplots import make_subplots
@@ -203,7 +201,7 @@ def panels(
         rows=rows,
         cols=columns,
         vertical_spacing=gap / plot if rows > 1 else 0,
-        horizontal_spacing=between if columns > 1 else 0,
+        horizontal_spacing=0.09 if columns > 1 else 0,
         subplot_titles=list(titles) or None,
         specs=[[{"secondary_y": right} if row * columns + k < count else None for k in range(columns)]
                for row in range(rows)],

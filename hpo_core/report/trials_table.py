@@ -77,7 +77,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         own.seconds.append(seconds)
         own.usages += [] if span.usage is None else [span.usage]
         outcome = "running" if span.outcome is None else span.outcome.value
-        used = usage_words(span.usage, hops=spec.unit_word == "epoch")
+        used = usage_words(span.usage, unit=spec.unit_word)
         times = duration(span.start), duration(seconds)
         own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])
     measured = any(own.usages for own in totals.values())

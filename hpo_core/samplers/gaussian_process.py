@@ -36,12 +36,11 @@ class Settings(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Observations: features of each point, the parameter of each feature, scores, and the noise beyond the common."""
+    """Observations: features of each point, the parameter of each feature, and scores."""
 
     features: Array
     owner: NDArray[np.intp]
     scores: Array
-    excess: Array
 
 
 def prior_log_length(parameters: int) -> float:
@@ -80,9 +79,25 @@ class Posterior:
         self._scale = 1.0 / settings.lengths[data.owner]
         self._known = data.features * self._scale
         covariance = _matern(self._known, self._known, settings.signal)
-        _on_diagonal(covariance, settings.noise + data.excess + _JITTER)
+        _on_diagonal(covariance, settings.noise + _JITTER)
         self._root, _ = inverse_root(covariance)
         self._weights = self._root.T @ (self._root @ data.scores)
+
+    @property
+    def lengths(self) -> Array:
+        """Return the length scale of each parameter."""
+        return self._settings.lengths
+
+    def left_out(self, group: NDArray[np.intp]) -> Array:
+        """Scores less what would be expected of each from those of other groups."""
+        inverse = self._root.T @ self._root
+        found: Array = self._weights / np.diagonal(inverse)
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        for rows in np.split(order, starts[1:]):
+            if len(rows) > 1:
+                found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], self._weights[rows])
+        return found
 
     def mean(self, features: Array) -> tuple[Array, Array]:
         """Expected scores, and the covariances for :meth:`deviation`."""
@@ -180,7 +195,7 @@ class Likelihood:
         r += self._slope
         self._kernel = r
         covariance = self._kernel.copy()
-        _on_diagonal(covariance, settings.noise + data.excess + _JITTER)
+        _on_diagonal(covariance, settings.noise + _JITTER)
         root, log_det = inverse_root(covariance)
         self._inverse = root.T @ root
         self._weights = self._inverse @ data.scores

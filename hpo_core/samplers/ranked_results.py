@@ -1,16 +1,9 @@
-"""Results of several rungs as one score per trial.
-
-On each rung results are ranked, so their scale does not matter. On the base rung a trial's score is the normal
-quantile of its place. Those that went on to the next rung are ranked anew among themselves. They share out the scores
-that they had, in the new order: where rungs agree, they are the best of the rung below, and so the scores of all
-trials compare. These scores are blended with the normal quantiles of their places there, by how far the rungs agree.
-"""
+"""Trials of an Optuna study as results by rung: the data of ``ranked_gp``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,101 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 Array = NDArray[np.float64]
 
-_QUANTILE = NormalDist().inv_cdf
-_BELIEVED = 1.0
-"""Correlation of neighbouring rungs before any trial was on both, and how many trials that belief counts as."""
-_BELIEVED_TRIALS = 20.0
-
-
-class RankedScores(NamedTuple):
-    """A score per trial, low is good, and how closely it follows the score on the highest rung."""
-
-    values: Array
-    """NaN: no result yet."""
-    agreement: Array
-    """Correlation of the rung that a score is from with the highest rung, from 0 to 1."""
-
-
-def scored(results: Array) -> RankedScores:
-    """RankedScores from results.
-
-    Args:
-        results: a row per trial, a column per rung from the lowest on; NaN: not there; inf: diverged.
-    """
-    trials, rungs = results.shape
-    known = ~np.isnan(results.T)
-    values = np.full(trials, np.nan)
-    at = np.full(trials, -1)
-    agreement = np.ones(rungs)
-    for rung in range(rungs):
-        here = np.flatnonzero(known[rung])
-        if not len(here):
-            continue
-        places = _places(results[here, rung])
-        fresh = np.array(list(map(_QUANTILE, places.tolist())))
-        before = values[here]
-        old = ~np.isnan(before)
-        if old.any():
-            link = _agreement(values[at == at[here[old]].max()], before[old], fresh[old])
-            agreement[rung] = link
-            before = np.where(old, before, fresh)
-            shared = np.interp(places, (np.arange(len(here)) + 0.5) / len(here), np.sort(before))
-            fresh = _blended(shared, fresh, link)
-        values[here] = fresh
-        at[here] = rung
-    below = np.append(np.cumprod(agreement[::-1])[::-1][1:], 1.0)
-    return RankedScores(values, np.where(at >= 0, below[at], 1.0))
-
-
-def _blended(shared: Array, fresh: Array, link: float) -> Array:
-    """Blend shared and fresh scores to the mean and variance of the second of two correlated variables."""
-    own = math.sqrt(1.0 - link * link)
-    middle, spread = _mean_and_spread(shared)
-    together = link * (shared - middle) + own * fresh
-    wanted, has = math.sqrt((link * spread) ** 2 + own**2), link * spread + own
-    found: Array = link * middle + together * (wanted / has if has > 0 else 1.0)
-    return found
-
-
-def _places(results: Array) -> Array:
-    """Place of each in (0, 1); ties share the mean of theirs."""
-    n = len(results)
-    order = np.argsort(results)
-    ordered = results[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    places = np.empty(n)
-    if len(starts) == n:
-        places[order] = (np.arange(n) + 0.5) / n
-    else:
-        counts = np.diff(np.append(starts, n))
-        places[order] = np.repeat((starts + 0.5 * counts) / n, counts)
-    return places
-
-
-def _agreement(all_below: Array, below: Array, here: Array) -> float:
-    """Correlation of two rungs, from those on both.
-
-    They are the best of the lower rung, so correlation among them is lower than among all: Thorndike's second case.
-    """
-    n = len(below)
-    (middle, spread), (middle_here, spread_here) = _mean_and_spread(below), _mean_and_spread(here)
-    if n < 3 or spread == 0.0 or spread_here == 0.0:
-        return _BELIEVED
-    r = float(np.add.reduce((below - middle) * (here - middle_here))) / n / (spread * spread_here)
-    wider = max(1.0, _mean_and_spread(np.concatenate([all_below, below]))[1] / spread)
-    found = r * wider / math.sqrt(1.0 - r * r + (r * wider) ** 2)
-    weight = n / wider**2
-    return min(1.0, max(0.0, (weight * found + _BELIEVED_TRIALS * _BELIEVED) / (weight + _BELIEVED_TRIALS)))
-
-
-def _mean_and_spread(values: Array) -> tuple[float, float]:
-    """Mean and standard deviation: ``numpy.std`` alone takes ten times as long for the few values of a rung."""
-    middle = float(np.add.reduce(values)) / len(values)
-    apart = values - middle
-    return middle, math.sqrt(float(np.add.reduce(apart * apart)) / len(values))
-
-
-_MOST_RUNGS = 16
+_MOST_RUNGS = 6
 _FINAL = math.inf
 """Rung of a value that was not reported as an intermediate one."""
 _PACKED = 3 * 8
@@ -130,6 +29,8 @@ class Results(NamedTuple):
     params: Sequence[Mapping[str, Any]]
     results: Array
     """A row per trial, a column per rung from the lowest on; low is good; NaN: not there; inf: diverged."""
+    places: Array
+    """Place of each rung from 0 to 1, by the logarithm of its step."""
     past: NDArray[np.bool_]
     """Which are from earlier studies, so that their losses may be on another scale."""
     pending: Sequence[Mapping[str, Any]]
@@ -229,10 +130,12 @@ def of_one_objective(reads: Sequence[Read], direction: StudyDirection) -> Result
     losses = -losses if direction == StudyDirection.MAXIMIZE else losses.copy()
     losses[np.isnan(losses)] = math.inf
     first = np.cumsum(counts) - counts
-    results = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses)
+    results, rungs = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses)
     shown = [read for read in reads if read.packed]
     params, pending = [read.params for read in shown], [read.params for read in reads if read.awaited]
-    return Results(params, results, past[first] > 0, pending, _joined([read.constraints for read in shown]))
+    return Results(
+        params, results, places_of(rungs), past[first] > 0, pending, _joined([read.constraints for read in shown])
+    )
 
 
 def of_several_objectives(
@@ -246,14 +149,15 @@ def of_several_objectives(
     params = [trial.params for trial in done]
     pending = [trial.params for trial in trials if trial.state == TrialState.RUNNING]
     if not done:
-        return Results([], np.zeros((0, 1)), np.zeros(0, dtype=np.bool_), pending, None)
+        return Results([], np.zeros((0, 1)), np.zeros(1), np.zeros(0, dtype=np.bool_), pending, None)
     signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
     losses = np.array([trial.values for trial in done]) * signs
     places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
     joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
     past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
-    results = by_rung(np.arange(len(done)), np.zeros(len(done)), joined)
-    return Results(params, results, past, pending, _joined([constraints_of(trial) for trial in done]))
+    return Results(
+        params, joined[:, None], np.zeros(1), past, pending, _joined([constraints_of(trial) for trial in done])
+    )
 
 
 def constraints_of(trial: FrozenTrial) -> tuple[float, ...]:
@@ -273,21 +177,34 @@ def _joined(constraints: Sequence[tuple[float, ...]]) -> Array | None:
     return np.array([one if len(one) == most else (math.nan,) * most for one in constraints])
 
 
-def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array) -> Array:
-    """A row per trial and a column per step, from the lowest on, of results given by row and step."""
-    rungs = sorted(set(steps.tolist()))
-    table = np.full((int(rows.max(initial=-1)) + 1, max(1, len(rungs))), np.nan)
+def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array) -> tuple[Array, Array]:
+    """A row per trial and a column per step, from the lowest on, of results given by row and step; and the steps."""
+    rungs = np.array(sorted(set(steps.tolist())) or [1.0])
+    table = np.full((int(rows.max(initial=-1)) + 1, len(rungs)), np.nan)
     table[rows, np.searchsorted(rungs, steps)] = losses
-    if len(rungs) and rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
+    if rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
         table[~np.isnan(table[:, 0]), 1] = math.inf
-        table = table[:, 1:]
-    return _thinned(table)
+        table, rungs = table[:, 1:], rungs[1:]
+    return _thinned(table, rungs)
 
 
-def _thinned(table: Array) -> Array:
-    """Keep at most 16 columns, those where many trials ended, so that a study that reports each step is not dear."""
+def places_of(steps: Array) -> Array:
+    """Steps from 0 to 1, by the logarithm of their distance to half a gap below the lowest."""
+    finite = steps[np.isfinite(steps)]
+    found = np.zeros(len(finite))
+    if len(finite) > 1:
+        found = np.log1p(2.0 * (finite - finite[0]) / (finite[1] - finite[0]))
+    for _ in range(len(steps) - len(finite)):
+        found = np.append(found, found[-1] + found[-1] / (len(found) - 1) if len(found) > 1 else float(len(found)))
+    highest = found.max()
+    scaled: Array = found / highest if highest else found
+    return scaled
+
+
+def _thinned(table: Array, steps: Array) -> tuple[Array, Array]:
+    """Keep at most 6 columns, those where many trials ended, so that a study that reports each step is not dear."""
     if table.shape[1] <= _MOST_RUNGS:
-        return table
+        return table, steps
     last = table.shape[1] - 1 - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
     ended = np.bincount(last, minlength=table.shape[1])
     ended[[0, -1]] = len(table) + 1
@@ -295,4 +212,4 @@ def _thinned(table: Array) -> Array:
     thinned = table[:, kept]  # a trial that ended between two kept rungs counts by its result at the lower one
     lost = np.flatnonzero(np.isnan(thinned).all(axis=1))
     thinned[lost, 0] = table[lost, last[lost]]  # it reported on none of them
-    return thinned
+    return thinned, steps[kept]

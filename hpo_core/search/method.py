@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from hpo_core.model.events import Event, JobCompleted
-from hpo_core.model.judged_results import Infeasible, Rankable
+from hpo_core.model.judged_results import Infeasible
 from hpo_core.model.trial import Params
 
 Loss = float | tuple[float, ...] | Infeasible | None
@@ -135,10 +135,3 @@ def loss_of(event: JobCompleted) -> Loss:
         return None
     losses = event.losses or event.loss
     return Infeasible(event.violation, losses) if event.violation > 0 else losses
-
-
-def first_loss_of(event: JobCompleted) -> Rankable | None:
-    """Return what a rung ranks of a result by its first objective alone."""
-    if event.loss is not None and event.violation > 0:
-        return Infeasible(event.violation, event.loss)
-    return event.loss

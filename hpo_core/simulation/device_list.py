@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_core.execution.placing import learn_from_journal, objective_digest
-from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Capacity, Device
@@ -217,7 +216,7 @@ class SharedDevicesQuestion:
         if spec.objective is None:
             return KnownJobs()
         code = objective_digest(spec.objective, spec.pythonpath)
-        found = tuple(measurements_of(journal).read(stable_name(spec.objective), code))
+        found = tuple(journal.measurements.read(stable_name(spec.objective), code))
         return KnownJobs(
             found, f"{len(found):,} measurements of {short_name(spec.objective)} in the history" if found else ""
         )

@@ -124,11 +124,6 @@ def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
     return float
 
 
-def taken_as_linear(spec: StudySpec) -> bool:
-    """Whether gangs are taken to be as fast as can be."""
-    return spec.gangs and not spec.scaling.speedups
-
-
 MOST_ATTEMPTS, PER_JOB = 200_000, 20
 """A study is cut off after so many attempts, and so many more for each job that its search expects: one without
 configs may never meet its stop rule, and a job that is dropped too often never ends."""
@@ -242,6 +237,25 @@ class PlayedRun:
     def reached(self, loss: float) -> float | None:
         """When the incumbent was that good, or None."""
         return next((time for time, found in self.steps if found <= loss), None)
+
+    def figures(self, target: float | None) -> dict[str, float | None]:
+        """Every figure by name; ``target`` is a loss. Times and worker time in seconds."""
+        return {
+            "seconds": self.seconds,
+            "seconds_to_target": None if target is None else self.reached(target),
+            "seconds_to_first_at_max": self.first_full,
+            "trials_at_max": self.full,
+            "trials": self.trials,
+            "jobs": self.jobs,
+            "failed_attempts": self.failed,
+            "resource": self.resource,
+            "utilization": self.utilization,
+            "occupancy": self.occupancy,
+            "worker_seconds": self.offered,
+            "lost_worker_seconds": self.lost,
+            "seconds_replicated": self.replicated,
+            "best_loss": self.loss,
+        }
 
 
 def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
@@ -377,24 +391,9 @@ class ScenarioAnswer:
     runs: tuple[PlayedRun, ...]
 
     def figures(self, target: float | None) -> dict[str, Spread | None]:
-        """Every figure by name; ``target`` is a loss. Times and worker time in seconds."""
-        runs = self.runs
-        return {
-            "seconds": Spread.of(run.seconds for run in runs),
-            "seconds_to_target": None if target is None else Spread.of(run.reached(target) for run in runs),
-            "seconds_to_first_at_max": Spread.of(run.first_full for run in runs),
-            "trials_at_max": Spread.of(run.full for run in runs),
-            "trials": Spread.of(run.trials for run in runs),
-            "jobs": Spread.of(run.jobs for run in runs),
-            "failed_attempts": Spread.of(run.failed for run in runs),
-            "resource": Spread.of(run.resource for run in runs),
-            "utilization": Spread.of(run.utilization for run in runs),
-            "occupancy": Spread.of(run.occupancy for run in runs),
-            "worker_seconds": Spread.of(run.offered for run in runs),
-            "lost_worker_seconds": Spread.of(run.lost for run in runs),
-            "seconds_replicated": Spread.of(run.replicated for run in runs),
-            "best_loss": Spread.of(run.loss for run in runs),
-        }
+        """Spread of every figure of its runs by name; ``target`` is a loss."""
+        each = [run.figures(target) for run in self.runs]
+        return {name: Spread.of(own[name] for own in each) for name in each[0]}
 
     def rungs(self) -> list[tuple[int, float]]:
         """(resource, median of the results there)."""

@@ -160,13 +160,11 @@ def with_places(spec: StudySpec, folder: Path) -> StudySpec:
             database = folder / Path(url.removeprefix("sqlite:///")).expanduser()
             tracking = spec.tracking.model_copy(update={copy: f"sqlite:///{database}"})
             spec = spec.model_copy(update={"tracking": tracking})
-    if spec.data is not None:
-        spec = spec.model_copy(update={"data": spec.data.beside(folder)})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(Path.cwd()),
     ]
-    return spec.model_copy(update={"pythonpath": searched})
+    return spec.beside(folder).model_copy(update={"pythonpath": searched})
 
 
 def read_text(path: Path, what: str = "a study's YAML file", most: int = limits.FILE_BYTES) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -199,6 +200,17 @@ class StudySpec(Part):
         assert self.data is not None
         return self.data
 
+    def beside(self, folder: Path) -> StudySpec:
+        """With the folder of the partitions made absolute; unchanged where models do not hop.
+
+        Args:
+            folder: of the study file.
+
+        Raises:
+            SpecError: the folder of the partitions names a user that is not there.
+        """
+        return self if self.data is None else self.model_copy(update={"data": self.data.beside(folder)})
+
     @property
     def partition_folder(self) -> str:
         """Folder of the partitions on the workers; empty: each has its own, or there are none."""
@@ -231,8 +243,16 @@ class StudySpec(Part):
 
     @property
     def sharing(self) -> ShareSpec:
-        """The study's part in the pool of slots; for what runs only where it is in one."""
-        assert self.share is not None
+        """The study's part in the pool of slots.
+
+        Raises:
+            SpecError: it is in none.
+        """
+        if self.share is None:
+            raise SpecError(
+                f"Study {self.study!r} shares its slots with nobody (no share in its settings), so it has no weight or "
+                "priority. A new study has one with --set share.pool=NAME."
+            )
         return self.share
 
     @property
@@ -261,6 +281,11 @@ class StudySpec(Part):
     def measures_speedups(self) -> bool:
         """Whether the speed-ups by which trials grow are measured."""
         return self.job_slots is None and not self.scaling.speedups
+
+    @property
+    def has_unknown_speedups(self) -> bool:
+        """Whether gangs may train, and nothing says how fast they are."""
+        return self.gangs and not self.scaling.speedups
 
     @property
     def most_ranks(self) -> int | None:

@@ -129,7 +129,9 @@ def _problem(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{value} is no finite number; give one, or leave the setting out"
     if not isinstance(value, str):
-        return f"{shown(value)} is no plain value (text, number, true, false, null); put it in quotes"
+        return (
+            f"{shown(value)} is no plain value (text, number, true, false, null); give one, in a study file in quotes"
+        )
     if len(value) > limits.TEXT:
         return f"{shown(value)} is too long: a text has at most {limits.TEXT:,} characters; shorten it"
     if "\0" in value:

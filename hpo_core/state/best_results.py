@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
 import msgspec
 
 from hpo_core.model.events import JobCompleted
 from hpo_core.model.trial import Metrics
 from hpo_core.state.trial_record import is_complete
-
-
-class HasLosses(Protocol):
-    """A result with one loss per objective; smaller is better."""
-
-    @property
-    def losses(self) -> tuple[float, ...]: ...
-
-
-Result = TypeVar("Result", bound=HasLosses)
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
@@ -35,7 +24,7 @@ def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other
 
 
-def add_to_front(front: list[Result], result: Result) -> bool:
+def add_to_front(front: list[Incumbent], result: Incumbent) -> bool:
     """Add a result to a front unless a member dominates or equals it; return whether it was added.
 
     Members that it dominates are removed. The front stays sorted by its losses, the first objective first. O(log n)

@@ -54,9 +54,9 @@ class StudyState:
         self.running: dict[int, JobGranted] = {}
         """Grants that await a report, by trial, oldest first."""
         self.slots_in_use = 0
+        """Slots that the running jobs demand together."""
         self.without_slot: set[int] = set()
         """Running trials whose checkpoint is being written: another job has their slot."""
-        """Slots that they demand together."""
         self.speeds: MeasuredSpeeds | None = None
         """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
         self.placed: dict[int, JobPlaced] = {}

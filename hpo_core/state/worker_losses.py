@@ -21,9 +21,7 @@ does not open trial after trial.
 
 from __future__ import annotations
 
-from hpo_core.model.events import (
-    AttemptFailed,
-)
+from hpo_core.model.events import AttemptFailed
 from hpo_core.model.trial import Outcome
 
 MOST_DEFERRED = 3

@@ -16,15 +16,14 @@ PILOT = 2
 
 
 class GangSizes:
-    """Ranks of a study's jobs: as many as its settings say (:class:`GrowingGangSizes` where trials grow).
+    """Ranks of a study's jobs: the same for all.
 
     Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
     (:mod:`hpo_core.hopper.unit_times`).
     """
 
-    def __init__(self, spec: StudySpec, state: StudyState, method: SearchMethod) -> None:
-        self._scaling, self._fixed = spec.scaling, spec.job_slots or 1
-        self._state, self._method = state, method
+    def __init__(self, fixed: int, method: SearchMethod) -> None:
+        self._fixed, self._method = fixed, method
 
     def next(self, failed: JobGranted | None = None) -> int:
         """Ranks of the next job. A rerun follows its record; a job that is tried again has as many ranks as before.
@@ -50,9 +49,17 @@ class GangSizes:
         """Slots of ``slots`` that all running trials could use, if each ended its job now and went on; 0: no more."""
         return 0
 
+    def words(self) -> str:
+        """The size, for people; empty where each job takes a slot."""
+        return f"{self._fixed} ranks a job" if self._fixed > 1 else ""
+
 
 class GrowingGangSizes(GangSizes):
     """Ranks where ``gang: auto`` lets trials grow into free slots, by :func:`grown_size`."""
+
+    def __init__(self, scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> None:
+        super().__init__(1, method)
+        self._scaling, self._state = scaling, state
 
     def next(self, failed: JobGranted | None = None) -> int:
         """Ranks of the next job; a rerun on fewer slots than a gang had takes what there is."""
@@ -98,10 +105,28 @@ class GrowingGangSizes(GangSizes):
         """Kappa of ``slots`` for each running trial."""
         return self.largest(slots) * len(self._state.running)
 
+    def words(self) -> str:
+        """What a trial may grow to, and why."""
+        scaling, speeds = self._scaling, self._state.speeds
+        largest = self.largest(max(2, self._state.capacity))
+        found = (
+            f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {scaling.efficiency:.0%} of "
+            "linear"
+        )
+        if scaling.speedups:
+            return f"{found}, speed-ups given)"
+        times = ", ".join(
+            f"{ranks} ranks are {1 / seconds:.2f} times as fast"
+            for ranks, seconds in ({} if speeds is None else speeds.relative).items()
+            if ranks > 1
+        )
+        return f"{found}; measured: {times or 'nothing yet'})"
+
 
 def gang_sizes(spec: StudySpec, state: StudyState, method: SearchMethod) -> GangSizes:
     """Ranks of a study's jobs, as ``training.gang`` says."""
-    return (GrowingGangSizes if spec.job_slots is None else GangSizes)(spec, state, method)
+    fixed = spec.job_slots
+    return GrowingGangSizes(spec.scaling, state, method) if fixed is None else GangSizes(fixed, method)
 
 
 def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:

@@ -6,6 +6,7 @@ from hpo_core.checkpoints.retention import Budget, LiveCheckpoints
 from hpo_core.model.events import (
     AbandonRequested,
     ClockTicked,
+    ControllerChanged,
     ControllerStarted,
     Event,
     Stimulus,
@@ -130,6 +131,7 @@ class StudyParts:
 
     def __init__(self, spec: StudySpec, sampler: Sampler | None = None) -> None:
         self.spec = spec
+        """Description of the study, with the training function that it was given last."""
         self.state = StudyState()
         self.method: SearchMethod = create_method(spec)
         self.sampler: Sampler = sampler or create_sampler(spec)
@@ -155,6 +157,8 @@ class StudyParts:
             self.sampler.apply(event)
         if type(event) is StudyReopened:
             self.rules.reopen(self.state)
+        elif type(event) is ControllerChanged and event.objective:
+            self.spec = self.spec.model_copy(update={"objective": event.objective})
         if self.budget is not None:
             self.budget.apply(event)
         elif self._checkpoints is not None:

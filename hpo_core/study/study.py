@@ -30,7 +30,6 @@ from hpo_core.model.events import (
     CapacityNoticed,
     ClockTicked,
     ConfigurationRequested,
-    ControllerChanged,
     ControllerStarted,
     Entry,
     Event,
@@ -91,7 +90,7 @@ class Study:
         epoch: int = 0,
     ) -> None:
         self.parts = StudyParts(spec, sampler)
-        self.spec, self.state, self.method = spec, self.parts.state, self.parts.method
+        self.state, self.method = self.parts.state, self.parts.method
         self.sampler, self.rules = self.parts.sampler, self.parts.rules
         self.name = spec.study
         self.journal = journal
@@ -215,7 +214,7 @@ class Study:
         try:
             self.count_time(entry.stimulus, entry.time)
             for event in entry.events:
-                self._apply(event)
+                self.parts.apply(event)
         except HpoError:
             raise
         except Exception as error:
@@ -422,6 +421,11 @@ class Study:
     # Questions.
 
     @property
+    def spec(self) -> StudySpec:
+        """Description of the study, with the training function that it was given last."""
+        return self.parts.spec
+
+    @property
     def best(self) -> Incumbent | None:
         """The incumbent: best finite loss, of all rungs or of the highest one, as ``best_of`` of the study says."""
         return self.state.incumbent
@@ -564,7 +568,7 @@ class Study:
         events: list[Event] = []
         try:
             for event in self._decider.decide(stimulus):
-                self._apply(event)
+                self.parts.apply(event)
                 events.append(event)
             entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
             if not (events or (isinstance(stimulus, ClockTicked) and stimulus.stood_still)):
@@ -582,8 +586,3 @@ class Study:
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
         """The facts that follow from a stimulus. Each must be applied before the next is drawn."""
         return self._decider.decide(stimulus)
-
-    def _apply(self, event: Event) -> None:
-        self.parts.apply(event)
-        if type(event) is ControllerChanged and event.objective:
-            self.spec = self.spec.model_copy(update={"objective": event.objective})

@@ -126,7 +126,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     if not store.takes_files(run):
         return
-    spec, best = fold.spec, best_result(fold.study)
+    spec, best = fold.spec, best_result(fold.study, fold.study.best)
     named = {"study": spec.study, "metric": spec.metric.name}
     tables: dict[str, dict[str, Any]] = {
         "promotions.json": {

@@ -20,7 +20,7 @@ import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
-from hpo_core.checkpoints.storage import HOPS, remove
+from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
@@ -72,7 +72,9 @@ def run_attempt(
     state = None
     try:
         if job.checkpoint:
-            base = HOPS if job.unit is not None and job.unit.hopped else request.checkpoint_base
+            base = request.checkpoint_base
+            if job.unit is not None and job.unit.hopped:
+                base = hop_base(base)
             with progress.storing(job.checkpoint.resource):
                 state = None if held is None else held.take(job.checkpoint, request.folder, base)
                 if state is None:

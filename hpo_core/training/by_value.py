@@ -172,8 +172,7 @@ def load(place: str) -> Callable[..., Any] | None:
     except FileNotFoundError:
         raise SpecError(
             f"{function}() was sent by value, and its file {folder / FOLDER / str(digest_of(name))}.pkl is not there. "
-            "Workers on other machines need the home folder at the same path; where it was removed, put it back, or "
-            "begin a new study with the function."
+            "Where the study's folder was removed, put it back, or begin a new study with the function."
         ) from None
     version, _, content = content.partition(b"\n")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"

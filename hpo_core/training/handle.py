@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
-from hpo_core.checkpoints.storage import HOPS, remove
+from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.nested_names import NestedParams
@@ -316,7 +316,8 @@ class TrialHandle:
 
         def __getattr__(self, name: str) -> Any:
             """Say what was meant, for one who comes from another library."""
-            cure = did_you_mean(name, dir(type(self))) or "it has params, steps(), report(), track(), folder and others"
+            known = [one for one in dir(self) if not one.startswith("_")]
+            cure = did_you_mean(name, known) or "it has params, steps(), report(), track(), folder and others"
             if name.startswith("suggest_") or name in ("should_prune", "set_user_attr", "set_constraint"):
                 cure = (
                     'that belongs to an Optuna objective: give style="optuna" (style: optuna in a study file), or take '
@@ -377,8 +378,9 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            hops = self._unit is not None and self._unit.state.startswith(f"{HOPS}/")
-            remove(self._request.folder, self._saved.uri, HOPS if hops else self._request.checkpoint_base)
+            base = self._request.checkpoint_base
+            hops = hop_base(base)
+            remove(self._request.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base)
         self._saved = None
         if self._held is not None:
             self._held.drop()

@@ -48,10 +48,11 @@ class TrainerPool:
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
-    def run(self, request: JobRequest, on_free: Callable[[], None] = lambda: None) -> Report:
+    def run(self, request: JobRequest, on_free: Callable[[], None] = lambda: None, folder: str | None = None) -> Report:
         """Run one job in the calling thread.
 
         Args:
+            folder: that it trains in where this computer does not see the study's, which its attempts are named by.
             on_free: called once another job can run in its place, although its checkpoint is not written yet; not
                 called where it is written before.
         """
@@ -84,6 +85,8 @@ class TrainerPool:
             on_free()
 
         try:
+            if folder is not None:
+                request = msgspec.structs.replace(request, folder=folder)
             return trainer.run(request, free_early)
         finally:
             free(None)
@@ -223,29 +226,29 @@ _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 
 
-def train_job(request_bytes: bytes, on_free: Callable[[], None] = lambda: None) -> bytes:
+def train_job(request_bytes: bytes, on_free: Callable[[], None] = lambda: None, *, folder: str | None = None) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report.
 
     Args:
-        on_free: see :meth:`TrainerPool.run`.
+        on_free: see :meth:`TrainerPool.run`, like ``folder``.
     """
     request = decode_request(request_bytes)
     portion = request.portion
     if request.job.unit is not None:
-        report = _train_unit(request, request.job.unit)
+        report = _train_unit(request, request.job.unit, folder)
     elif portion is None or not portion.gpu or not request.mps:
-        report = trainers.run(request, on_free)
+        report = trainers.run(request, on_free, folder)
     else:
         with _mps.used(portion.device) as pipes:
             portion = msgspec.structs.replace(portion, mps=pipes)
-            report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free)
+            report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free, folder)
     return encode_report(report)
 
 
-def _train_unit(request: JobRequest, unit: Unit) -> Report:
+def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
     name, signature = unit.partition, seen_signature(request.folder, unit.partition)
     before = signature or signature_here(request, name)
-    report = trainers.run(msgspec.structs.replace(request, signature=signature))
+    report = trainers.run(msgspec.structs.replace(request, signature=signature), folder=folder)
     unexplained = report.outcome not in _OF_NO_PARTITION and report.doubt is msgspec.UNSET
     if unexplained and signature_here(request, name) != before:
         message = f"Partition {name} changed, or went, while it was trained on: {report.message}"

@@ -187,12 +187,14 @@ LATEST_SECONDS = 60.0
 
 def granted_words(study: Study) -> str:
     """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``."""
-    granted = len(study.state.running)
-    if not study.spec.packs:
-        slots = study.state.slots_in_use
-        return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
-    runs = len(study.state.placed)
-    return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
+    state = study.state
+    runs, slots = sum(map(state.trains, state.running)), state.slots_in_use
+    waiting = len(state.running) - runs
+    return (
+        f"{runs:,} running"
+        + (f" on {slots:,} slots" if slots > len(state.running) else "")
+        + (f", {waiting:,} waiting for a device" if waiting else "")
+    )
 
 
 def running_lines(
@@ -291,7 +293,7 @@ def _merged(group: list[Measurement]) -> MeasuredNeed:
     newest = max(group, key=lambda one: one.measured_at)
     counted = [one for one in group if not one.out_of_memory]
     shares = [one.compute for one in counted if one.compute is not None]
-    peak = max((one.memory if is_cpu(one.architecture) else one.device_memory or 0 for one in group), default=0)
+    peak = max((one.peak for one in group), default=0)
 
     def mean(values: list[float]) -> float:
         return math.fsum(values) / max(len(values), 1)

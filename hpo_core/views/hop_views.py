@@ -337,7 +337,8 @@ def _listed(units: Sequence[Sequence[Named]]) -> str:
 
 def hopping_line(study: Study) -> str:
     """Line about the partitions and the units done on them; empty where models do not hop."""
-    return f"{data_words(study.spec)}; {done_words(study)}" if study.spec.partitions else ""
+    words = data_words(study.spec)
+    return f"{words}; {done_words(study)}" if words else ""
 
 
 def done_words(study: Study) -> str:

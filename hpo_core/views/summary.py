@@ -224,8 +224,8 @@ def summarize(study: Study) -> StudySummary:
         constraints=tuple(spec.constraints),
         infeasible=state.infeasible_results,
         best_of=spec.best_of,
-        best=best_result(study),
-        best_of_highest_rung=_shown(study, study.best_of_highest_rung),
+        best=best_result(study, study.best),
+        best_of_highest_rung=best_result(study, study.best_of_highest_rung),
         front=front_members(spec, state),
         extendable=study.refuse_extension() is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
@@ -254,11 +254,6 @@ def constraint_words(spec: StudySpec, infeasible: int) -> str:
     return f"{', '.join(spec.constraints)} at most 0; {count} {'it' if one else 'them'}"
 
 
-def best_result(study: Study) -> BestResult | None:
-    """The incumbent in the user's metric; None before there is a finite result."""
-    return _shown(study, study.best)
-
-
 def rule_words(spec: StudySpec) -> str:
     """``, best of the highest rung`` where that is the study's rule, to stand behind a best result; else empty."""
     return ", best of the highest rung" if spec.best_of == "highest_rung" else ""
@@ -278,7 +273,8 @@ def other_best_words(study: Study) -> str:
     return f"best of {title}: {study.spec.metric.name} = {value} (trial {other.trial} at {other.resource:,})"
 
 
-def _shown(study: Study, best: Incumbent | None) -> BestResult | None:
+def best_result(study: Study, best: Incumbent | None) -> BestResult | None:
+    """An incumbent in the user's metric; None before there is a finite result."""
     if best is None:
         return None
     value = study.metric_value(best.loss)
@@ -353,27 +349,14 @@ def _by_architecture(title: str, amounts: Mapping[str, object]) -> str:
 
 def gang_words(study: Study) -> str:
     """The size of its gangs, or what one may grow to and why; empty where each job takes a slot."""
-    gang, scaling = study.spec.training.gang, study.spec.scaling
-    if gang != "auto":
-        return "" if gang == 1 else f"{gang} ranks a job"
-    if study.spec.room_word == "worker":
-        known = "given" if scaling.speedups else "measured"
-        most = f", at most {scaling.most}" if scaling.most else ""
-        return (
-            "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once "
-            f"(at least {scaling.efficiency:.0%} of linear{most}; speed-ups {known})"
-        )
-    largest = study.parts.sizes.largest(max(2, study.state.capacity))
-    found = (
-        f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {scaling.efficiency:.0%} of linear"
+    of_jobs, scaling, most = study.parts.sizes.words(), study.spec.scaling, study.spec.most_ranks
+    if of_jobs or most == 1:
+        return of_jobs
+    known = "given" if scaling.speedups else "measured"
+    return (
+        "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once (at "
+        f"least {scaling.efficiency:.0%} of linear{f', at most {most}' if most else ''}; speed-ups {known})"
     )
-    if scaling.speedups:
-        return f"{found}, speed-ups given)"
-    relative = {} if study.state.speeds is None else study.state.speeds.relative
-    times = ", ".join(
-        f"{ranks} ranks are {1 / seconds:.2f} times as fast" for ranks, seconds in relative.items() if ranks > 1
-    )
-    return f"{found}; measured: {times or 'nothing yet'})"
 
 
 def data_words(spec: StudySpec) -> str:

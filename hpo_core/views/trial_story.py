@@ -33,17 +33,17 @@ def trial_state(study: Study, trial: TrialRecord) -> str:
     return status
 
 
-def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
+def usage_words(usage: UsageField | None, *, unit: str = "unit") -> str:
     """All that is known; empty where nothing is.
 
     Args:
-        hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
+        unit: name of a unit of the resource: an epoch where models hop, and a unit is a pass over one partition.
 
     >>> from hpo_core.model.devices.measurement import Usage
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
-    '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
-    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3, states_from_memory=3), hops=True)
-    '212 MB, 0.3 s an epoch, 3 states from memory'
+    '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s per unit'
+    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3, states_from_memory=3), unit="epoch")
+    '212 MB, 0.3 s per epoch, 3 states from memory'
     >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
     '1 GB; of GPU-5d (A100) 6 GB, 28 % of its compute'
     >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
@@ -55,7 +55,7 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
         memory_words(usage.memory) if usage.memory else "",
         f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
         f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
-        f"{duration(usage.unit_seconds)} {'an epoch' if hops else 'a unit'}" if usage.unit_seconds else "",
+        f"{duration(usage.unit_seconds)} per {unit}" if usage.unit_seconds else "",
         f"{plural(usage.states_from_memory, 'state')} from memory" if usage.states_from_memory else "",
     ]
     of_device = [
@@ -95,7 +95,7 @@ def trial_story(study: Study, number: int) -> list[str]:
         return plural(resource, spec.unit_word)
 
     def used(usage: UsageField) -> str:
-        words = usage_words(usage, hops=spec.unit_word == "epoch")
+        words = usage_words(usage, unit=spec.unit_word)
         return f"; used {words}" if words else ""
 
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]

@@ -65,8 +65,8 @@ def test_another_file_type_with_the_right_digest_is_reported(tmp_path):
 
 
 def test_a_url_whose_package_is_missing_is_reported(saved, tmp_path):
-    with pytest.raises(StorageError, match="s3fs"):
-        checkpoints.load(tmp_path, Checkpoint("s3://bucket/a", saved.digest, 3, saved.size), "s3://bucket")
+    with pytest.raises(StorageError, match="gcsfs"):
+        checkpoints.load(tmp_path, Checkpoint("gs://bucket/a", saved.digest, 3, saved.size), "gs://bucket")
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):

@@ -228,7 +228,7 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
             against += any(
                 loss > losses[removal.trial] and loss / kept[trial] < removal.chance for trial, loss in losses.items()
             )
-        study._apply(removal)
+        study.parts.apply(removal)
     assert against, "the order was that of the chances alone"
 
 
@@ -245,7 +245,7 @@ def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> No
         assert result.checkpoint is not None
         why = live.why(result.checkpoint.uri)
         order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
-        study._apply(removal)
+        study.parts.apply(removal)
     assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
     assert len({loss for _, loss, _ in order}) > 3
     assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
@@ -404,7 +404,7 @@ def test_a_reopened_study_removes_the_same_checkpoints() -> None:
     def decided(of: Study, decide: Any) -> list[Any]:
         events = []
         for event in decide(AttemptReported(report)):
-            of._apply(event)
+            of.parts.apply(event)
             events.append(event)
         return events
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
-from hpo_core.journal.measurements import measurements_of, read_file, written
+from hpo_core.journal.measurements import read_file, written
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_flows.command import app
@@ -27,7 +27,7 @@ NOW = time.time()
 
 def kept(folder: Path, *found: Measurement) -> list[Measurement]:
     journal = Home(folder).open_journal()
-    history = measurements_of(journal)
+    history = journal.measurements
     history.add(found)
     there = history.all()
     journal.close()

@@ -15,7 +15,6 @@ from hpo_core.cli.app import app
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.placing import objective_digest
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
-from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.errors import SpecError, StudyNotFoundError
@@ -105,7 +104,7 @@ def measurement(width: int, **changes: Any) -> Measurement:
 def test_needs_come_from_the_history_of_the_objective(study_file: Path) -> None:
     (study_file.parent / "home").mkdir()
     journal = open_journal(f"sqlite:///{study_file.parent / 'home' / 'journal.db'}")
-    measurements_of(journal).add([measurement(8), measurement(16)])
+    journal.measurements.add([measurement(8), measurement(16)])
     journal.close()
     words = (study_file, "--devices", "1xA100-80GB,1xH100-80GB", "--policy", "one_per_device", "--policy", "fill")
     found = facts(*words)

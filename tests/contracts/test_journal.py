@@ -16,8 +16,8 @@ import pytest
 from hpo_core import Study
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner, is_alive
-from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyBusyError
+from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner, is_alive, open_journal
+from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import Entry
 from hpo_core.model.process_start import started
 from hpo_core.replay.audit import audit
@@ -137,6 +137,11 @@ def test_a_retried_append_is_fenced_by_another_controllers_entry(open_again: Ope
         old.set_capacity(2)
     assert line.taken
     assert [entry.epoch for entry in record.entries("world")] == [0, 2]
+
+
+def test_a_url_whose_driver_is_not_installed_is_told_which_one_to_write() -> None:
+    with pytest.raises(JournalError, match=r"needs the driver pg8000, .* that of postgresql\+psycopg://"):
+        open_journal("postgresql+pg8000://localhost/studies")
 
 
 def test_a_fenced_call_is_not_retried_and_retries_end(open_again: Open) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from hpo_core import MemoryJournal
 from hpo_core.journal import measurements, sql_measurements
-from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import BUSY_SECONDS, SqlJournal, open_journal
@@ -44,12 +44,12 @@ def measurement(at: float, width: int = 64, **changes: Any) -> Measurement:
 
 
 def test_another_process_reads_what_was_added_oldest_first(open_again: Open) -> None:
-    kept = measurements_of(open_again())
+    kept = open_again().measurements
     assert kept.read("m:f", "c") == kept.all() == []
     told = [measurement(at) for at in (3.0, 1.0, 2.0)]
     others = [measurement(1.5, objective="m:g"), measurement(1.6, code="edited")]
     assert kept.add([*told, *others]) == 5
-    again = measurements_of(open_again())
+    again = open_again().measurements
     assert again.read("m:f", "c") == sorted(told, key=lambda one: one.measured_at)
     assert [one.measured_at for one in again.all()] == [1.0, 1.5, 1.6, 2.0, 3.0]
     assert again.add([told[0], measurement(4.0)]) == 1, "what is there already stays one"
@@ -63,7 +63,7 @@ def test_the_newest_of_each_key_and_of_each_objective_are_kept(
     for module in (measurements, sql_measurements):
         monkeypatch.setattr(module, "PER_KEY", 3)
         monkeypatch.setattr(module, "PER_OBJECTIVE", 5)
-    kept = measurements_of(open_again())
+    kept = open_again().measurements
     kept.add([measurement(0.0, objective="m:g")])
     for at in (5.0, 1.0, 4.0, 2.0, 3.0):
         kept.add([measurement(at)])
@@ -81,7 +81,7 @@ def test_writers_at_the_same_time_lose_nothing_of_each_other(open_again: Open) -
         try:
             for at in range(10):
                 own = measurement(float(at), width=number, study=f"s{number}")
-                measurements_of(journals[number]).add([own, measurement(float(at), width=99, study="shared")])
+                journals[number].measurements.add([own, measurement(float(at), width=99, study="shared")])
         except BaseException as error:
             failures.append(error)
 
@@ -91,7 +91,7 @@ def test_writers_at_the_same_time_lose_nothing_of_each_other(open_again: Open) -
     for thread in threads:
         thread.join(600)
     assert failures == []
-    found = measurements_of(open_again()).read("m:f", "c")
+    found = open_again().measurements.read("m:f", "c")
     assert sorted((one.params["width"], one.measured_at) for one in found) == sorted(
         (width, float(at)) for width in (0, 1, 2, 3, 99) for at in range(10)
     )
@@ -102,10 +102,10 @@ def test_a_database_of_before_gets_the_table_at_the_first_write(tmp_path: Path) 
     open_journal(file).close()
     tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'hpo_measurements'"
     journal = open_journal(file)
-    assert measurements_of(journal).all() == []
+    assert journal.measurements.all() == []
     with sqlite3.connect(file) as database:
         assert database.execute(tables).fetchall() == [], "reading makes nothing"
-    measurements_of(journal).add([measurement(1.0)])
+    journal.measurements.add([measurement(1.0)])
     with sqlite3.connect(file) as database:
         assert len(database.execute(tables).fetchall()) == 1
     journal.close()
@@ -113,12 +113,12 @@ def test_a_database_of_before_gets_the_table_at_the_first_write(tmp_path: Path) 
 
 def test_a_damaged_row_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = open_journal(tmp_path / "journal.db")
-    measurements_of(journal).add([measurement(1.0), measurement(2.0), measurement(3.0)])
+    journal.measurements.add([measurement(1.0), measurement(2.0), measurement(3.0)])
     with sqlite3.connect(tmp_path / "journal.db") as database:
         database.execute("UPDATE hpo_measurements SET body = '{\"memory\": -1}' WHERE measured_at = 1.0")
         database.execute("UPDATE hpo_measurements SET body = x'ff00' WHERE measured_at = 2.0")
     database.close()
-    assert [one.measured_at for one in measurements_of(journal).all()] == [3.0]
+    assert [one.measured_at for one in journal.measurements.all()] == [3.0]
     assert "2 measurements in the history are damaged" in caplog.text
     journal.close()
 
@@ -127,7 +127,7 @@ def test_a_study_goes_on_without_a_database_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_journal(tmp_path / "journal.db")
-    quiet = QuietMeasurements(measurements_of(journal))
+    quiet = QuietMeasurements(journal.measurements)
     quiet.add([measurement(1.0)])
 
     def fails(*_: object) -> None:
@@ -165,7 +165,7 @@ def test_a_study_does_not_wait_long_for_another_who_writes(
     if database == "postgresql":
         url = request.getfixturevalue("postgresql_url")
     journal = SqlJournal(url)
-    kept = measurements_of(journal)
+    kept = journal.measurements
     kept.forget(None)
     quiet = QuietMeasurements(kept)
     quiet.add([measurement(1.0)])
@@ -191,28 +191,21 @@ def test_a_study_does_not_wait_long_for_another_who_writes(
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     journal = open_journal(file)
-    measurements_of(journal).add([measurement(1.0)])
+    journal.measurements.add([measurement(1.0)])
     journal.close()
     reader = SqlJournal(f"sqlite:///file:{file}?mode=ro&uri=true", reading=True)
-    assert len(measurements_of(reader).all()) == 1
+    assert len(reader.measurements.all()) == 1
     with pytest.raises(JournalError):
-        measurements_of(reader).add([measurement(2.0)])
-    assert QuietMeasurements(measurements_of(reader)).add([measurement(2.0)]) is None
+        reader.measurements.add([measurement(2.0)])
+    assert QuietMeasurements(reader.measurements).add([measurement(2.0)]) is None
     reader.close()
 
 
-def test_journals_that_wrap_others_and_journals_without_a_table() -> None:
+def test_a_journal_that_wraps_another_has_its_measurements() -> None:
     journal = MemoryJournal()
-    measurements_of(RetryingJournal(journal)).add([measurement(1.0)])
-    assert len(measurements_of(journal).all()) == 1
-    assert measurements_of(MemoryJournal()).all() == []
-
-    class Own:
-        """A journal of somebody else's."""
-
-    own = Own()
-    measurements_of(own).add([measurement(1.0)])  # type: ignore[arg-type]
-    assert len(measurements_of(own).all()) == 1  # type: ignore[arg-type]
+    RetryingJournal(journal).measurements.add([measurement(1.0)])
+    assert len(journal.measurements.all()) == 1
+    assert MemoryJournal().measurements.all() == []
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from hpo_flows.deployed.form import (
     Number,
     as_drawn,
     drawn_section,
-    filled_in,
     read_form,
     study_of,
     with_changes,
@@ -49,6 +48,7 @@ from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
 from hpo_flows.retraining_run import check_function
 from tests.conftest import World, fresh, make_spec
+from tests.deployed.filled_forms import filled_in
 
 STUDY = """
 study: inner

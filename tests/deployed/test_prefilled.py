@@ -9,9 +9,10 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec, load_spec
-from hpo_flows.deployed.form import ClusterOfFile, filled_in, with_changes
+from hpo_flows.deployed.form import ClusterOfFile, with_changes
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import form_of, prefilled_deployments
+from tests.deployed.filled_forms import filled_in
 from tests.flows.conftest import ROOT
 
 MODELS = ("models.net:fit", "models.net:load")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import importlib.util
@@ -19,10 +20,12 @@ import yaml
 
 import hpo_core
 from hpo_core import Study, load_spec
+from hpo_core.checkpoints.storage import all_files
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
+from tests.storage_servers import SECRET, s3, sftp
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -81,6 +84,45 @@ def test_packed_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, s
     assert device["jobs"] == 18 and device["failed"] == 0
     assert device["most_at_once"] >= 3 and 0 < device["used"] <= 400_000_000
     assert "device: cpu:" in hpo("show", "packed") and "Devices in numbers" in Path(facts["report"]).read_text()
+
+
+@pytest.mark.parametrize("name", ["on-s3.yaml", "on-sftp.yaml"])
+def test_study_files_for_servers_of_files_are_valid(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path, "train.py", name)
+    spec = load_spec(tmp_path / name)
+    assert spec.study == name.removesuffix(".yaml") and spec.checkpoint_base.endswith(f"/hpo/{spec.study}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["on-s3", "on-sftp"])
+def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, prefect_api: dict[str, str]) -> None:
+    """With the server's own address, workers of this computer and fewer configurations."""
+    write_files(tmp_path, "train.py", f"{name}.yaml")
+    file = tmp_path / f"{name}.yaml"
+    text = file.read_text().replace("configs: 30", "configs: 6")
+    text = text.replace('{kind: address, address: "tls://scheduler:8786"}', "{kind: local, workers: 2}")
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    with contextlib.ExitStack() as stack:
+        if name == "on-s3":
+            environment = stack.enter_context(s3()).environment()
+            given = set(environment) - {"AWS_DEFAULT_REGION"}  # moto wants one
+        else:
+            server = stack.enter_context(sftp(tmp_path / "sshd"))
+            environment = server.environment()
+            given = set(environment)
+            text = text.replace("sftp://files.lab:22/srv/hpo", f"sftp://127.0.0.1:{server.port}{tmp_path}/hpo")
+        assert all(f"{variable}=" in page for variable in given)
+        file.write_text(text)
+        hpo = Runner(tmp_path, prefect_api | environment)
+        facts = hpo.json("tune", file, "--no-prefect")
+        assert facts["status"] == "finished" and facts["trials"] == 6
+        base = load_spec(file).checkpoint_base
+        left = all_files(tmp_path, base)
+        assert left and all(uri.startswith(f"{base}/trial-") for uri in left)
+        assert not list(hpo.home.rglob("*.safetensors"))
+        if name == "on-s3":
+            texts = [path for path in hpo.home.rglob("*") if path.is_file()]
+            assert not [path for path in texts if SECRET.encode() in path.read_bytes()]
 
 
 def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fsspec.core import url_to_fs
 
 from hpo_core import Study
 from hpo_core.model.events import CheckpointRemoved, JobGranted
@@ -20,11 +21,12 @@ LIMIT = 8 * SIZE
 
 
 class Watcher(threading.Thread):
-    """Measures the bytes below a folder, again and again."""
+    """Measures the bytes of a study's checkpoints, again and again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, real: Real) -> None:
         super().__init__(daemon=True)
-        self.folder = folder
+        self.base = real.spec.checkpoint_base
+        self.folder = real.home.study_folder("real") / self.base
         self.most = 0
         self.samples = 0
         self._over = threading.Event()
@@ -45,15 +47,20 @@ class Watcher(threading.Thread):
 
     def _files(self) -> dict[tuple[str, int], int]:
         found = {}
+        if "://" in self.base:
+            filesystem, path = url_to_fs(self.base)
+            filesystem.invalidate_cache()
+            return {(name, 0): facts["size"] for name, facts in filesystem.find(path, detail=True).items()}
         for path in self.folder.glob("*/*"):
             status = path.stat()
             found[str(path), status.st_ino] = status.st_size
         return found
 
 
+@pytest.mark.usefixtures("storage")
 def test_disk_use_stays_below_the_limit(tmp_path: Path) -> None:
     real = Real(tmp_path, "heavy", checkpoints={"max_bytes": LIMIT})
-    watcher = Watcher(real.home.folder / "studies" / "real" / "checkpoints")
+    watcher = Watcher(real)
     watcher.start()
     study = real.finish()
     watcher.stop()
@@ -63,52 +70,48 @@ def test_disk_use_stays_below_the_limit(tmp_path: Path) -> None:
     for grant in facts(entries, JobGranted):
         gone = grant.trial in {event.trial for event in facts(entries, CheckpointRemoved)}
         assert grant.rung == 0 or grant.checkpoint is not None or gone
-    assert files_of(real) == study.checkpoints.uris
+    assert real.checkpoint_files() == study.checkpoints.uris
     assert study.state.best_checkpoint() is not None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("storage")
 def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
     real = Real(tmp_path, "heavy", checkpoints={"max_count": 7})
     process = real.start()
     real.wait_for_entries(14, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    left = real.home.study_folder("real") / "checkpoints" / "trial-00001" / "rung-0-attempt-7.safetensors"
-    left.parent.mkdir(parents=True, exist_ok=True)
-    left.write_bytes(b"recorded as removed, but the controller died before it could unlink it")
-    part = left.with_name(left.name + ".part")
-    part.write_bytes(b"begun")
+    left = f"{real.spec.checkpoint_base}/trial-00001/rung-0-attempt-7.safetensors"
+    real.put_checkpoint_file(left, b"recorded as removed, but the controller died before it could unlink it")
+    part = f"{left}.part"
+    real.put_checkpoint_file(part, b"begun")
     before = real.entries()
     process = real.start()
     real.wait_for_entries(before + 2, process)
     deadline = time.monotonic() + 600
-    while left.exists() or part.exists():
+    while {left, part} & real.checkpoint_files():
         assert time.monotonic() < deadline, "still there"
-        time.sleep(0.01)
+        time.sleep(0.05)
     assert process.poll() is None, "it was only swept at the end"
     assert process.wait(600) == 0, real.log.read_text()[-3000:]
     study: Study = real.assert_whole()
-    assert files_of(real) == study.checkpoints.uris and len(study.checkpoints) <= 7
-
-
-def files_of(real: Real) -> set[str]:
-    folder = real.home.study_folder("real")
-    return {path.relative_to(folder).as_posix() for path in (folder / "checkpoints").glob("*/*")}
+    assert real.checkpoint_files() == study.checkpoints.uris and len(study.checkpoints) <= 7
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("storage")
 def test_disk_use_of_a_population_does_not_grow_with_its_generations(tmp_path: Path) -> None:
     """Two generations to meet, the one that fills, the best, and what two jobs write."""
     members, generations = 4, 15
     search = {"method": "pbt", "population": members, "generations": generations}
     real = Real(tmp_path, "heavy", search=search)
-    watcher = Watcher(real.home.folder / "studies" / "real" / "checkpoints")
+    watcher = Watcher(real)
     watcher.start()
     study = real.finish(members * generations)
     watcher.stop()
     assert watcher.samples > 100 and 4 * SIZE < watcher.most <= 15 * SIZE, (watcher.most, watcher.samples)
     best = study.best
     assert best is not None
-    left = {path.parent.name for path in (real.home.folder / "studies" / "real" / "checkpoints").glob("*/*")}
+    left = {uri.rsplit("/", 2)[1] for uri in real.checkpoint_files()}
     assert f"trial-{best.trial:05d}" in left and len(left) <= 13, left

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import psutil
 import pytest
+from fsspec.core import url_to_fs
 
-from hpo_core import Study
+from hpo_core import Study, StudySpec
 from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
@@ -32,6 +34,9 @@ CONFIGS = 30
 
 class Real:
     """A study in a folder, and the controllers started on it."""
+
+    url = ""
+    """Where the checkpoints of all studies lie (fixture ``storage``); empty: below the study's folder."""
 
     def __init__(self, folder: Path, function: str = "slow", *, configs: int = CONFIGS, **changes: Any) -> None:
         self.home = Home(folder / "home")
@@ -48,6 +53,9 @@ class Real:
             "cluster": {"kind": "local", "workers": 2},
             "tracking": {"mlflow": "off"},
         }  # fmt: skip
+        if self.url:
+            changes["checkpoints"] = {"folder": f"{self.url}/{folder.name}"} | changes.get("checkpoints", {})
+        self.spec = StudySpec.from_plain(plain | changes)
         self.file = folder / "study.json"
         self.file.write_text(json.dumps(plain | changes))
         self.log = folder / "log"
@@ -97,6 +105,26 @@ class Real:
         assert set(counted.values()) == {1}, "a result was counted twice"
         return study
 
+    def checkpoint_files(self) -> set[str]:
+        """URIs of all files where the checkpoints lie, whatever their names."""
+        folder, base = self.home.study_folder("real"), self.spec.checkpoint_base
+        if "://" not in base:
+            return {path.relative_to(folder).as_posix() for path in (folder / base).glob("*/*")}
+        filesystem, path = url_to_fs(base)
+        filesystem.invalidate_cache()
+        return {f"{base}/{name.removeprefix(path).lstrip('/')}" for name in filesystem.find(path)}
+
+    def put_checkpoint_file(self, uri: str, content: bytes) -> None:
+        """Write a file among the checkpoints."""
+        where = uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri()
+        with fsspec.open(where, "wb", auto_mkdir=True) if "://" not in uri else fsspec.open(where, "wb") as file:
+            file.write(content)
+
+    def read_checkpoint_file(self, uri: str) -> bytes:
+        """Content of a file among the checkpoints."""
+        with fsspec.open(uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri(), "rb") as file:
+            return bytes(file.read())
+
     def metrics(self) -> dict[tuple[int, int], float]:
         entries = self.home.open_journal().entries("real")
         return {
@@ -120,6 +148,7 @@ def descendants(process: subprocess.Popen[bytes], word: str) -> list[psutil.Proc
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("storage")
 @pytest.mark.parametrize("kills", [3, 20])
 def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
     (tmp_path / "calm").mkdir()
@@ -155,6 +184,7 @@ LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("storage")
 @pytest.mark.parametrize(
     "search",
     [
@@ -186,6 +216,7 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
     judge(study.spec, real.home.open_journal().entries("real"))
 
 
+@pytest.mark.usefixtures("storage")
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
     real = Real(tmp_path, configs=16)
     process = real.start()
@@ -227,6 +258,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
     assert outcomes["out_of_memory"] + outcomes["crashed"] == 1, outcomes
 
 
+@pytest.mark.usefixtures("storage")
 def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.write_text("6")  # on a busy machine the study would end before the second one has started
@@ -253,15 +285,16 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     real.finish()
 
 
+@pytest.mark.usefixtures("storage")
 def test_a_corrupt_checkpoint_makes_the_trial_start_earlier(tmp_path: Path) -> None:
     real = Real(tmp_path, configs=12)
     process = real.start()
     real.wait_for_entries(8, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    files = sorted((real.home.study_folder("real") / "checkpoints").glob("*/*.safetensors"))
+    files = sorted(real.checkpoint_files())
     assert files
     for file in files:
-        file.write_bytes(file.read_bytes()[:-3])
+        real.put_checkpoint_file(file, real.read_checkpoint_file(file)[:-3])
     study = real.finish()
     assert any(trial.condemned for trial in study.state.trials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -144,3 +145,13 @@ def gaps(trial):
             trial.report(loss=x**2 + 1.0 / weights.value)
         if x > -0.4:
             trial.report(speed=abs(x) / weights.value)
+
+
+IMPORTED = frozenset(sys.modules)
+
+
+def notices_imports(trial):
+    """Loss 1 where the filesystem in memory was imported after this module, and before this process began to train."""
+    name = "fsspec.implementations.memory"
+    for _ in trial.steps():
+        trial.report(loss=float(name in sys.modules and name not in IMPORTED))

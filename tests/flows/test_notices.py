@@ -10,8 +10,8 @@ import pytest
 
 from hpo_core import StudySpec, load_spec
 from hpo_core.spec.assembly import notices
-from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
+from tests.deployed.filled_forms import filled_in
 from tests.flows.conftest import LIMIT, Runner
 
 SHORT: dict[str, Any] = {

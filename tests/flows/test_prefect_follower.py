@@ -205,7 +205,7 @@ def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(
             raise error
 
     monkeypatch.setattr(study_pages, "api_answers", lambda: True)
-    pages._on_state = on_state
+    pages.on_state = on_state
     assert pages._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
     assert taken == ([] if isinstance(error, ObjectNotFound) else ["paused"])
 

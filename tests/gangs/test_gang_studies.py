@@ -9,6 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, Worker, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
@@ -175,6 +176,13 @@ def test_what_is_not_built_is_refused_with_its_cure() -> None:
 def test_an_executor_of_one_process_refuses_a_gang(tmp_path: Any) -> None:
     with pytest.raises(SpecError, match=r"training\.gang = 4 needs a process for each rank.*set training\.gang to 1"):
         InProcessExecutor(gang_spec(), tmp_path, objective=lambda trial: None)
+
+
+def test_an_executor_of_one_process_trains_what_may_grow_alone(tmp_path: Any) -> None:
+    spec = make_spec(search={"method": "random", "configs": 2, "max_resource": 1}, training={"gang": "auto"})
+    study = Study.create(spec)
+    Loop(study, InProcessExecutor(spec, tmp_path, objective=lambda trial: trial.report(loss=1.0))).run()
+    assert study.finished and [trial.resource for trial in study.state.trials] == [1, 1]
 
 
 def test_a_new_job_has_the_size_of_the_study_and_a_repeated_one_its_own() -> None:

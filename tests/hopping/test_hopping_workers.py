@@ -19,14 +19,17 @@ from typing import Any
 import pytest
 
 from hpo_core.checkpoints.files import load
+from hpo_core.checkpoints.storage import exists, hop_files
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.hopping.hopping_objectives import write_partitions
+from tests.storage_servers import s3, sftp
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,8 @@ class Cluster:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[Any] = []
+        self.hidden: Path | None = None
+        """Folder that is empty for workers that start."""
         self._file = folder / "scheduler.json"
         self._start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
                     "--scheduler-file", str(self._file))  # fmt: skip
@@ -58,10 +63,14 @@ class Cluster:
         return place
 
     def _start(self, name: str, *words: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "dask", *words]
+        if self.hidden is not None:
+            script = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+            command = ["unshare", "-m", "sh", "-c", script, "sh", str(self.hidden), *command]
         log = (self.folder / f"{name}.log").open("wb")
         self._logs.append(log)
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "dask", *words], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+            command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             env=os.environ | environment | {"PYTHONPATH": str(ROOT), "HOP_TEST_SECONDS": "0.1"},
         )  # fmt: skip
 
@@ -86,6 +95,27 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path)
     yield found
     found.close()
+
+
+@pytest.fixture(params=["folder", "carried", "s3", "sftp"])
+def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What the study file says of them; but for ``folder`` no worker sees the study's folder."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        if request.param == "s3":
+            stack.enter_context(s3())
+            found = {"checkpoints": {"folder": "s3://bucket/hpo"}}
+        elif request.param == "sftp":
+            server = stack.enter_context(sftp(tmp_path / "sshd"))
+            found = {"checkpoints": {"folder": f"sftp://127.0.0.1:{server.port}{tmp_path}/served"}}
+        cluster = request.getfixturevalue("cluster")
+        if request.param != "folder":
+            cluster.hidden = tmp_path / "home"
+            cluster.hidden.mkdir(mode=0o700)
+            mount = ["unshare", "-m", "mount", "-t", "tmpfs", "none", cluster.hidden]
+            if subprocess.run(mount, capture_output=True).returncode:
+                pytest.skip("this machine forbids mounts")
+        yield found
 
 
 def until(found: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
@@ -118,6 +148,7 @@ class Hopping:
             "training": {"worker_timeout": BUSY},
             "tracking": {"mlflow": "off"},
         }
+        self.base = StudySpec.from_plain(plain | changes).checkpoint_base
         self.file = folder / f"{name}.json"
         self.file.write_text(json.dumps(plain | changes))
 
@@ -153,10 +184,10 @@ class Hopping:
 
     def states(self) -> dict[tuple[int, int], dict[str, Any]]:
         """By (trial, epochs): the model that was saved, as far as it was kept."""
-        folder = self.home.study_folder(self.name)
-        kept = [event for event in self.completed() if event.checkpoint and (folder / event.checkpoint.uri).exists()]
+        folder, base = self.home.study_folder(self.name), self.base
+        kept = [one for one in self.completed() if one.checkpoint and exists(folder, one.checkpoint.uri, base)]
         return {
-            (event.trial, event.resource): load(folder, event.checkpoint)["tracked"]["model"]
+            (event.trial, event.resource): load(folder, event.checkpoint, base)["tracked"]["model"]
             for event in kept
             if event.checkpoint
         }
@@ -177,6 +208,7 @@ def judge(hopping: Hopping) -> None:
         assert model["seen"] == seen
         assert all(sorted(seen[4 * e : 4 * e + 4]) == [0, 1, 2, 3] for e in range(epochs))
     assert not list((hopping.home.study_folder(hopping.name) / "hops").glob("*/*")), "no state is left on its way"
+    assert not hop_files(hopping.home.study_folder(hopping.name), hopping.base)
 
 
 def test_partitions_stay_in_the_workers_own_folders(cluster: Cluster, tmp_path: Path) -> None:
@@ -199,12 +231,14 @@ def test_partitions_stay_in_the_workers_own_folders(cluster: Cluster, tmp_path: 
         assert all(number in folders[place] for number, place in zip(model["seen"], model["folders"], strict=True))
 
 
-def test_a_killed_controller_repeats_no_epoch_that_ended(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_controller_repeats_no_epoch_that_ended(
+    checkpoints: dict[str, Any], cluster: Cluster, tmp_path: Path
+) -> None:
     """kill -9 at random moments: every model still saw each partition once an epoch."""
     cluster.worker("a", [0, 1, 2, 3], validation=2)
     cluster.worker("b", [0, 1, 2, 3], validation=2)
     long = {"method": "random", "max_resource": 5, "configs": 4}
-    hopping = Hopping(tmp_path, address=cluster.address, search=long)
+    hopping = Hopping(tmp_path, address=cluster.address, search=long, **checkpoints)
     draw = random.Random(7)
     progressed = hopping.home.folder / "studies" / "hops" / "hops"
     for _ in range(3):
@@ -221,11 +255,12 @@ def test_a_killed_controller_repeats_no_epoch_that_ended(cluster: Cluster, tmp_p
     assert len(ended) == 4 and min(began) < min(ended)
 
 
-def test_a_killed_worker_at_any_unit_ends_right(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_worker_at_any_unit_ends_right(checkpoints: dict[str, Any], cluster: Cluster, tmp_path: Path) -> None:
     """A worker dies again and again, each time another one takes its place."""
     cluster.worker("a", [0, 1, 2, 3], validation=2)
     cluster.worker("b0", [0, 1, 2, 3], validation=2)
-    hopping = Hopping(tmp_path, address=cluster.address, search={"method": "random", "max_resource": 3, "configs": 4})
+    search = {"method": "random", "max_resource": 3, "configs": 4}
+    hopping = Hopping(tmp_path, address=cluster.address, search=search, **checkpoints)
     process = hopping.start()
     draw = random.Random(3)
     for number in range(3):

@@ -197,7 +197,7 @@ def test_what_was_measured_of_a_hopping_trial_is_told_by_the_epoch(world: Virtua
     measured = replace(trial.results[0], usage=Usage(memory=10**6, unit_seconds=2.0))
     trial.results = (measured, *trial.results[1:])
     line = next(line for line in trial_story(study, 0) if line.startswith("reached"))
-    assert line.endswith("; used 1 MB, 2 s an epoch"), line
+    assert line.endswith("; used 1 MB, 2 s per epoch"), line
 
 
 def test_long_jobs_and_wide_epochs_are_shortened() -> None:

@@ -227,7 +227,7 @@ def test_links_in_the_folder_of_hops_are_not_followed(tmp_path: Path) -> None:
         assert files.find(job) is None
         files.remove_state(led_out.state)
         assert precious.read_bytes() == b"precious"
-    files.remove(1)
+    files.remove(1, (1, 0))
     files.keep_only([])
     assert precious.read_bytes() == b"precious"
 

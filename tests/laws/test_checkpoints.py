@@ -27,7 +27,11 @@ LIMITS = st.one_of(
 class Watched(Study):
     """Sees the state in which each checkpoint was removed."""
 
-    def _apply(self, event: Any) -> None:
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._really_apply, self.parts.apply = self.parts.apply, self._watch  # type: ignore[method-assign]
+
+    def _watch(self, event: Any) -> None:
         if isinstance(event, CheckpointRemoved):
             removed = [
                 result.checkpoint
@@ -38,7 +42,7 @@ class Watched(Study):
             assert all(grant.checkpoint != removed[0] for grant in self.state.running.values())
             assert removed[0] != self.state.best_checkpoint()
             assert 0.0 <= event.chance <= 1.0
-        super()._apply(event)
+        self._really_apply(event)
 
 
 def report_of(job: Job, result: float | Outcome, size: int) -> Report:

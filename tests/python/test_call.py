@@ -135,6 +135,8 @@ def test_without_max_resource_a_training_is_what_the_function_does_and_a_loop_ov
         ({"space": {"x": {"type": "float", "low": 1}}}, "space.x.high: is required and absent"),
         ({"metric": None}, "metric is missing"),
         ({"metric": 3}, "metric = 3 names none"),
+        ({"metric": hpo.Metric("loss"), "mode": "max"}, 'here say hpo.Metric("loss", "max")'),
+        ({"metric": ["size", hpo.Metric("loss")], "mode": "max"}, 'here say hpo.Metric("loss", "max")'),
         ({"metric": []}, "metric = a list of 0 names none"),
         ({"method": 3}, "method = 3 is no search"),
         ({"method": "ahsa"}, "did you mean 'asha'?"),

@@ -1,71 +1,123 @@
-"""The parts of ranked_gp: ranks across rungs, the Gaussian process, places of values."""
+"""The parts of ranked_gp: the belief across rungs, the Gaussian process, places of values."""
 
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from hpo_core.samplers import gaussian_process, ranked_gp, ranked_results
+from hpo_core.samplers import gaussian_process, ranked_results, rung_belief
 from hpo_core.samplers.gaussian_process import UnitCube
-from hpo_core.samplers.ranked_results import scored
+from hpo_core.samplers.ranked_results import Results
+
+Array = NDArray[np.float64]
 
 NAN, INF = float("nan"), float("inf")
 
 
-def test_on_one_rung_a_score_is_the_normal_quantile_of_the_place() -> None:
-    scores = scored(np.array([[5.0], [INF], [1.0], [NAN], [3.0]]))
-    expected = [NormalDist().inv_cdf((place + 0.5) / 4) for place in (2, 3, 0, 1)]
-    assert np.allclose(scores.values[[0, 1, 2, 4]], expected) and np.isnan(scores.values[3])
-    ties = scored(np.array([[1.0], [1.0], [2.0]])).values
+CUBE = UnitCube({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
+
+
+def results(table: Array, at: Array, steps: Array | None = None, past: NDArray[np.bool_] | None = None) -> Results:
+    params = [{"x": float(x), "y": 0.5} for x in at]
+    places = np.zeros(1) if steps is None else ranked_results.places_of(steps)
+    return Results(params, table, places, np.zeros(len(at), dtype=np.bool_) if past is None else past, [], None)
+
+
+def test_scores_are_normal_quantiles_of_places_among_the_results_of_all_rungs() -> None:
+    table = np.array([[5.0, 2.0], [INF, NAN], [1.0, NAN], [3.0, NAN]])
+    found = rung_belief.observed(CUBE, results(table, np.arange(4) / 4, np.array([1.0, 3.0])))
+    quantile = [NormalDist().inv_cdf((place + 0.5) / 5) for place in range(5)]
+    assert np.allclose(found.scores, [quantile[at] for at in (0, 1, 2, 4, 3)])
+    assert found.trial.tolist() == [0, 1, 2, 3, 1], "last results first, best trial first"
+    assert found.inputs.tolist() == [[0.0], [1.0], [0.0], [0.0], [0.0]]
+    scaled = rung_belief.observed(CUBE, results(np.exp(table) * 1e6, np.arange(4) / 4, np.array([1.0, 3.0])))
+    assert np.array_equal(scaled.scores, found.scores)
+    ties = rung_belief.observed(CUBE, results(np.array([[1.0], [1.0], [2.0]]), np.arange(3) / 4)).scores
     assert ties[0] == ties[1] < ties[2]
 
 
-def climbing(agree: float, seed: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """81 trials, of which the best third goes on, twice; rungs are on scales of their own."""
-    rng = np.random.default_rng(seed)
-    table = np.full((81, 3), NAN)
-    table[:, 0] = rng.normal(size=81)
-    for rung in (1, 2):
-        best = np.argsort(np.nan_to_num(table[:, rung - 1], nan=INF))[: 81 // 3**rung]
-        below = table[best, 0]
-        table[best, rung] = 100 * rung + agree * below + np.sqrt(1 - agree**2) * rng.normal(size=len(best))
-    return table
+def expected(table: Array, at: Array, asked: list[float], **more: Any) -> Array:
+    found = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(table, at, **more)))
+    points = CUBE.points([{"x": x, "y": 0.5} for x in asked])
+    means, _ = found.scores.mean(found._on_top(CUBE.features(points)))
+    return means
 
 
-def test_survivors_of_rungs_that_agree_are_ahead_of_all_others() -> None:
-    table = climbing(1.0)
-    scores = scored(table)
-    order = np.argsort(scores.values)
-    top, low = ~np.isnan(table[:, 2]), np.isnan(table[:, 1])
-    assert [at for at in order if top[at]] == list(np.argsort(table[:, 2])[:9]), "in the order of the highest rung"
-    first = int(np.nanargmin(table[:, 2]))
-    assert order[0] == first
-    assert scores.values[top].mean() < scores.values[~top & ~low].mean() < scores.values[low].mean()
-    assert (scores.agreement[top] == 1.0).all()
+@pytest.mark.parametrize("agree", [True, False])
+def test_how_far_low_rungs_are_believed_follows_from_the_results(agree: bool) -> None:
+    rng = np.random.default_rng(0)
+    at = np.append(rng.random(30) / 2, rng.random(20))
+    low = (at - 0.9) ** 2 + 0.01 * rng.random(50)
+    table = np.stack([low, np.full(50, NAN)], axis=1)
+    table[:30, 1] = low[:30] / 10 if agree else 0.8 - low[:30]  # of x <= 0.5 alone
+    means = expected(table, at, [0.1, 0.45, 0.9], steps=np.array([1.0, 9.0]))
+    assert (means[2] < means[0]) == agree
+    assert (means[1] < means[0]) == agree
 
 
-def test_rungs_that_contradict_each_other_are_told_apart() -> None:
-    lowest = [np.isnan(climbing(agree)[:, 1]) for agree in (1.0, -0.9)]
-    good, bad = (scored(climbing(agree)).agreement[low].mean() for agree, low in zip((1.0, -0.9), lowest, strict=True))
-    assert bad < 0.6 < 0.8 < good
-    spread = scored(climbing(-0.9)).values[~np.isnan(climbing(-0.9)[:, 1])]
-    assert spread.max() > 0, "bad ones of those that went on are not taken for good ones any more"
+def test_an_earlier_study_that_contradicts_is_not_believed() -> None:
+    rng = np.random.default_rng(1)
+    at = rng.random(60)
+    past = np.arange(60) >= 20
+
+    def means(flipped: bool) -> Array:
+        table = ((at - 0.8) ** 2)[:, None] * np.where(past & flipped, -1.0, 1.0)[:, None]
+        return expected(table, at, [0.8, 0.1], past=past)
+
+    assert means(False)[0] < means(False)[1]
+    assert means(True)[0] < means(True)[1]
 
 
-def test_scores_do_not_depend_on_the_scale_of_the_metric() -> None:
-    table = climbing(0.7)
-    one, two = scored(table), scored(np.exp(table / 20) * 1e6)
-    assert np.array_equal(one.values, two.values, equal_nan=True)
+@pytest.mark.parametrize(
+    ("steps", "expected_places"),
+    [
+        ([1, 3, 9, 27], [0, 1 / 3, 2 / 3, 1]),
+        ([100, 300, 900], [0, 0.5, 1]),
+        ([5], [0]),
+        ([INF], [0]),
+        ([3, INF], [0, 1]),
+        ([1, 3, 9, INF], [0, 1 / 3, 2 / 3, 1]),
+        ([0, 1, 4], [0, 0.5, 1]),
+    ],
+)
+def test_rungs_have_places_by_the_logarithm_of_their_steps(steps: list[float], expected_places: list[float]) -> None:
+    assert np.allclose(ranked_results.places_of(np.array(steps, dtype=np.float64)), expected_places)
+
+
+def test_residuals_of_left_out_groups_are_those_of_a_model_without_them() -> None:
+    rng = np.random.default_rng(4)
+    features, group = rng.random((20, 2)), np.array([0, 1, 2, 3, 4] * 4)
+    scores = np.sin(5 * features[:, 0]) + 0.1 * rng.normal(size=20)
+    owner = np.arange(2)
+    data = gaussian_process.Data(features, owner, scores)
+    settings = gaussian_process.fit(data, 2, 5)
+    found = gaussian_process.Posterior(data, settings).left_out(group)
+    for one in range(5):
+        rest = group != one
+        model = gaussian_process.Posterior(gaussian_process.Data(features[rest], owner, scores[rest]), settings)
+        assert np.allclose(found[~rest], scores[~rest] - model.mean(features[~rest])[0], atol=1e-5)
+
+
+def test_local_candidates_are_trusted_where_the_model_knows_the_best_points() -> None:
+    at = np.linspace(0, 1, 60)
+    smooth = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(((at - 0.4) ** 2)[:, None], at)))
+    noise = np.random.default_rng(0).normal(size=(60, 1))
+    blind = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(noise, at)))
+    assert blind.trust() < 0.3 < 0.7 < smooth.trust()
+    near = smooth.near(np.random.default_rng(1), 200)
+    assert np.median(np.abs(near[:, 0] - 0.4)) < 0.1 and near.min() >= 0 and near.max() <= 1
 
 
 def test_the_gradient_of_the_likelihood_is_that_of_differences() -> None:
     rng = np.random.default_rng(1)
     features = rng.random((30, 4))
-    data = gaussian_process.Data(features, np.array([0, 1, 2, 2]), rng.normal(size=30), 0.2 * rng.random(30))
+    data = gaussian_process.Data(features, np.array([0, 1, 2, 2]), rng.normal(size=30))
     theta = 0.3 * rng.normal(size=5)
     gradient, _ = gaussian_process.Likelihood(data, theta).slopes()
     for at in range(5):
@@ -90,7 +142,7 @@ def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
     rng = np.random.default_rng(2)
     features = rng.random((60, 3))
     scores = np.sin(6 * features[:, 0])
-    data = gaussian_process.Data(features, np.arange(3), scores, np.zeros(60))
+    data = gaussian_process.Data(features, np.arange(3), scores)
     settings = gaussian_process.fit(data, 3, 5)
     assert settings.lengths[0] < 0.5 * settings.lengths[1:].min()
     fresh = rng.random((40, 3))
@@ -109,14 +161,13 @@ def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
 def test_results_that_are_awaited_and_as_expected_change_what_a_new_fit_would_change() -> None:
     rng = np.random.default_rng(3)
     features, awaited, fresh = rng.random((30, 2)), rng.random((4, 2)), rng.random((20, 2))
-    data = gaussian_process.Data(features, np.arange(2), np.sin(5 * features[:, 0]), np.zeros(30))
+    data = gaussian_process.Data(features, np.arange(2), np.sin(5 * features[:, 0]))
     settings = gaussian_process.fit(data, 2, 5)
     model = gaussian_process.Posterior(data, settings)
     longer = gaussian_process.Data(
         np.concatenate([features, awaited]),
         data.owner,
         np.concatenate([data.scores, model.mean(awaited)[0]]),
-        np.zeros(34),
     )
     again = gaussian_process.Posterior(longer, settings)
     means, cross = model.mean(fresh)
@@ -185,13 +236,13 @@ def test_the_margin_of_a_trial_is_that_of_its_worst_constraint_whatever_the_unit
     found = ranked_results.of_one_objective(
         ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
-    margins = ranked_gp.worst_margins(found.constraints)
+    margins = rung_belief.worst_margins(found.constraints)
     assert margins is not None
     assert np.allclose(margins, np.arcsinh([-1.0, 0.5, 2.0, NAN, np.sinh(3.0)]), equal_nan=True)
-    only_whether = ranked_gp.worst_margins(np.array([[0.0], [1.0], [0.0]]))
+    only_whether = rung_belief.worst_margins(np.array([[0.0], [1.0], [0.0]]))
     assert only_whether is not None and list(only_whether > 0) == [False, True, False]
     assert only_whether[0] == -only_whether[1], "0 says that it holds, not that it barely holds"
-    assert ranked_gp.worst_margins(None) is None
+    assert rung_belief.worst_margins(None) is None
 
 
 def test_a_finite_space_is_listed_whole() -> None:
@@ -223,5 +274,5 @@ def test_a_study_that_reports_each_step_has_few_rungs() -> None:
     found = ranked_results.of_one_objective(
         ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
-    assert found.results.shape == (51, 16)
-    assert not np.isnan(scored(found.results).values).any()
+    assert found.results.shape == (51, 6) and found.places.shape == (6,)
+    assert not np.isnan(found.results).all(axis=1).any()

@@ -28,9 +28,9 @@ from hpo_core.model.errors import SpecError
 from hpo_core.report import write_report
 from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed
-from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.task_runs import expected_jobs
+from tests.deployed.filled_forms import filled_in
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 RANDOM: dict[str, Any] = {"method": "random", "configs": 4}

@@ -16,8 +16,8 @@ from hpo_core.journal.codec import encode_entry
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.spec.study_file import changed, read_yaml
-from hpo_flows.deployed.form import filled_in
 from hpo_flows.deployed.permissions import Permissions
+from tests.deployed.filled_forms import filled_in
 from tests.security.descriptions import (
     ATTACKS,
     LARGEST,

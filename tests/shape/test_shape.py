@@ -61,7 +61,7 @@ FLOW_LAYERS = [
 MOST_FILES = 25
 """Modules of one folder, ``__init__`` aside."""
 
-MOST_QUESTIONS = 29
+MOST_QUESTIONS = 13
 """Lines that ask which mode a study is in, outside ``spec`` and where a run is assembled."""
 
 SAME_NAME = {"__main__", "registry", "rungs", "worker", "connection", "executor"}

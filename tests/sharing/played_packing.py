@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.placing import PlacementWriter, placer_of
+from hpo_core.execution.placing import PlacementWriter, shared_devices_of
 from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device
@@ -69,7 +69,7 @@ class PackedPlayer:
             objectives=[metric.name for metric in spec.objectives],
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        placer = placer_of(self.study)
+        placer = shared_devices_of(self.study)
         self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict)
         self.seat = self.executor.seat
         self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)

@@ -6,9 +6,12 @@ import decimal
 import zlib
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import scipy.special
+import scipy.stats
 import threadpoolctl
+import yaml
 
 import hpo_core
 
@@ -25,7 +28,8 @@ def seen():
     return [
         plt.get_fignums(), mpl.rcParams["axes.facecolor"], pd.get_option("compute.use_bottleneck"),
         pd.get_option("display.max_rows"), scipy.special.geterr()["loss"], pools, FRAME.to_csv(),
-        decimal.getcontext().prec,
+        decimal.getcontext().prec, "dirty" in mpl.colormaps,
+        scipy.stats.norm.random_state is np.random.mtrand._rand, "!dirty" in yaml.SafeLoader.yaml_constructors,
     ]  # fmt: skip
 
 
@@ -56,9 +60,18 @@ PUT_BACK = {
     "thread pools": lambda: threadpoolctl.threadpool_limits(1),
     "decimal at import": lambda: setattr(decimal.getcontext(), "prec", 4),
     "index of a frame": lambda: FRAME.loc[1, "a"],
+    "colormap": lambda: mpl.colormaps.register(mpl.colors.ListedColormap(["k"], name="dirty")),
     "after all": lambda: None,
 }
 NOTICED = {
     "import": (_import_in_function, "KMP_INIT_AT_FORK was set in the environment, perhaps by "),
     "value of a frame": (lambda: FRAME.loc.__setitem__((0, "a"), 5.0), "dirty_libraries.FRAME changed"),
+    "generator of a distribution": (
+        lambda: setattr(scipy.stats.norm, "random_state", 5),
+        "norm._random_state was replaced",
+    ),
+    "constructor": (
+        lambda: yaml.SafeLoader.add_constructor("!dirty", lambda *_: 5),
+        "SafeLoader.yaml_constructors is new",
+    ),
 }

@@ -11,6 +11,7 @@ import abc
 import asyncio
 import atexit
 import builtins
+import colorsys  # noqa: F401
 import contextlib
 import contextvars
 import copyreg
@@ -18,6 +19,7 @@ import csv
 import ctypes
 import decimal
 import faulthandler
+import fcntl
 import functools
 import gc
 import io
@@ -27,6 +29,7 @@ import locale
 import logging
 import multiprocessing
 import os
+import platform
 import random
 import resource
 import signal
@@ -126,8 +129,14 @@ NOT_YET = (number for number in range(3))
 SETTINGS = types.ModuleType("settings_by_path")
 SETTINGS.rate = 1.0
 HANDLER = logging.StreamHandler()
+HANDLER.setFormatter(logging.Formatter("%(message)s"))
+asyncio.get_event_loop_policy()
+LOCKED = tempfile.gettempdir() + "/dirty-objectives"
 logging.getLogger("handled").addHandler(HANDLER)
 UNUSED_HANDLER = logging.StreamHandler()
+HANDLER.setFormatter(logging.Formatter("%(message)s"))
+asyncio.get_event_loop_policy()
+LOCKED = tempfile.gettempdir() + "/dirty-objectives"
 PLACES = threading.Semaphore(3)
 CALLS = contextvars.ContextVar("CALLS", default=[])  # noqa: B039
 VIEW = types.MappingProxyType({"a": 1})
@@ -202,6 +211,14 @@ def seen():
         issubclass(int, Abstract), len(Base.__subclasses__()), evaluate.__wrapped__.__defaults__, SETTINGS.rate,
         PLACES._value, CALLS.get(), getattr(builtins, "DEBUGS", None), latest.cache_info().misses,
         sys.getdlopenflags(),
+        HANDLER.formatter._style._fmt, len(HANDLER.filters), logging.lastResort is None, decimal.DefaultContext.prec,
+        sys.get_asyncgen_hooks().firstiter, sys.get_coroutine_origin_tracking_depth(), type(os.environ).__name__,
+        torch._dynamo.eval_frame._stance.stance, executor_of_torch(), torch._C._jit_texpr_fuser_enabled(),
+        len(torch.serialization.get_safe_globals()), len(torch.serialization._package_registry),
+        threading.stack_size(), threading.main_thread().name, multiprocessing.current_process().name,
+        os.get_blocking(1), vars(asyncio.get_event_loop_policy()._local), numbers_of_c(), sys.stdin.closed,
+        os.sched_getscheduler(0), rounding(), type(json).__name__, "blocked" in sys.modules, is_locked(),
+        json.dumps({"b": 1, "a": 2}), torch.nn.Linear(1, 1).bias is None,
     ]  # fmt: skip
 
 
@@ -210,6 +227,43 @@ def variable_of_c(name):
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_char_p
     return getenv(name)
+
+
+def executor_of_torch():
+    """What runs TorchScript."""
+    before = torch._C._jit_set_profiling_executor(True)
+    torch._C._jit_set_profiling_executor(before)
+    return before
+
+
+def numbers_of_c():
+    """A number of each generator of the C library."""
+    library = ctypes.CDLL(None)
+    library.drand48.restype = ctypes.c_double
+    return library.rand(), library.drand48()
+
+
+def rounding():
+    """How numbers are rounded."""
+    return ctypes.CDLL("libm.so.6").fegetround()
+
+
+def round_up():
+    ctypes.CDLL("libm.so.6").fesetround(0x400000 if platform.machine() == "aarch64" else 0x800)
+
+
+def is_locked():
+    """Whether another attempt holds the lock."""
+    with open(LOCKED, "w") as file:  # noqa: PTH123
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def lock():
+    fcntl.flock(os.open(LOCKED, os.O_RDWR), fcntl.LOCK_EX)
 
 
 def environment():
@@ -403,6 +457,25 @@ PUT_BACK = {
     "bars": _bars,
     "finalizer": _finalizer,
     "functions of generators": lambda: (shuffle([1, 2]), rand()),
+    "format of a handler": lambda: setattr(logging.getLogger("handled").handlers[0].formatter._style, "_fmt", "-"),
+    "filter of a handler": lambda: logging.getLogger("handled").handlers[0].addFilter(nothing),
+    "last resort": lambda: setattr(logging, "lastResort", None),
+    "decimals of threads": lambda: setattr(decimal.DefaultContext, "prec", 4),
+    "asynchronous generators": lambda: sys.set_asyncgen_hooks(nothing, nothing),
+    "coroutines": lambda: sys.set_coroutine_origin_tracking_depth(5),
+    "environment replaced": lambda: setattr(os, "environ", dict(os.environ)),
+    "stance": lambda: torch.compiler.set_stance("force_eager"),
+    "executor": lambda: torch._C._jit_set_profiling_executor(False),
+    "fuser": lambda: torch._C._jit_set_texpr_fuser_enabled(not torch._C._jit_texpr_fuser_enabled()),
+    "safe globals": lambda: torch.serialization.add_safe_globals([Net]),
+    "packages of torch": lambda: torch.serialization.register_package(1, nothing, nothing),
+    "stack size": lambda: threading.stack_size(1 << 20),
+    "names": lambda: (
+        setattr(threading.main_thread(), "name", "mine"),
+        setattr(multiprocessing.current_process(), "name", "mine"),
+    ),
+    "blocking": lambda: os.set_blocking(1, False),
+    "numbers of C": numbers_of_c,
     "vmap": lambda: torch.func.vmap(torch.func.grad(lambda x: x * x))(torch.ones(3)),
 }
 """What a function does, by name, which the next attempt does not see in the same process."""
@@ -459,6 +532,20 @@ NOTICED = {
     "key": (lambda: torch.utils._pytree.register_pytree_node(Net, vars, vars), "SUPPORTED_NODES holds an object"),
     "mode": (lambda: torch.autograd.forward_ad.enter_dual_level(), "torch's modes changed"),
     "module gone": (lambda: sys.modules.pop("json.encoder"), "module json.encoder was removed"),
+    "standard input": (lambda: sys.stdin.close(), "the standard streams changed"),
+    "scheduled": (lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)), "how it is scheduled changed"),
+    "rounding": (round_up, "the rounding of numbers changed"),
+    "module replaced": (
+        lambda: sys.modules.__setitem__("colorsys", types.ModuleType("colorsys")),
+        "module colorsys was replaced",
+    ),
+    "module blocked": (lambda: sys.modules.__setitem__("blocked", None), "module blocked cannot be imported any more"),
+    "audit hook": (lambda: sys.addaudithook(nothing), "an audit hook was added"),
+    "defaults": (
+        lambda: setattr(torch.nn.Linear.__init__, "__defaults__", (False, None, None)),
+        "Linear.__init__.__defaults__ was replaced",
+    ),
+    "locked": (lock, "a lock on a file is still held"),
     "inter-op threads": (lambda: torch.set_num_interop_threads(3), "inter-op threads changed"),
 }
 """What it does after which the process cannot stay, and what is said about it."""

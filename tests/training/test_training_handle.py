@@ -253,6 +253,7 @@ def test_a_wrong_order_of_calls_is_explained(request_of, train, told):
         (lambda trial: trial.suggest_float("x", 0, 1), "trial has no 'suggest_float' here; that belongs to an Optuna"),
         (lambda trial: trial.should_prune(), 'give style="optuna"'),
         (lambda trial: trial.reports(loss=1), "trial has no 'reports' here; did you mean 'report'?"),
+        (lambda trial: trial.param, "trial has no 'param' here; did you mean 'params'?"),
     ],
 )
 def test_what_a_trial_lacks_is_said_with_what_was_meant(request_of, train, told):

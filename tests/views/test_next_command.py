@@ -19,6 +19,7 @@ from hpo_core.views.failure_reasons import (
     failures_of,
     next_command,
 )
+from hpo_core.views.summary import summarize
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec
 
@@ -37,18 +38,9 @@ def played(search: dict[str, Any], **sections: Any) -> Study:
 def last_line(study: Study) -> str:
     """What the terminal prints last."""
     result = RunResult(
-        study=study.name,
-        status=study.status,
-        reason="",
-        rule="",
-        method="",
-        trials=len(study.state.trials),
-        jobs=study.state.completed_jobs,
+        summary=summarize(study),
         seconds=1.0,
-        metric="loss",
         failures=failures_of(study.state),
-        best=None,
-        front=(),
         notices=(),
         trained_further=None,
         mlflow=None,

@@ -34,7 +34,7 @@ def test_states_from_memory_are_counted(tmp_path: Path) -> None:
     study = Study.from_entries(entries)
     counted = study.state.states_from_memory
     assert counted == 2 * sum(bool(result.usage) for trial in study.state.trials for result in trial.all_results) > 0
-    assert any("0.5 s a unit, 2 states from memory;" in line for line in trial_story(study, 4))
+    assert any("0.5 s per unit, 2 states from memory;" in line for line in trial_story(study, 4))
     journal = Home(tmp_path).open_journal()
     journal.create("golden", entries[0])
     for entry in entries[1:]:
@@ -50,7 +50,7 @@ def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:
     study = Study.from_entries(entries)
     (reached,) = [line for line in trial_story(study, 4) if line.startswith("reached")]
     assert reached.endswith(
-        "; used 194 MB, 0.875 cores, start-up 0.25 s, 0.5 s a unit; of GPU-5d4e (A100) 3.89 GB, 28 % of its compute; "
+        "; used 194 MB, 0.875 cores, start-up 0.25 s, 0.5 s per unit; of GPU-5d4e (A100) 3.89 GB, 28 % of its compute; "
         "given 30 %, 6 GB, 2 cores of GPU-5d4e (A100)"
     )
     failures = [line for line in trial_story(study, 9) if "failed" in line]

@@ -32,6 +32,7 @@ from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.training.by_value import placed
 from hpo_core.training.worker import trainers
+from hpo_flows.dask.carried_files import CarriedFiles
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
@@ -103,6 +104,7 @@ class DaskExecutor:
         self._folder = folder
         self._kind = cluster_of(spec, folder, threads=threads)
         self._kind.security = security
+        self._files = CarriedFiles(folder, filter(None, (spec.objective, *spec.functions.values())))
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
         """How many slots the cluster has, where they are too few for a gang, and since when."""
@@ -122,6 +124,7 @@ class DaskExecutor:
         Raises:
             ClusterError: no scheduler answers, no worker is there, or one cannot run studies.
             ObjectiveError: the objective cannot be imported.
+            StorageError: a worker cannot write to the URL of the checkpoints.
         """
         spec, training, asked = self._spec, self._spec.training, WorkerQuestions.of(self._spec, self._folder)
         timeout = training.worker_timeout
@@ -150,6 +153,7 @@ class DaskExecutor:
             self._watch,
             self.room,
             requests=requests,
+            files=self._files,
             study=spec.study,
             folder=self._folder,
             timeout=timeout,
@@ -158,7 +162,14 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_repetition, connection.client.id, self._tasks.topic)
         self._wait_for_room()
-        self._import_objective(requests.objective, tuple(spec.pythonpath), requests.threads, requests.load)
+        self._import_objective(
+            requests.objective,
+            tuple(spec.pythonpath),
+            requests.threads,
+            requests.load,
+            spec.checkpoint_base,
+            self._files.code(),
+        )
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -230,11 +241,12 @@ class DaskExecutor:
         return True
 
     def _import_objective(self, *question: Any) -> None:
-        """Import the objective on every worker, and find ``data.load``.
+        """Import the objective on every worker, find ``data.load``, and write to the checkpoints' URL.
 
         Raises:
             ClusterError: a worker cannot run studies, or none answers.
             ObjectiveError: the objective cannot be imported.
+            StorageError: a worker cannot write to the URL of the checkpoints.
         """
         client = self._connected.client
 
@@ -386,7 +398,7 @@ class DaskExecutor:
             else:
                 if in_this_process:
                     trainers.close_all(self._folder)
-                self._run_on_each(forget_study, *study, seconds=2 * CLOSE_SECONDS)
+                self._run_on_each(forget_study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)

@@ -21,11 +21,13 @@ from typing import Any
 
 import distributed
 
+from hpo_core.checkpoints.storage import check_base
 from hpo_core.model.trial import RESULTS
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import decode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
+from hpo_flows.dask.carried_files import Carried, Returned, forget_folder, objective_here, sees, train_apart
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 OPEN_SECONDS = 1.0
@@ -140,10 +142,16 @@ def close_open_tasks() -> None:
         task.close()
 
 
-def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None) -> tuple[bytes, str]:
-    """The Dask task: train a job, and short ones that follow; return the last report, and the worker's address.
+def train(
+    request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None, carried: Carried | None = None
+) -> tuple[bytes, str, Returned | None]:
+    """The Dask task: train a job, and short ones that follow.
+
+    Returns:
+        The last report, the worker's address, and files, where the worker does not see the study's folder.
 
     Args:
+        carried: files that go with the job.
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. A
             placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
@@ -152,7 +160,7 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
     address = worker.address
     if workers is not None:
         if address not in workers:
-            return lost_report(request, "its Dask worker went before the job reached it"), ""
+            return lost_report(request, "its Dask worker went before the job reached it"), "", None
         distributed.secede()  # type: ignore[no-untyped-call]
 
     def publish(report: bytes | None) -> None:
@@ -160,7 +168,10 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
             distributed.secede()  # type: ignore[no-untyped-call]
         worker.log_event(topic, (key, address, report))
 
-    return train_in_turn(request, key, publish), address
+    if carried is not None and not sees(carried):
+        report, returned = train_apart(request, carried, worker.local_directory, lambda: publish(None))
+        return report, address, returned
+    return train_in_turn(request, key, publish), address, None
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
@@ -186,18 +197,36 @@ async def close_all_children() -> None:
 
 
 async def forget_study(
-    folder: str, objective: str, pythonpath: tuple[str, ...], dask_worker: distributed.Worker
+    folder: str, objective: str, pythonpath: tuple[str, ...], carried: Carried, dask_worker: distributed.Worker
 ) -> None:
     """Leave a worker of others: end the trainers of this study, watch no partitions, tell nothing more."""
+    objective = objective_here(objective, carried, dask_worker.local_directory)
     await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
+    if not sees(carried):
+        await asyncio.to_thread(forget_folder, carried, dask_worker.local_directory)
     await asyncio.to_thread(forget_partitions, folder)
     if not trainers.heartbeats():  # no other study trains here; one that is between two jobs asks again
         for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
             dask_worker.metrics.pop(metric, None)
 
 
-async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None, load: str = "") -> None:
-    """Import the objective, and find ``data.load``, which may take minutes."""
+async def prepare(
+    objective: str,
+    pythonpath: tuple[str, ...],
+    threads: int | None,
+    load: str,
+    base: str,
+    carried: Carried,
+    dask_worker: distributed.Worker,
+) -> None:
+    """Import the objective, and find ``data.load``, which may take minutes.
+
+    Args:
+        base: of the study's checkpoints; a URL is written to.
+        carried: functions that were sent by value.
+    """
+    await asyncio.to_thread(check_base, base)
+    objective, load = (objective_here(name, carried, dask_worker.local_directory) for name in (objective, load))
     await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load)
 
 

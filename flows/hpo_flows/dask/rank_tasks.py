@@ -28,11 +28,13 @@ from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.errors import StorageError
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.process_group import LOST_PEER, gang_report
-from hpo_core.training.request import RankPlace, decode_report, encode_request
+from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
+from hpo_flows.dask.carried_files import CarriedFiles
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next
@@ -65,7 +67,7 @@ class _Rank(NamedTuple):
     """The job, with the partition that this rank sees."""
     key: tuple[int, ...]
     """Trial, attempt and number of the unit, as reports name them."""
-    request: bytes
+    request: JobRequest
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
 
@@ -99,6 +101,7 @@ class RankTasks:
         watch: of the workers.
         room: says which workers are where.
         requests: of the study.
+        files: carries those of jobs.
         study: its name, which Dask's keys begin with.
         folder: absolute study folder.
         timeout: seconds that a worker may take to answer.
@@ -111,12 +114,13 @@ class RankTasks:
         room: ClusterRoom,
         *,
         requests: JobRequests,
+        files: CarriedFiles,
         study: str,
         folder: str,
         timeout: float,
     ) -> None:
         self._client = connection.client
-        self._watch, self._room, self._requests = watch, room, requests
+        self._watch, self._room, self._requests, self._files = watch, room, requests, files
         self._study, self._folder = study, Path(folder)
         self._timeout = timeout
         self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
@@ -157,7 +161,7 @@ class RankTasks:
         gang = _rank_places(candidates, store)
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
-            request = encode_request(self._requests.of(own, one.portion, gang[number]))
+            request = self._requests.of(own, one.portion, gang[number])
             rank = _Rank(submitted, number, own, key, request, workers)
             try:
                 self._start(rank, may_be_open=True)
@@ -214,8 +218,12 @@ class RankTasks:
             free.subtract(task.address for task in self._tasks.values() if task.rank is not None and not task.freed)
         return free
 
-    def _start(self, rank: _Rank, *, may_be_open: bool = False) -> None:
-        """Have a task train the rank: one that is open, else a new one."""
+    def _start(self, rank: _Rank, *, may_be_open: bool = False, again: bool = False) -> None:
+        """Have a task train the rank: one that is open, else a new one.
+
+        Args:
+            again: a task of the rank's own has ended without training it, and Dask may know its key still.
+        """
         wanted = rank.workers
         with self._lock:
             for key, task in self._open.items() if may_be_open else ():
@@ -223,10 +231,17 @@ class RankTasks:
                     self._open.pop(key).rank = rank
                     self._client.loop.add_callback(self._begin_call, task, rank)
                     return
+        try:
+            carried = self._files.of(rank.request)
+        except StorageError as error:
+            self._take_report(rank, rank.without_result(Outcome.STORAGE, str(error)))
+            return
         job = rank.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
             unit = f"{unit}/rank-{rank.number}"
+        if again:
+            unit = f"{unit}/again"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
         workers = None
         if wanted is not None:
@@ -239,10 +254,11 @@ class RankTasks:
         try:
             task.future = self._client.submit(
                 train,
-                rank.request,
+                encode_request(rank.request),
                 key,
                 self.topic,
                 rank.workers,
+                carried,
                 key=key,
                 pure=False,
                 retries=0,
@@ -265,14 +281,31 @@ class RankTasks:
             task = self._forget(future.key)
         if task is None or task.rank is None:
             return
-        report = _report_of(task.rank, future)
+        report = self._report_of(task.rank, future)
         if report is None:
             try:
-                self._start(task.rank)
+                self._start(task.rank, again=True)
                 return
             except Exception as error:
                 report = task.rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
         self._take_report(task.rank, report)
+
+    def _report_of(self, rank: _Rank, future: Any) -> Report | None:
+        """How the rank ended, from the end of its task; None: the task ended before the rank reached it."""
+        try:
+            data, worker, returned = future.result()
+            report = decode_report(data)
+        except KilledWorker as error:
+            worker = error.last_worker.address
+            return rank.without_result(Outcome.LOST, f"its Dask worker died ({worker})", worker)
+        except distributed.CancelledError:
+            message = "its Dask future was cancelled (scheduler gone or worker removed)"
+            return rank.without_result(Outcome.LOST, message)
+        except Exception as error:
+            return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
+        if rank.key != _reported_key(report):
+            return None
+        return self._files.take(rank.request, msgspec.structs.replace(report, worker=worker), returned)
 
     def _take_report(self, rank: _Rank, report: Report) -> None:
         """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
@@ -306,7 +339,9 @@ class RankTasks:
         """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
         with contextlib.suppress(Exception):  # then the task's end tells
             found = await asyncio.wait_for(
-                self._client.run(train_next, task.key, rank.request, workers=[task.address], on_error="ignore"),
+                self._client.run(
+                    train_next, task.key, encode_request(rank.request), workers=[task.address], on_error="ignore"
+                ),
                 OPEN_SECONDS + self._timeout,
             )
             if found.get(task.address) is not None:
@@ -396,22 +431,6 @@ def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | Non
         )
         for rank, host in enumerate(hosts)
     ]
-
-
-def _report_of(rank: _Rank, future: Any) -> Report | None:
-    """How the rank ended, from the end of its task; None: the task ended before the rank reached it."""
-    try:
-        data, worker = future.result()
-        report = decode_report(data)
-    except KilledWorker as error:
-        worker = error.last_worker.address
-        return rank.without_result(Outcome.LOST, f"its Dask worker died ({worker})", worker)
-    except distributed.CancelledError:
-        message = "its Dask future was cancelled (scheduler gone or worker removed)"
-        return rank.without_result(Outcome.LOST, message)
-    except Exception as error:
-        return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
-    return msgspec.structs.replace(report, worker=worker) if rank.key == _reported_key(report) else None
 
 
 def _words(error: Exception) -> str:

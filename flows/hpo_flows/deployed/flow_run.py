@@ -22,10 +22,10 @@ from prefect.exceptions import Abort, CancelledRun, FailedRun, Pause
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Running
 
+from hpo_core.execution.loop import Observer
 from hpo_core.home import Home
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
@@ -43,7 +43,7 @@ from hpo_flows.prefect_api.api_watch import (
 )
 from hpo_flows.prefect_pages.prefect_process import tags_of
 from hpo_flows.prefect_pages.study_pages import StudyPages, end_state, failed_state, run_in_flow, tell_first
-from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.study_run.session import Session
 
 LAST_PAGES_SECONDS = 20.0
 """How long the end of a flow run waits for its pages."""
@@ -53,8 +53,8 @@ class RunCancelledError(BaseException):
     """Somebody cancelled the flow run in which a study is driven; the study was halted, as by an interrupt."""
 
 
-class PagesThread:
-    """Observer that shows its study in the present flow run, and ends the drive once somebody suspended the run.
+class PagesThread(Observer):
+    """Shows its study in the present flow run, and ends the drive once somebody suspended the run.
 
     Args:
         heeds_callers: the drive ends as well once this run, or a flow run that it is part of, is cancelled or
@@ -112,9 +112,6 @@ class PagesThread:
         elif self._heeds_callers and (state.is_cancelling() or state.is_cancelled()):
             self._cancelled = True
 
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        """The journal tells of it."""
-
     def on_tick(self) -> None:
         """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state."""
         if self._cancelled:
@@ -136,9 +133,7 @@ class PagesThread:
 
 
 @masked_errors()
-def drive(
-    session: Session, action: str, patience: float = RETURN_SECONDS, *, is_callers: bool = False
-) -> tuple[Study, Summary]:
+def drive(session: Session, action: str, patience: float = RETURN_SECONDS, *, is_callers: bool = False) -> Study:
     """Drive a session's study inside the present flow run, and show it there.
 
     Args:
@@ -164,7 +159,9 @@ def drive(
         raise
     if wait_for_return(patience, or_end=not is_callers):
         pages.finish(summary.links)
-    return study, summary
+    if warning := session.trackers.finish():
+        get_run_logger().warning(warning)
+    return study
 
 
 def is_in_flow_run() -> bool:
@@ -185,9 +182,7 @@ def drive_as_subflow(session: Session, action: str) -> None:
 
     def body() -> State[Any]:
         try:
-            study, _ = drive(session, action, PATIENT_SECONDS, is_callers=True)
-            if warning := session.trackers.finish():
-                get_run_logger().warning(warning)
+            study = drive(session, action, PATIENT_SECONDS, is_callers=True)
             return end_state(study, failed, cure_in_python(study))
         except RunCancelledError:
             words = f"Study {session.name!r} was halted with its flow run; {_go_on(session.name)}"

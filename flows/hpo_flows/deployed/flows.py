@@ -4,6 +4,7 @@
 (``HPO_HOME``, ``HPO_JOURNAL``), never a parameter: see ``permissions.py``.
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,14 +110,10 @@ class RerunForm(FormPart):
 def rerun(form: RerunForm) -> State[Any]:
     """Train again along a study's recorded jobs: same parameters, seeds and promotions."""
     run = this_flow_run()
-    journal = deployed_home().read_journal()
-    try:
-        recorded_study(form.study)
-        with damage_named(journal, form.study):
-            name = form.name or dated_name(form.study, run)
-            spec = rerun_spec(list(journal.entries(form.study)), name, trials=form.trials)
-    finally:
-        journal.close()
+    recorded_study(form.study)
+    name = form.name or dated_name(form.study, run)
+    with closing(deployed_home().read_journal()) as journal, damage_named(journal, form.study):
+        spec = rerun_spec(list(journal.entries(form.study)), name, trials=form.trials)
     return begin("rerun", run, spec)
 
 

@@ -441,21 +441,6 @@ def _cluster(cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None, permi
     return {"cluster": {"kind": "address"} | cluster.model_dump()}
 
 
-def filled_in(
-    permissions: Permissions, *, cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None = None, **fields: Any
-) -> StudySpec:
-    """The study that the fields of a form describe (see :class:`Described`), by the name ``study``.
-
-    Args:
-        cluster: where it runs; settings that need a larger cluster, or one that others use, are judged by it.
-
-    Raises:
-        NotAllowedError: the cluster is that of a file which is not allowed.
-        SpecError: it is no valid study; a line for each thing that is wrong.
-    """
-    return study_of(read_form(FilledIn, fields), permissions, cluster)
-
-
 def read_form(form: type[Form], fields: Mapping[str, Any]) -> Form:
     """The form with these values.
 
@@ -473,13 +458,19 @@ def read_form(form: type[Form], fields: Mapping[str, Any]) -> Form:
 def study_of(
     form: Described, permissions: Permissions, cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None
 ) -> StudySpec:
-    """The study that a form describes, by the name ``study``; see :func:`filled_in`."""
+    """The study that a form describes, by the name ``study``.
+
+    Args:
+        cluster: where it runs; settings that need a larger cluster, or one that others use, are judged by it.
+
+    Raises:
+        NotAllowedError: the cluster is that of a file which is not allowed.
+        SpecError: it is no valid study; a line for each thing that is wrong.
+    """
     folders = [str(folder) for folder in permissions.import_folders]
     named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
     spec = StudySpec.from_plain(form.plain() | named, "form")
-    if spec.data is None or permissions.data_folder is None:
-        return spec
-    return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
+    return spec if permissions.data_folder is None else spec.beside(permissions.data_folder)
 
 
 def _storages() -> list[str]:

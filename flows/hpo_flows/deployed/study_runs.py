@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
@@ -121,9 +121,8 @@ def resumed(
     try:
         session = Session(home, study, force=take_over and known is None, extend=extend, train=train)
     except StudyBusyError:
-        journal = home.open_journal()
-        owner = journal.info(study).owner
-        journal.close()
+        with closing(home.open_journal()) as journal:
+            owner = journal.info(study).owner
         if owner is None or owner != marker.owner:
             raise StudyBusyError(_busy_words(study, owner, folder)) from None
         session = Session(home, study, force=True, extend=extend, train=train)
@@ -177,21 +176,14 @@ def deployed_home() -> Home:
 
 def recorded_study(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
-    journal = deployed_home().read_journal()
-    try:
+    with closing(deployed_home().read_journal()) as journal:
         Permissions.of_environment().check(Study.current_spec(study, journal))
         return Study.open(study, journal, reading=True)
-    finally:
-        journal.close()
 
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
-    try:
-        study, _ = drive(session, action)
-        if warning := session.trackers.finish():
-            get_run_logger().warning(warning)
-    finally:
-        session.close()
+    with closing(session):
+        study = drive(session, action)
     if session.train is not None:
         found = extension_of(study, *session.train)
         return Completed(message=found.words) if found.reached else failed(found.words)

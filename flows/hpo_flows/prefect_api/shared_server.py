@@ -36,7 +36,7 @@ import hpo_core
 import hpo_flows
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import LockFile, check_tree, private_folder
-from hpo_flows.prefect_api.connection import PrefectServerError
+from hpo_flows.prefect_api.connection import PrefectServerError, client_environment
 
 START_TIMEOUT = 300.0
 """Seconds that a server may take to start without progress, which is CPU time or lines of its log."""
@@ -98,13 +98,10 @@ class SharedServer:
 
     def client_settings(self) -> dict[str, str]:
         """Environment of another process that is to use this server."""
-        return {
-            "PREFECT_HOME": str(self.folder),
+        return client_environment(self.folder) | {
             "PREFECT_API_URL": self.api_url,
             "PREFECT_API_AUTH_STRING": self.auth,
             "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
-            "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
         }
 
     def start(self) -> None:
@@ -177,8 +174,7 @@ class SharedServer:
         with self._starting() as mine:
             if not mine:
                 return False
-            server = self._lock("server")
-            try:
+            with contextlib.closing(self._lock("server")) as server:
                 if not server.take(fcntl.LOCK_EX):
                     self.read_address()
                     return True
@@ -186,17 +182,12 @@ class SharedServer:
                     return False  # ours ended; never start a second one
                 self._launch(server)
                 return True
-            finally:
-                server.close()
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[bool]:
         """Whether nobody else looks for the server or starts it while this is open."""
-        lock = self._lock("start")
-        try:
+        with contextlib.closing(self._lock("start")) as lock:
             yield lock.take(fcntl.LOCK_EX)
-        finally:
-            lock.close()
 
     def read_address(self) -> None:
         """Note address and password of the server that runs now."""
@@ -297,11 +288,8 @@ class SharedServer:
         with self._starting() as mine:
             if not mine:
                 return True
-            server = self._lock("server")
-            try:
+            with contextlib.closing(self._lock("server")) as server:
                 return not server.take(fcntl.LOCK_EX)
-            finally:
-                server.close()
 
     # How it does.
 

@@ -37,7 +37,7 @@ def artifact_key(study: str, what: str) -> str:
 
 def best_markdown(study: Study) -> str:
     """The best configuration as Markdown."""
-    best = best_result(study)
+    best = best_result(study, study.best)
     why = _halted(study)
     halted = [f"**{why}**", ""] if why else []
     if best is None:

@@ -79,12 +79,9 @@ def _killed(folder: Path, server: str) -> Iterator[tuple[Path, UUID]]:
     for path in sorted(folder.glob(f"*.{socket.gethostname()}")):
         with contextlib.suppress(StorageError, ValueError, OSError):
             run = UUID(path.name.partition(".")[0])
-            lock = LockFile(path, _NEEDED_BY)
-            try:  # an empty one is being made
-                if lock.take(fcntl.LOCK_EX) and lock.read() == server:
+            with contextlib.closing(LockFile(path, _NEEDED_BY)) as lock:
+                if lock.take(fcntl.LOCK_EX) and lock.read() == server:  # an empty one is being made
                     yield path, run
-            finally:
-                lock.close()
 
 
 def _report(client: SyncPrefectClient, run: UUID) -> bool:

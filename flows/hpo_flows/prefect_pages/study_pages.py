@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from inspect import Parameter, Signature
 from typing import Any, cast
@@ -57,6 +58,7 @@ _PAGE = 200
 log = logging.getLogger("hpo.prefect")
 
 
+@dataclass
 class StudyPages:
     """Shows a study in a flow run until its controller has ended.
 
@@ -70,47 +72,36 @@ class StudyPages:
         on_state: told the flow run's state every two seconds, while the API answers.
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_journal: Callable[[], Journal],
-        *,
-        flow_run: UUID,
-        start: int,
-        began: float,
-        ended: threading.Event,
-        say: Callable[[str], None],
-        on_state: Callable[[SyncPrefectClient, State[Any]], None],
-    ) -> None:
-        self.study: Study | None = None
-        """The study as it is shown; None until it is in the journal."""
-        self._name = name
-        self._open_journal = open_journal
-        self._flow_run = flow_run
-        self._start = start
-        self._began = began
-        self._ended = ended
-        self._say = say
-        self._on_state = on_state
-        self._told = False
-        self._journal: Journal | None = None
-        self._lines: list[LogCreate] = []
-        self._task_runs: TaskRuns | None = None
-        self._asked = 0.0
-        self._answers = True
+    name: str
+    open_journal: Callable[[], Journal]
+    _: KW_ONLY
+    flow_run: UUID
+    start: int
+    began: float
+    ended: threading.Event
+    say: Callable[[str], None]
+    on_state: Callable[[SyncPrefectClient, State[Any]], None]
+    study: Study | None = field(default=None, init=False)
+    """The study as it is shown; None until it is in the journal."""
+    _told: bool = field(default=False, init=False)
+    _journal: Journal | None = field(default=None, init=False)
+    _lines: list[LogCreate] = field(default_factory=list, init=False)
+    _task_runs: TaskRuns | None = field(default=None, init=False)
+    _asked: float = field(default=0.0, init=False)
+    _answers: bool = field(default=True, init=False)
 
     def follow(self) -> None:
         """Show what is new until the controller has ended and all is shown."""
         with get_client(sync_client=True) as client:
             while True:
-                ended = self._ended.is_set()  # before the journal is read: what was recorded until then is shown
+                ended = self.ended.is_set()  # before the journal is read: what was recorded until then is shown
                 shown = self._api_answers(client) and self._show_news(client, to_end=ended)
                 if ended and shown:
                     break
                 if ended:  # whoever waits for this has a limit
                     time.sleep(POLL_SECONDS)
                 else:
-                    self._ended.wait(POLL_SECONDS)
+                    self.ended.wait(POLL_SECONDS)
             if self._task_runs is not None:
                 self._task_runs.close(time.time())
                 self._artifacts.update(client)
@@ -137,7 +128,7 @@ class StudyPages:
                 what is missing is sent once more.
         """
         wanted = set() if self._task_runs is None else {one.id for one in self._task_runs.shown.values()}
-        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[self._flow_run]))
+        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[self.flow_run]))
         for again in (False, True):
             EventsWorker.drain_all(timeout=seconds)
             deadline, best = time.monotonic() + seconds, 0
@@ -165,13 +156,13 @@ class StudyPages:
             self._asked = time.monotonic()
             if self._answers:
                 try:
-                    if (state := client.read_flow_run(self._flow_run).state) is not None:
-                        self._on_state(client, state)
+                    if (state := client.read_flow_run(self.flow_run).state) is not None:
+                        self.on_state(client, state)
                 except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
                     log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
             if not self._answers and not self._told:
                 self._told = True
-                self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
+                self.say("The Prefect server does not answer: its pages stop here. The study goes on.")
         return self._answers
 
     def _show_news(self, client: SyncPrefectClient, *, to_end: bool) -> bool:
@@ -183,7 +174,7 @@ class StudyPages:
         except JournalError as error:
             log.warning("the journal cannot be read now: %s", error)
             if self.study is None:
-                self._ended.wait(JOURNAL_SECONDS)
+                self.ended.wait(JOURNAL_SECONDS)
             return False
         for entry in news:
             self._show(entry)
@@ -198,14 +189,14 @@ class StudyPages:
     def _open_study(self) -> bool:
         """Open the study where it is in the journal by now."""
         if self._journal is None:
-            self._journal = self._open_journal()
+            self._journal = self.open_journal()
         try:
-            study = Study.open(self._name, self._journal, at=self._start - 1)
+            study = Study.open(self.name, self._journal, at=self.start - 1)
         except StudyNotFoundError:
             return False
         self.study = study
-        self._task_runs = TaskRuns(study, self._flow_run, self._write)
-        self._artifacts = StudyArtifacts(study, self._flow_run, began=self._began, pool=self._pool_words)
+        self._task_runs = TaskRuns(study, self.flow_run, self._write)
+        self._artifacts = StudyArtifacts(study, self.flow_run, began=self.began, pool=self._pool_words)
         self._result_lines = ResultLines(study)
         for notice in notices_of(study):
             self._write(logging.WARNING, notice, time.time())
@@ -214,9 +205,9 @@ class StudyPages:
     def _news(self) -> list[Entry]:
         """The entries that the study has not replayed."""
         assert self.study is not None and self._journal is not None
-        if self._journal.info(self._name).entries == self.study.seq:
+        if self._journal.info(self.name).entries == self.study.seq:
             return []
-        return list(self._journal.entries(self._name, self.study.seq))
+        return list(self._journal.entries(self.name, self.study.seq))
 
     def _show(self, entry: Entry) -> None:
         assert self.study is not None and self._task_runs is not None
@@ -228,7 +219,7 @@ class StudyPages:
             self._write(logging.WARNING, news, entry.time)
 
     def _write(self, level: int, words: str, time: float, task_run: UUID | None = None) -> None:
-        self._lines.append(log_line(self._flow_run, level, words, datetime.fromtimestamp(time, UTC), task_run))
+        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(time, UTC), task_run))
 
     def _send_log(self, client: SyncPrefectClient) -> None:
         while self._lines:
@@ -242,7 +233,7 @@ class StudyPages:
         """How the study stands in its pool; empty: it is in none, or that cannot be read."""
         assert self._journal is not None
         with contextlib.suppress(JournalError):
-            if (found := standings(live_rows(self._journal, is_alive)).get(self._name)) is not None:
+            if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:
                 return found.words
         return ""
 

@@ -133,7 +133,7 @@ class TaskRuns:
             self._end_stopped(granted, entry.time)
         for job in granted:
             self._waiting[job.key] = job
-            if not self._study.spec.packs:
+            if state.trains(job.trial):
                 self._begin(job.key, "", entry.time)
         return report, granted
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 from functools import partial
-from typing import Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -76,7 +76,7 @@ def launch(
     try:
         with driven:
             try:
-                signal.signal(signal.SIGTERM, _as_interrupt)
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
                 raise_at_interrupt()
                 if shown:  # a training function that uses Prefect starts no server either
                     os.environ.update(NO_EPHEMERAL_SERVER)
@@ -134,10 +134,6 @@ def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
         session.add_observer(lambda study: PlainLines(study, write))
 
 
-def _as_interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def _say(console: Console, as_json: bool, line: str) -> None:
     """Print a line, above the live board where there is one; nothing with ``--json``."""
     if not as_json:
@@ -150,19 +146,11 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
     place = read_place(session.folder)
     known = summarize(study)
     further = None if session.train is None else extension_of(study, *session.train)
+    rule = known.rule if summary.reason else ""
     result = RunResult(
-        study=known.study,
-        status=summary.status,
-        reason=summary.reason,
-        rule=known.rule if summary.reason else "",
-        method=known.method,
-        trials=known.trials,
-        jobs=known.jobs,
+        summary=msgspec.structs.replace(known, status=summary.status, reason=summary.reason, rule=rule),
         seconds=round(summary.seconds, 1),
-        metric=known.metric,
         failures=failures_of(study.state),
-        best=known.best,
-        front=known.front,
         notices=notices_of(study),
         trained_further=further,
         mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),

@@ -137,9 +137,8 @@ class Session:
         """Made once the study is open."""
         checked_name(name)
         if spec is None:
-            looked_at = home.read_journal()
-            looked_at.info(name)  # for a name that is not there nothing is made
-            looked_at.close()
+            with contextlib.closing(home.read_journal()) as looked_at:
+                looked_at.info(name)  # for a name that is not there nothing is made
         record: SqlJournal = home.open_journal()
         record.wait_in_python()
         self.journal_url = record.url

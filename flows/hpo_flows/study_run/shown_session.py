@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from hpo_flows.prefect_pages.shown_runs import SHOWN_RUNS
 from hpo_flows.study_run.session import Session
 
 
+@dataclass
 class ShownSession:
     """Context manager: closes a session at its end, and tells Prefect how it ended.
 
@@ -37,32 +39,21 @@ class ShownSession:
         with_password: whether ``say`` is told the password of the home's own server.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        action: str,
-        *,
-        shown: bool,
-        waits: bool,
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
-        on_cancel: Callable[[], None],
-        with_password: bool = False,
-    ) -> None:
-        self.shown = shown
-        self._session = session
-        self._action = action
-        self._waits = waits
-        self._say = say
-        self._warn = warn
-        self._on_cancel = on_cancel
-        self._with_password = with_password
-        self._began = time.time()
-        self._environment: dict[str, str] = {}
-        self._server: SharedServer | None = None
-        self._pages: PrefectProcess | None = None
-        self._told_address = ""
-        self._has_ended = False
+    session: Session
+    action: str
+    _: KW_ONLY
+    shown: bool
+    waits: bool
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+    on_cancel: Callable[[], None]
+    with_password: bool = False
+    _began: float = field(default_factory=time.time, init=False)
+    _environment: dict[str, str] = field(default_factory=dict, init=False)
+    _server: SharedServer | None = field(default=None, init=False)
+    _pages: PrefectProcess | None = field(default=None, init=False)
+    _told_address: str = field(default="", init=False)
+    _has_ended: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +67,7 @@ class ShownSession:
         if self.shown:
             self._find_api()
         self._tell_address()
-        self._session.start_cluster()
+        self.session.start_cluster()
         if self.shown:
             self._start_pages()
 
@@ -99,10 +90,10 @@ class ShownSession:
             else:
                 self._pages.end(interrupted=True)
         try:
-            self._session.close()
+            self.session.close()
         finally:
-            if self._has_ended and self._waits and self._pages is not None and not self._pages.wait():
-                self._warn("Prefect does not show all of this study; the journal has it.")
+            if self._has_ended and self.waits and self._pages is not None and not self._pages.wait():
+                self.warn("Prefect does not show all of this study; the journal has it.")
             if self._server is not None:
                 self._server.let_go()
 
@@ -120,19 +111,19 @@ class ShownSession:
             check_access(api)
             self._environment = client_environment()
             return
-        self._server = SharedServer(self._session.home.folder / "prefect")
+        self._server = SharedServer(self.session.home.folder / "prefect")
         self._environment = client_environment(self._server.folder)
         self._server.start()
 
     def _start_pages(self) -> None:
-        session = self._session
+        session = self.session
         try:
             start = session.journal.info(session.name).entries
         except StudyNotFoundError:
             start = 1
         request = ShowRequest(
             study=session.name,
-            action=self._action,
+            action=self.action,
             start=start,
             began=self._began,
             parameters=shown_parameters(session.spec),
@@ -146,12 +137,12 @@ class ShownSession:
                 session.folder,
                 journal=session.journal_url,
                 environment=os.environ | self._environment,
-                say=self._warn,
+                say=self.warn,
                 on_shown=self._look_and_tell_address,
-                on_cancel=self._on_cancel,
+                on_cancel=self.on_cancel,
             )
         except (OSError, HpoError) as error:
-            self._warn(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
+            self.warn(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
 
     def _look_and_tell_address(self) -> None:
         """Read the address again, and tell it: the process that shows the study may have started another server."""
@@ -165,5 +156,5 @@ class ShownSession:
         if server is not None and server.url not in ("", self._told_address):
             self._told_address = server.url
             # the password itself to a person only: what is no terminal may be a log that others read
-            word = f"password {server.auth}" if self._with_password else f"password: see auth in {server.secrets_file}"
-            self._say(f"Prefect UI while it runs: {server.url} ({word}), once its server has started")
+            word = f"password {server.auth}" if self.with_password else f"password: see auth in {server.secrets_file}"
+            self.say(f"Prefect UI while it runs: {server.url} ({word}), once its server has started")

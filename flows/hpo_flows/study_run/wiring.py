@@ -14,13 +14,12 @@ from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Observer
-from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, placer_of
+from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, shared_devices_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.placer import Placer
-from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import live_rows, pools_of
@@ -111,7 +110,8 @@ def wire(
         tell: shows a person a line.
     """
     spec = study.spec
-    placer = placer_of(study, cluster)
+    shared_devices = shared_devices_of(study, cluster) if spec.packs else None
+    placer = shared_devices or Placer()
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
@@ -140,10 +140,10 @@ def wire(
         found.executor = hopping
         found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
-    if isinstance(placer, SharedDevices):
+    if shared_devices is not None:
         found.observers += [
-            PlacementWriter(study, placer),
-            MeasurementWriter(study, placer.estimates),
-            NewsTeller(lambda: tell(placer.news())),
+            PlacementWriter(study, shared_devices),
+            MeasurementWriter(study, shared_devices.estimates),
+            NewsTeller(lambda: tell(shared_devices.news())),
         ]
     return found

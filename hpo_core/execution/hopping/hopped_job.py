@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import storage as paths
-from hpo_core.checkpoints.storage import HOPS, local_path, remove
+from hpo_core.checkpoints.removals import Removals
+from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, exists, hop_base, hop_files, is_remote
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
@@ -41,19 +43,23 @@ class JobProgress(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+_STATE = re.compile(r"/attempt-([0-9]+)-unit-([0-9]+)\.safetensors")
 _MOST_BYTES = 1 << 30
 _progress = msgspec.msgpack.Decoder(JobProgress)
 
 
 class ProgressFiles:
-    """Reads and writes the progress of jobs below one study's folder.
+    """Reads and writes the progress of jobs below one study's folder, and removes the states that their units left.
 
     Args:
         folder: of the study.
+        base: of the study's checkpoints; if it is a URL, the states lie below it.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, base: str = CHECKPOINTS) -> None:
         self._root = Path(folder)
+        self._checkpoints, self._base = base, hop_base(base)
+        self._removals = Removals(folder, self._base)
 
     def save(self, trial: int, progress: JobProgress) -> None:
         """Write the progress, so that it survives the end of this process; a crash of the computer may lose it.
@@ -79,14 +85,11 @@ class ProgressFiles:
         found = self.read(job.trial)
         if found is None:
             return None
-        try:
-            state = None if found.state is None else local_path(self._root, found.state.uri, HOPS)
-        except HpoError:
-            return None
         start = job.checkpoint.resource if job.checkpoint else 0
         origin = job.checkpoint.uri if job.checkpoint else None
         fits = found.origin == origin and found.params == job.params and start < found.epoch < job.target
-        return found if fits and state is not None and state.is_file() else None
+        state = found.state
+        return found if fits and state is not None and exists(self._root, state.uri, self._base) else None
 
     def read(self, trial: int) -> JobProgress | None:
         """Progress that was saved last; None: none is there, or it cannot be read."""
@@ -100,20 +103,39 @@ class ProgressFiles:
 
     def remove_state(self, state: Checkpoint) -> None:
         """Remove the state of a unit, once nothing can need it."""
-        if state.uri.startswith(f"{HOPS}/"):
-            remove(self._root, state.uri, HOPS)
+        if state.uri.startswith(f"{self._base}/"):
+            self._removals.remove(state.uri)
 
-    def remove(self, trial: int) -> None:
-        """Remove all files of a job that has ended."""
+    def remove(self, trial: int, next_unit: tuple[int, int]) -> None:
+        """Remove all files of a job that has ended.
+
+        Args:
+            next_unit: attempt and number of the first unit that may still write a state.
+        """
         self._remove_folder(self._path(trial).parent)
+        if is_remote(self._base):
+            self._removals.run(lambda: self._remove_states(trial, next_unit))
+
+    def _remove_states(self, trial: int, next_unit: tuple[int, int]) -> None:
+        for uri in hop_files(self._root, self._checkpoints, trial):
+            found = _STATE.search(uri)
+            if found is not None and (int(found[1]), int(found[2])) < next_unit:
+                self._removals.remove(uri)
 
     def keep_only(self, trials: Iterable[int]) -> None:
-        """Remove the files of all other jobs."""
+        """Remove the files of all other jobs; no unit runs."""
         kept = {self._path(trial).parent.name for trial in trials}
         top = self._root / HOPS
         for folder in [] if top.is_symlink() or not top.is_dir() else list(top.iterdir()):
             if folder.name not in kept:
                 self._remove_folder(folder)
+        for uri in hop_files(self._root, self._checkpoints) if is_remote(self._base) else ():
+            if uri.rsplit("/", 2)[1] not in kept:
+                self._removals.remove(uri)
+
+    def drain(self) -> None:
+        """Wait a limited time for removals at a URL."""
+        self._removals.drain()
 
     def _remove_folder(self, folder: Path) -> None:
         if not folder.is_symlink() and not folder.parent.is_symlink():
@@ -177,6 +199,11 @@ class HoppedJob:
         return self.behind
 
     @property
+    def next_unit(self) -> tuple[int, int]:
+        """Attempt and number of the unit that starts next."""
+        return self.job.attempt, self._started
+
+    @property
     def together(self) -> tuple[int, ...] | msgspec.UnsetType:
         """Ranks of the units that the visits are of; not set where all have one."""
         ranks = self.behind.together
@@ -198,7 +225,7 @@ class HoppedJob:
         ends_epoch = trains and place + len(partitions) == self._trained_on
         where = ""
         if trains:
-            where = paths.hop_path(job.trial, job.attempt, number)
+            where = paths.hop_path(job.trial, job.attempt, number, base)
             if ends_epoch and epoch == job.target:
                 # no other unit writes to it, not even one that was lost and is repeated
                 folder, _, name = paths.checkpoint_path(job, base).rpartition("/")
@@ -217,7 +244,7 @@ class HoppedJob:
                 number=number,
                 state=where,
                 durable=ends_epoch,
-                hopped=state is not None and state.uri.startswith(f"{paths.HOPS}/"),
+                hopped=state is not None and state.uri.startswith(f"{hop_base(base)}/"),
                 trains=trains,
                 cached=cached,
                 elapsed=self.behind.elapsed,

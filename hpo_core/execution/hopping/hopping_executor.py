@@ -211,7 +211,7 @@ class HoppingExecutor:
         self._inner = inner
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
-        self._files = None if folder is None else ProgressFiles(folder)
+        self._files = None if folder is None else ProgressFiles(folder, spec.checkpoint_base)
         self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
         running = list(running)
         self.keep_only(running)
@@ -286,6 +286,7 @@ class HoppingExecutor:
         """Remove states of all other trials: a lost worker may have written one after its job had ended."""
         if self._files is not None:
             self._files.keep_only(trials)
+            self._files.drain()
 
     def now(self) -> float:
         return self._inner.now()
@@ -476,7 +477,7 @@ class HoppingExecutor:
             if progress is not None:
                 training.go_on_from(progress)
             else:
-                self._files.remove(training.job.trial)
+                self._files.remove(training.job.trial, training.next_unit)
         self._add(training)
 
     def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, JobProgress]]:
@@ -495,7 +496,7 @@ class HoppingExecutor:
         if trial in self._schedule.configurations():
             self._schedule.remove(trial)
         if self._files is not None and report.outcome not in _KEEPS_PROGRESS:
-            self._files.remove(trial)
+            self._files.remove(trial, training.next_unit)
         training.on_report(training.job, report)
 
 

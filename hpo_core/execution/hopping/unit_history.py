@@ -10,7 +10,7 @@ import msgspec
 from hpo_core.execution.hopping.hopped_job import JobProgress
 from hpo_core.execution.placing import objective_digest
 from hpo_core.hopper.unit_times import UnitTimes
-from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, TrialCreated
 from hpo_core.model.hops import TogetherField, Visit, units_of
@@ -80,7 +80,7 @@ def epoch_times_of(study: Study) -> EpochTimes:
     """Expected unit times, from earlier studies and the journal of this one."""
     spec = study.spec
     objective, code = stable_name(spec.objective), objective_digest(spec.objective or "", spec.pythonpath)
-    past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
+    past = QuietMeasurements(study.journal.measurements).read(objective, code)
     times = EpochTimes(spec, code=code, past=past)
     for trial in study.state.trials:
         for result in trial.results:

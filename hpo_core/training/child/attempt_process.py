@@ -135,7 +135,7 @@ class AttemptProcess:
         if self._kept is None or not self._process.stays:
             report = run()
         else:
-            with self._kept.native.watched(self._leave_to_another if self._attempts else None):
+            with self._kept.watch.watched(self._leave_to_another if self._attempts else None):
                 report = contextvars.copy_context().run(_with_own_decimals, run)
         self._progress.finish()
         flush_streams()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -93,8 +94,12 @@ class ChildProcess:
 
 
 def may_stay(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU."""
-    if request.process == "fresh" or request.parts:
+    """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU.
+
+    None stays where processor time is limited: the kernel counts it for the process, and an attempt would end early.
+    """
+    limited = resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
+    if request.process == "fresh" or request.parts or limited:
         return False
     return request.process == "kept" or has_gpu()
 

@@ -10,7 +10,9 @@ import collections
 import ctypes
 import functools
 import gc
+import logging
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,19 +30,41 @@ from hpo_core.training.child.module_state import (
     is_users,
     is_users_object,
 )
+from hpo_core.training.saved_state import is_generator
 
 
 def _namespaces() -> Iterator[tuple[str, Any]]:
-    """Modules of libraries, and their classes, with their names."""
+    """Modules of libraries, their classes, those inside of classes, and their objects, with their names."""
     seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if not isinstance(module, types.ModuleType) or is_users(module) or name.partition(".")[0] == OURS:
             continue
         yield name, module
-        for value in list(vars(module).values()):
-            if issubclass(type(value), type) and is_heap_type(value) and id(value) not in seen:
+        waiting = [(f"{name}.{key}", value) for key, value in list(vars(module).items()) if not key.startswith("__")]
+        while waiting:
+            path, value = waiting.pop()
+            if id(value) in seen:
+                continue
+            if issubclass(type(value), type) and is_heap_type(value):
                 seen.add(id(value))
                 yield f"{value.__module__}.{value.__qualname__}", value
+                inside = f"{value.__qualname__}."
+                waiting += [
+                    (path, each)
+                    for each in list(vars(value).values())
+                    if issubclass(type(each), type) and each.__qualname__.startswith(inside)
+                ]
+            elif _is_plain_object(value):
+                seen.add(id(value))
+                yield path, value
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether it is an object of a class that a library wrote in Python, with attributes, that is no logger."""
+    kind: Any = type(value)
+    if not is_heap_type(kind) or isinstance(value, type | types.ModuleType | logging.Logger | threading.local):
+        return False
+    return kind.__setattr__ is object.__setattr__ and type(getattr(value, "__dict__", None)) is dict
 
 
 _CONTAINERS = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
@@ -51,6 +75,7 @@ class LibraryNames:
 
     def __init__(self) -> None:
         self._names: list[str] = []
+        self._owners: list[Any] = []
         self._spaces: list[dict[str, Any]] = []
         self._before: list[list[Any]] = []
         self._containers: list[tuple[str, Any, int]] = []
@@ -69,12 +94,13 @@ class LibraryNames:
                 # the dict of a class itself, not the view on it: half the time
                 space = space if isinstance(space, dict) else gc.get_referents(space)[0]
                 self._names.append(name)
+                self._owners.append(owner)
                 self._spaces.append(space)
                 self._before.append(list(space.values()))
                 for key, value in list(space.items()):
                     if not first and is_users_object(value) and not isinstance(value, types.ModuleType):
                         return f"{name}.{key} is an object of the training code"
-                    if type(value) in _CONTAINERS and isinstance(owner, types.ModuleType) and not key.startswith("__"):
+                    if type(value) in _CONTAINERS and not key.startswith("__") and _has_settings(owner):
                         self._containers.append((f"{name}.{key}", value, len(value)))
             self._versions = _Versions(self._spaces)
         return ""
@@ -90,15 +116,24 @@ class LibraryNames:
             space, before = self._spaces[place], self._before[place]
             now = list(space.values())
             if list(map(id, now)) != list(map(id, before)):
-                if line := _changed(self._names[place], space, before):
+                if line := _changed(self._names[place], self._owners[place], space, before):
                     return line
                 self._before[place] = now
         for name, container, size in self._containers:
-            if len(container) != size:
-                values = list(chain(container, container.values() if isinstance(container, dict) else ()))
-                if any(map(is_users_object, values)):
-                    return f"{name} holds an object of the training code"
+            if len(container) != size and _holds_users_object(container):
+                return f"{name} holds an object of the training code"
         return ""
+
+
+def _has_settings(owner: Any) -> bool:
+    """Whether it is a module or class: what other objects hold changes with use."""
+    return isinstance(owner, type | types.ModuleType)
+
+
+def _holds_users_object(container: Any) -> bool:
+    """Whether a container has an object of the training code in it, or in a tuple of it."""
+    items = chain(container, container.values() if isinstance(container, dict) else ())
+    return any(is_users_object(each) for item in items for each in (item if type(item) is tuple else (item,)))
 
 
 _VERSION_AT = 24
@@ -142,13 +177,14 @@ def _has_versions() -> bool:
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
         return False
     tried: dict[str, Any] = {"one": [1], "other": 2}
-    watched = type("Watched", (), {"one": 1})
-    spaces = [tried, vars(sys.modules[__name__]), gc.get_referents(vars(watched))[0]]
+    watched: Any = type("Watched", (), {"one": 1})
+    one = watched()
+    spaces = [tried, vars(sys.modules[__name__]), gc.get_referents(vars(watched))[0], vars(one)]
     places = _places(spaces)
     seen = _numbers_at(places)
     tried["one"] = [1]
-    watched.one = 2  # type: ignore[attr-defined]
-    return [a == b for a, b in zip(seen, _numbers_at(places), strict=True)] == [False, True, False]
+    watched.one = one.two = 2
+    return [a == b for a, b in zip(seen, _numbers_at(places), strict=True)] == [False, True, False, False]
 
 
 def _is_wrapped_by_owner(name: str, old: Any, new: Any) -> bool:
@@ -165,25 +201,40 @@ _ONCE = ("loaded", "initialized")
 """Ends of names by which libraries note what they did once."""
 
 
-def _changed(name: str, space: dict[str, Any], before: list[Any]) -> str:
-    """What in a module or class of a library is not as it was; empty: nothing that matters."""
-    is_module = "__name__" in space  # counters of classes are their own affair
+def _changed(name: str, owner: Any, space: dict[str, Any], before: list[Any]) -> str:
+    """What in a module, class or object of a library is not as it was; empty: nothing that matters."""
     items = list(space.items())  # what is new comes last, unless something was deleted
     if len(items) < len(before):
-        return f"{name} lost an attribute"
+        return f"{name} lost an attribute" if _has_settings(owner) else ""
     for (key, value), old in zip(items, before, strict=False):
         if value is old or key in IGNORED:
             continue
         if isinstance(value, types.ModuleType) or isinstance(old, types.ModuleType):
             continue  # a library that loads its parts when they are used
-        if (callable(old) and not _is_wrapped_by_owner(name, old, value)) or is_users_object(value):
+        if (callable(old) and not _is_wrapped_by_owner(name, old, value)) or _is_users(value):
             return f"{name}.{key} was replaced"
-        is_setting = is_module and not key.startswith("_") and not key.lower().endswith(_ONCE)
-        if is_setting and type(old) in PLAIN and type(value) in PLAIN and value != old:
+        if is_generator(old) or is_generator(value):
+            return f"{name}.{key} was replaced"
+        is_setting = not key.startswith("_") and not key.lower().endswith(_ONCE) and type(old) in _settings_of(owner)
+        if is_setting and type(value) in PLAIN and value != old:
             return f"{name}.{key} changed"
     for key, value in items[len(before) :]:
         if isinstance(value, types.ModuleType):
             continue
-        if is_users_object(value) or (name in ("builtins", "sys") and type(value) in PLAIN and not key.startswith("_")):
+        if _is_users(value) or (name in _OF_PYTHON and (type(value) in PLAIN or name == "builtins") and key[0] != "_"):
             return f"{name}.{key} is new"
     return ""
+
+
+_OF_PYTHON = ("builtins", "sys")
+
+
+def _settings_of(owner: Any) -> tuple[type, ...]:
+    """Types of values that are settings: numbers of classes may be counters, and values of objects are their own."""
+    if isinstance(owner, types.ModuleType):
+        return PLAIN
+    return (bool, str, float, type(None)) if isinstance(owner, type) else ()
+
+
+def _is_users(value: Any) -> bool:
+    return is_users_object(value) or (type(value) in _CONTAINERS and _holds_users_object(value))

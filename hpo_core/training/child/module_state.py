@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo_core.training.saved_state import is_generator, is_torch, state_of
+from hpo_core.training.saved_state import State, is_generator, is_torch, state_of
 from hpo_core.training.untracked_state import global_generators
 from hpo_core.training.user_code import is_library_file
 
@@ -53,27 +53,34 @@ IGNORED = {
 }  # fmt: skip
 """Names in modules and classes that Python keeps for itself."""
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_OF_PLAIN = (int, float, complex, str, bytes)
+"""Types whose values do not change; objects of classes derived from them have attributes, too."""
 _BY_TEXT = (
     range, slice, PurePath, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal,
     fractions.Fraction, uuid.UUID, np.dtype, np.generic, type(Ellipsis), type(NotImplemented),
 )  # fmt: skip
 _BY_IDENTITY = (
-    types.BuiltinFunctionType, types.CodeType, types.MethodDescriptorType, types.GenericAlias,
-    types.WrapperDescriptorType, types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.ClassMethodDescriptorType, weakref.ref, enum.Enum, np.ufunc, operator.itemgetter, operator.attrgetter,
+    types.CodeType, types.MethodDescriptorType, types.GenericAlias, types.UnionType,
+    types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, weakref.ref, np.ufunc, operator.itemgetter, operator.attrgetter,
     operator.methodcaller, re.Match, re.Pattern, types.TracebackType, struct.Struct, logging.Logger, logging.Manager,
 )  # fmt: skip
 """Values that do not change, or (loggers) are put back."""
 _OF_ARROW = ("Array", "Type", "Table", "RecordBatch", "Schema", "Field", "Scalar")
 """Ends of names of pyarrow's types whose values do not change."""
-_LINKS = (
+_LINKS: tuple[type, ...] = (
     types.MethodType, functools.partial, staticmethod, classmethod, property, types.CellType, types.MappingProxyType,
+    type({}.keys()), type({}.values()), type({}.items()),
 )  # fmt: skip
 """Values that are no more than what they refer to."""
+_ITERABLES: tuple[Iterable[Any], ...] = ([], (), {}, range(0), "", "\u00e9", set(), b"", bytearray())
 _ITERATORS: tuple[type, ...] = (
-    itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, enumerate, zip, map, filter,
-    reversed, type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), type(iter("")), type(iter(set())),
+    itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice, itertools.starmap,
+    itertools.compress, itertools.filterfalse, enumerate, zip, map, filter, reversed, type(reversed([])),
+    *map(type, map(iter, _ITERABLES)), type(iter(int, 1)),
 )  # fmt: skip
+_OF_TORCH = ("device", "dtype", "Size", "layout", "memory_format", "qscheme", "finfo", "iinfo")
+"""Types of torch whose values do not change."""
 _CACHE = type(functools.cache(lambda: None))
 
 Token = Any
@@ -186,7 +193,7 @@ def tells_pages() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-class _Walk:
+class ValueWalk:
     """Makes tokens of values; each object is looked into once in all.
 
     Args:
@@ -232,7 +239,8 @@ class _Walk:
             return ()
         if isinstance(one, dict):
             found.append(len(one))
-            return (*one.keys(), *one.values(), *_attributes(one))
+            factory = getattr(one, "default_factory", None) if isinstance(one, collections.defaultdict) else None
+            return (factory, *one.keys(), *one.values(), *_attributes(one))
         if isinstance(one, list | tuple | set | frozenset | collections.deque):
             found.append(len(one))
             return (*one, *_attributes(one))
@@ -251,15 +259,21 @@ class _Walk:
             found.append(len(type.__subclasses__(one)))
             return _variables(vars(one))
         if isinstance(one, np.ndarray):
-            found.append((one.shape, one.strides, str(one.dtype), one.ctypes.data))
+            found.append((one.shape, one.strides, str(one.dtype), one.ctypes.data, one.flags.writeable))
             if one.dtype.hasobject:
-                return tuple(one.flat)
+                return (*one.flat, *_attributes(one))
             found.append(self._array(one))
-            return ()
+            return tuple(_attributes(one))
         if is_torch(one, "Tensor"):
             return self._tensor(one, found)
         if isinstance(one, bytearray | memoryview | mmap.mmap) or kind.__name__ == "array":
             found.append(self._buffer(np.frombuffer(one, np.uint8)))
+            return ()
+        if isinstance(one, np.random.SeedSequence):
+            found.append(repr(one.state))
+            return ()
+        if isinstance(one, np.random.BitGenerator):
+            found.append(repr(one.state))
             return ()
         if is_generator(one):
             state = state_of(one)
@@ -274,9 +288,9 @@ class _Walk:
             self.caches.append((one, _use(one)))
             return (one.__wrapped__,)
         if isinstance(one, types.GeneratorType):
-            frame = one.gi_frame
-            found.append(None if frame is None else frame.f_lasti)
-            return () if frame is None else tuple(frame.f_locals.values())
+            found.append(None if one.gi_frame is None else one.gi_frame.f_lasti)
+            # the iterators of its loops have no names
+            return [each for each in gc.get_referents(one) if not isinstance(each, types.FrameType)]
         if isinstance(one, io.IOBase):
             found.append("closed" if one.closed else one.tell() if one.seekable() else "open")
             if isinstance(one, io.BytesIO | io.StringIO) and not one.closed:
@@ -292,7 +306,7 @@ class _Walk:
         if kind.__module__ == "_thread" and hasattr(one, "release"):
             found.append(repr(one).split()[0])  # locked or unlocked
             return ()
-        if is_torch(one, "device") or is_torch(one, "dtype") or is_torch(one, "Size"):
+        if any(is_torch(one, name) for name in _OF_TORCH):
             found.append(repr(one))
             return ()
         if isinstance(one, contextvars.ContextVar):
@@ -302,7 +316,7 @@ class _Walk:
         if hasattr(one, "arrays") and hasattr(one, "axes"):  # the blocks of a pandas DataFrame
             return (*one.arrays, *one.axes)
         library = kind.__module__.partition(".")[0]
-        if library == OURS or kind.__name__ == "cython_function_or_method":
+        if (library == OURS and kind is not State) or kind.__name__ == "cython_function_or_method":
             return ()
         if library == "pandas" and hasattr(one, "_cache"):  # an index, which fills it with use
             return tuple(item for name, item in vars(one).items() if name != "_cache")
@@ -312,8 +326,13 @@ class _Walk:
             return ()
         if isinstance(one, threading.local):
             return (vars(one),)  # of this thread, which object.__getattribute__ does not give
-        if not isinstance(one, BaseException) and _has_hidden_state(kind):
+        if isinstance(one, types.BuiltinFunctionType | types.MethodWrapperType):
+            return (one.__self__,)  # a list, of its append
+        if isinstance(one, _OF_PLAIN):
+            found.append(next(each for each in _OF_PLAIN if isinstance(one, each)).__repr__(one))
+        elif not isinstance(one, BaseException | enum.Enum) and _has_hidden_state(kind):
             raise Unknown(f"a {kind.__module__}.{kind.__qualname__}")
+        found.append(kind)
         return tuple(_attributes(one))
 
     def _tensor(self, one: Any, found: list[Token]) -> Iterable[Any]:
@@ -327,7 +346,8 @@ class _Walk:
         if one.device.type == "cpu" and address:
             storage = one.untyped_storage()
             found.append(self._memory(storage.data_ptr(), storage.nbytes(), lambda: bytes(storage)))
-        return (one.grad, vars(one)) if one.is_leaf else (vars(one),)
+        hooks = one._backward_hooks, getattr(one, "_post_accumulate_grad_hooks", None)
+        return (one.grad if one.is_leaf else None, *hooks, vars(one))
 
     def _array(self, array: Any) -> Token:
         utilities: Any = getattr(np.lib, "array_utils", np)  # numpy below 2
@@ -358,8 +378,9 @@ def is_heap_type(kind: type) -> bool:
 @functools.cache
 def _has_hidden_state(kind: type) -> bool:
     """Whether objects of a type hold more than Python shows: their size is that of attributes and slots otherwise."""
-    slots = sum(isinstance(item, types.MemberDescriptorType) for base in kind.__mro__ for item in vars(base).values())
-    return kind.__basicsize__ > object.__basicsize__ + 8 * (slots + 2)
+    words = sum(isinstance(item, types.MemberDescriptorType) for base in kind.__mro__ for item in vars(base).values())
+    words += (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    return kind.__itemsize__ > 0 or kind.__basicsize__ > object.__basicsize__ + 8 * words
 
 
 def _at(address: int, size: int) -> bytes:
@@ -448,8 +469,8 @@ class UserVariables:
         self._offered = _offered_by_libraries()
         self._before, self._walk, self._problem = self._look(None)
 
-    def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], _Walk, str]:
-        walk, found = _Walk(pages, self._offered), dict[str, list[Token]]()
+    def _look(self, pages: PageReader | None) -> tuple[dict[str, list[Token]], ValueWalk, str]:
+        walk, found = ValueWalk(pages, self._offered), dict[str, list[Token]]()
         for name, value in (*_users_roots(self._modules), *self._more()):
             try:
                 found[name] = walk.tokens(value)

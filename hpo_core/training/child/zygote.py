@@ -30,6 +30,7 @@ import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
 from hpo_core.checkpoints.shared_state import SharedState
+from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
@@ -272,6 +273,7 @@ class Zygote:
             raise
         if request.portion is not None:
             find_thread_pools(request.portion, request.threads)
+        import_filesystem(request.checkpoint_base)  # s3fs takes a second of processor time
         parent = os.getpid()
         process.pid = _fork()
         if process.pid == 0:

@@ -1,0 +1,150 @@
+"""Checkpoints on a real S3 and SFTP server: what is sent, and what happens while the server is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpo_core.checkpoints import files, storage
+from hpo_core.checkpoints.removals import Removals
+from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.trial import Job, Rung
+from hpo_core.training.attempt import run_attempt
+from hpo_core.training.request import JobRequest
+from tests.checkpoints.saving import save
+from tests.storage_servers import S3, SECRET, Sftp, s3, sftp
+
+TREE = {"weights": np.arange(50_000.0)}
+
+
+@pytest.fixture
+def on_s3() -> Iterator[S3]:
+    with s3() as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "sftp"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[S3 | Sftp, str]]:
+    """A server, and the URL of a study's checkpoints on it."""
+    if request.param == "s3":
+        with s3() as server:
+            yield server, "s3://bucket/hpo/study"
+    else:
+        with sftp(tmp_path / "sshd") as other:
+            yield other, f"sftp://127.0.0.1:{other.port}{tmp_path}/hpo/study"
+
+
+def uri(base: str, attempt: int) -> str:
+    return f"{base}/trial-00001/rung-0-attempt-{attempt}.safetensors"
+
+
+@pytest.mark.slow
+def test_a_server_that_restarts_costs_no_checkpoint(served: tuple[S3 | Sftp, str], tmp_path: Path) -> None:
+    """Connections that were open are closed by it, and new ones are refused for a time."""
+    server, base = served
+    first = save(tmp_path, uri(base, 1), TREE, resource=1)
+    server.stop()
+    starter = threading.Timer(2.0, server.start)
+    starter.start()
+    second = save(tmp_path, uri(base, 2), TREE, resource=1)
+    starter.join()
+    for saved in (first, second):
+        server.stop()
+        server.start()
+        assert files.load(tmp_path, saved, base)["weights"].tolist() == TREE["weights"].tolist()
+    server.stop()
+    server.start()
+    assert sorted(storage.all_files(tmp_path, base)) == [first.uri, second.uri]
+    server.stop()
+    server.start()
+    assert storage.exists(tmp_path, first.uri, base)
+    server.stop()
+    server.start()
+    storage.remove(tmp_path, first.uri, base)
+    assert storage.all_files(tmp_path, base) == [second.uri]
+    with pytest.raises(CheckpointError, match="is missing"):
+        files.load(tmp_path, first, base)
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_away_is_no_bad_checkpoint(
+    served: tuple[S3 | Sftp, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, base = served
+    saved = save(tmp_path, uri(base, 1), TREE, resource=1)
+    server.stop()
+    with pytest.raises(StorageError, match="cannot be read"), storage.local_copy(saved.uri, retry_seconds=0.5):
+        pass
+    with pytest.raises(StorageError, match="cannot be written"):
+        storage.write(uri(base, 2), [memoryview(b"x")], retry_seconds=0.5)
+    server.start()
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_not_there_is_told_and_not_made(on_s3: S3, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no no-such-bucket"):
+        storage.check_base("s3://no-such-bucket-anywhere/hpo/study")
+    storage.check_base("s3://bucket/hpo/study")
+    assert not storage.all_files(tmp_path, "s3://bucket/hpo/study") and on_s3.requests["DELETE"] == 1
+
+
+@pytest.mark.slow
+def test_wrong_credentials_are_refused_and_stay_unsaid(on_s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASOMEBODYELSE")
+    with pytest.raises(StorageError, match="PermissionError") as raised:
+        storage.check_base("s3://bucket/hpo/study")
+    assert SECRET not in str(raised.value) and on_s3.refused
+
+
+def test_removals_at_a_url_hold_nobody_up(tmp_path: Path) -> None:
+    """The thread that asks renews the study's lease."""
+    gate, removed = threading.Event(), []
+    removals = Removals(tmp_path, "memory://bucket/study")
+    removals.run(lambda: removed.append(gate.wait(60)))
+    removals.run(lambda: removed.append("second"))
+    assert not removed
+    gate.set()
+    removals.drain()
+    assert removed == [True, "second"]
+    local = Removals(tmp_path, "checkpoints")
+    local.run(lambda: removed.append("at once"))
+    assert removed[-1] == "at once"
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.state = {"weights": np.arange(50_000.0)}
+
+    def state_dict(self) -> dict[str, object]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.state = state
+
+
+def train(trial):  # type: ignore[no-untyped-def]
+    trial.track(counter=Counter())
+    for _ in trial.steps():
+        trial.report(loss=1.0)
+
+
+@pytest.mark.slow
+def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -> None:
+    """docs/checkpoints.md has these figures."""
+    base, checkpoint = "s3://bucket/hpo/s", None
+    for attempt, target in enumerate((1, 3, 9)):
+        for counted in (on_s3.requests, on_s3.read, on_s3.written):
+            counted.clear()
+        job = Job(7, attempt, Rung(0, attempt), target, {}, checkpoint)
+        report = run_attempt(train, JobRequest(
+            study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
+        ))  # fmt: skip
+        before, checkpoint = checkpoint, report.checkpoint
+        assert checkpoint is not None, report
+        assert sum(on_s3.written.values()) == checkpoint.size > 400_000
+        assert sum(on_s3.read.values()) == (0 if before is None else before.size)
+        assert on_s3.requests == ({} if before is None else {"GET": 1}) | {"PUT": 1, "HEAD": 1}
