@@ -21,6 +21,7 @@ SYNTHETIC, TRAINED, GIVEN = "synthetic", "trained", "given"
 LOOKS = {
     "random": (plot_style.RUST, ":"),
     "ranked_gp": (plot_style.BLUE, "-"),
+    "ranked_gp of 22 November": (plot_style.BLUE, ":"),
     "TPESampler": (plot_style.GOLD, "--"),
     "Syne Tune BOHB": (plot_style.GREEN, "-."),
     "Syne Tune MOBSTER": (plot_style.PURPLE, "-."),

@@ -62,8 +62,9 @@ Curve = Iterator[float]
 def network(data: Data, params: dict[str, Any], regression: bool) -> Curve:
     kind = MLPRegressor if regression else MLPClassifier
     model = kind(
-        (params["width"],), solver=params["solver"], alpha=params["alpha"], batch_size=params["batch_size"],
-        learning_rate_init=params["learning_rate"], momentum=params["momentum"], random_state=0,
+        hidden_layer_sizes=(params["width"],), solver=params["solver"], alpha=params["alpha"],
+        batch_size=params["batch_size"], learning_rate_init=params["learning_rate"], momentum=params["momentum"],
+        random_state=0,
     )  # fmt: skip
     for _ in range(UNITS):
         if regression:
@@ -101,8 +102,15 @@ def score(model: Any, data: Data, regression: bool) -> float:
         if regression:
             return float(mean_squared_error(data[3], model.predict(data[1]))) / float(np.var(data[3]))
         return float(log_loss(data[3], model.predict_proba(data[1]), labels=np.unique(data[2])))
-    except ValueError:  # NaN in what it predicts
+    except ValueError as error:
+        if not is_divergence(error):
+            raise
         return float("nan")
+
+
+def is_divergence(error: ValueError) -> bool:
+    """Whether scikit-learn refuses weights, inputs or predictions that are not finite."""
+    return any(word in str(error) for word in ("NaN", "infinity", "non-finite"))
 
 
 TABLES: dict[str, tuple[str, Callable[[Data, dict[str, Any], bool], Curve], dict[str, Any]]] = {
@@ -161,8 +169,9 @@ def make(name: str, rows: int, seconds: float) -> dict[str, Any] | None:
             for loss in train(data, params, regression):
                 curve.append(loss)
                 clock.append(time.process_time() - start)
-        except ValueError:  # scikit-learn refuses to go on from weights that are not finite
-            pass
+        except ValueError as error:
+            if not is_divergence(error):
+                raise
         missing = UNITS - len(curve)
         X.append(row)
         losses.append(curve + [float("nan")] * missing)

@@ -401,7 +401,9 @@ def test_worlds_follow_from_the_seed_and_nothing_is_below_their_floor(kind: str)
     assert all(0 < problem.checkpoint_regret(p, 5) <= 1 for p in places)
 
 
-@pytest.mark.parametrize("name", ["trained_network_wine", "trained_linear_cancer", "trained_boosting_diabetes"])
+@pytest.mark.parametrize(
+    "name", ["trained_network_wine", "trained_network_diabetes", "trained_linear_cancer", "trained_boosting_diabetes"]
+)
 def test_a_table_of_real_trainings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained, "LEAST_ROWS", 3)
     made = trained.make(name, 3, 60.0)
@@ -409,6 +411,7 @@ def test_a_table_of_real_trainings(name: str, tmp_path: Path, monkeypatch: pytes
     assert trained.make(name, 3, 0.0) is None  # too few got ready
     np.savez(tmp_path / f"{name}.npz", **made)
     problem = trained_tables(tmp_path)[name]
+    assert np.isfinite(made["valid_loss"]).any()
     assert (problem.max_resource, problem.size, problem.family) == (27, 3, "own trainings")
     assert set(problem.space) == set(trained.TABLES[name][2])
     source, train, space = trained.TABLES[name]
