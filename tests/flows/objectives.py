@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from pathlib import Path
+from sys import modules
 
 import numpy as np
 
@@ -147,11 +147,11 @@ def gaps(trial):
             trial.report(speed=abs(x) / weights.value)
 
 
-IMPORTED = frozenset(sys.modules)
+IMPORTED = frozenset(modules)
 
 
 def notices_imports(trial):
     """Loss 1 where the filesystem in memory was imported after this module, and before this process began to train."""
     name = "fsspec.implementations.memory"
     for _ in trial.steps():
-        trial.report(loss=float(name in sys.modules and name not in IMPORTED))
+        trial.report(loss=float(name in modules and name not in IMPORTED))

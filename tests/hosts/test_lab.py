@@ -61,7 +61,9 @@ def test_hosts_have_names_folders_and_processes_of_their_own(make_lab: MakeLab, 
     assert two.run("cat", shared / "name") == "h1\n"
     assert two.run("sh", "-c", "ls /tmp /dev/shm /home | grep file || true") == ""
     sleeping = one.start("sleep", "1000")
-    assert [process.name() for process in one.processes("sleep 1000")] == ["sleep"]
+    while [process.name() for process in one.processes("sleep 1000")] != ["sleep"]:  # it enters the host first
+        assert sleeping.poll() is None, sleeping.said
+        time.sleep(0.05)
     assert "sleep 1000" not in two.run("ps", "ax", "-o", "args")
     boot = Path("/proc/sys/kernel/random/boot_id")
     assert len({boot.read_text(), one.run("cat", boot), two.run("cat", boot)}) == 3

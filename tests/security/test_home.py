@@ -13,6 +13,7 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
+from hpo_core.security.private_files import beside
 from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracker_links import note_trouble
 from hpo_flows.prefect_api.connection import PrefectServerError
@@ -141,7 +142,7 @@ def test_the_probe_of_a_study_folder_follows_no_link(tmp_path: Path, thesis: Pat
     home = Home(tmp_path / "home")
     folder = home.study_folder("world", create=True)
     before = contents(thesis)
-    for name in (".writable", f".writable-{os.getpid()}"):
+    for name in (".writable", beside(folder / "writable").name):
         (folder / name).symlink_to(thesis / "profile")
     with pytest.raises(StorageError, match="is a symbolic link"):
         home.study_folder("world", create=True)

@@ -165,9 +165,9 @@ def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
         press("training", trial)
         train(trial)
 
-    def finish(trial: TrialHandle) -> Any:
+    def finish(trial: TrialHandle, returned: object = None) -> Any:
         press("saving", trial)
-        return finish_as_ever(trial)
+        return finish_as_ever(trial, returned)
 
     finish_as_ever = TrialHandle.finish
     monkeypatch.setattr(TrialHandle, "finish", finish)

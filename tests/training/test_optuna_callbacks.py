@@ -150,7 +150,7 @@ def test_classes_and_instances_are_objectives(tmp_path: Path) -> None:
     for found in (WithDefaults, load_objective(f"{__name__}:WithDefaults"), load_objective(f"{__name__}:instance")):
         assert list(find_space(found).space) == ["x"]
         assert run(found, tmp_path).metrics == {"auc": 0.25}
-    message = r"needs data, noise. Make an instance .* `objective = NeedsData\(data=..., noise=...\)`"
+    message = r"needs data, noise. Give an object of it, NeedsData.* `objective = NeedsData\(data=..., noise=...\)`"
     with pytest.raises(ObjectiveError, match=message):
         find_space(NeedsData)
     assert "needs data, noise" in run(NeedsData, tmp_path).message

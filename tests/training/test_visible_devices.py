@@ -53,6 +53,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         return GpuReading(answer[0])
 
     monkeypatch.setattr(visible_devices, "read_gpus", read)
+    monkeypatch.setattr(visible_devices, "waiting_processes", list)  # those of tests that run beside this one
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return lambda now: answer.__setitem__(0, now)
 
