@@ -28,7 +28,15 @@ import numpy as np
 from blake3 import blake3
 from distributed import Client, LocalCluster, wait
 
-from hpo_core.checkpoints.files import load, save
+from hpo_core.checkpoints.files import load, parts_of, write_chunks
+from hpo_core.checkpoints.tree_codec import memory_of
+from hpo_core.model.trial import Checkpoint
+
+
+def save(folder: Path, path: str, tree: Any, *, durable: bool) -> Checkpoint:
+    """Write a state as a training process does."""
+    chunks = list(map(memory_of, parts_of(tree)))
+    return write_chunks(folder, path, chunks, resource=1, parent=None, durable=durable)
 
 
 def length(data: Any) -> int:
@@ -73,12 +81,12 @@ def measure(folder: Path, client: Client, size: int, repeats: int) -> dict[str, 
         kept: list[Any] = []
 
         def write(number: int = number, kept: list[Any] = kept) -> None:
-            kept.append(save(folder, f"hops/{number}.safetensors", tree, resource=1, durable=False))
+            kept.append(save(folder, f"hops/{number}.safetensors", tree, durable=False))
 
         note("save", write)
         note("load", lambda kept=kept: load(folder, kept[0], "hops"))
         (folder / kept[0].uri).unlink()
-        note("durable", lambda: save(folder, "hops/durable.safetensors", tree, resource=1))
+        note("durable", lambda: save(folder, "hops/durable.safetensors", tree, durable=True))
         note("hash", lambda: blake3(data.view(np.uint8)))
         note("write", lambda: data.tofile(plain))
         note("read", lambda: np.fromfile(plain, dtype=np.float32))

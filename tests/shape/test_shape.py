@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,21 @@ def test_no_public_class_name_twice() -> None:
 
 def test_docstrings_begin_with_what_they_describe() -> None:
     assert riddles() == []
+
+
+SCRIPTS = [path for folder in ("benchmarks", "docs", "deployments") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_scripts_import_names_that_exist() -> None:
+    """No type checker reads them: a benchmark once imported a function that had gone, and nobody saw it."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {name} of {module}"
+        for path in SCRIPTS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and not node.level
+        for module in [node.module or ""]
+        if module.partition(".")[0] in ("hpo_core", "hpo_flows")
+        for name in [alias.name for alias in node.names]
+        if not hasattr(import_module(module), name) and f"{module}.{name}" not in MODULES
+    ]
+    assert not missing
