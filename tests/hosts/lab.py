@@ -224,7 +224,9 @@ class Lab:
         shared: Sequence[str | Path] = (),
         clocks: Mapping[str, float] = {},
     ) -> None:
-        self.folder, self.shared = folder.resolve(), [Path(each).resolve() for each in shared]
+        self.folder = folder.resolve()
+        needed = (ROOT, Path(sys.prefix))  # the checkout may lie in /tmp
+        self.shared = [Path(each).resolve() for each in (*shared, *needed)]
         self.folder.mkdir(parents=True, exist_ok=True)
         link = {"delay": quantity(delay), "rate": quantity(rate), "loss": loss}
         addresses = {f"h{number}": f"10.31.0.{number}" for number in range(1, hosts + 1)}
