@@ -13,7 +13,8 @@ def started(pid: int | None = None) -> float:
     Raises:
         psutil.Error: there is no such process.
     """
-    return float(psutil.Process(pid).create_time() - psutil.boot_time())
+    boot = psutil.boot_time()  # read first: psutil below 7 computes with the one that was read last
+    return float(psutil.Process(pid).create_time() - boot)
 
 
 def lives(pid: int, born: float) -> bool:
