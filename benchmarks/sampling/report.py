@@ -10,7 +10,7 @@ import numpy as np
 import plot_style
 import result_file
 
-from .comparison import SHOWN, Pairs, Run, chosen_elsewhere, compared
+from .comparison import LEAST_SEEDS, SHOWN, Pairs, Run, chosen_elsewhere, compared
 from .problems import FAMILIES
 from .run_file import WAYS, RunFile
 from .searches import MOVED, SPACES
@@ -18,18 +18,15 @@ from .synthetic import KINDS
 
 CHOICE = "chosen on other families"
 SYNTHETIC, TRAINED, GIVEN = "synthetic", "trained", "given"
-LOOKS = {
+OURS_LOOKS = {
     "random": (plot_style.RUST, ":"),
     "ranked_gp": (plot_style.BLUE, "-"),
-    "ranked_gp of 22 November": (plot_style.BLUE, ":"),
-    "TPESampler": (plot_style.GOLD, "--"),
-    "Syne Tune BOHB": (plot_style.GREEN, "-."),
-    "Syne Tune MOBSTER": (plot_style.PURPLE, "-."),
-    "DEHB": (plot_style.PINK, "--"),
-    "Optuna TPE+Hyperband": (plot_style.INK, ":"),
-    "SMAC": (plot_style.GREY, "--"),
+    "ranked_gp of 27 November": (plot_style.GOLD, "--"),
+    "ranked_gp of 22 November": (plot_style.PURPLE, "-."),
+    "ranked_gp, ranks handed up": (plot_style.GREEN, "--"),
 }
-OTHER_LOOKS = [(plot_style.INK, "-"), (plot_style.GREY, ":"), (plot_style.PINK, ":"), (plot_style.GREEN, ":")]
+"""Systems of ours that have a colour of their own, wherever they are drawn."""
+OTHER_LOOKS = [(plot_style.PINK, "-"), (plot_style.INK, "-."), (plot_style.GREY, "-")]
 
 
 def family(problem: str) -> str:
@@ -140,52 +137,92 @@ def write(figures: dict[str, Any], times: dict[str, dict[str, float]], facts: di
     draw(figures, times, out.with_suffix(".png"))
 
 
-def look(system: str) -> tuple[str, str]:
-    return LOOKS.get(system) or OTHER_LOOKS[sum(map(ord, system)) % len(OTHER_LOOKS)]
-
-
 def draw(figures: dict[str, Any], times: dict[str, dict[str, float]], path: Path) -> None:
-    """Regret over the budget, differences by family and by property, time of a suggestion."""
-    figure, [[curves, families], [made, cost]] = plot_style.panels(2, 2, 13, 9)
+    """Regret over the budget, each system, differences by family and by property, time of a suggestion."""
+    figure, [[curves, all_systems], [families, made], [cost, growth]] = plot_style.panels(3, 2, 14, 14)
     against = figures["against"]
     given, synthetic = (
         figures["groups"].get(which, {}).get(MOVED, {}).get("trained", {}).get("systems", {})
         for which in (GIVEN, SYNTHETIC)
     )
-    for system, one in given.items():
-        colour, style = look(system)
+    wide = _on_all_problems(given)
+    for system, one in wide.items():
+        colour, style = look(system, wide)
         share = np.linspace(0, 100, len(one["curve"]))
         curves.plot(share, one["curve"], color=colour, linestyle=style, label=f"{system} ({one['searches']} searches)")
-    curves.set(xlabel="budget used (% of worker time)", ylabel="normalised regret of the incumbent", ylim=(0, 1))
-    curves.set_title("given tables, incumbent fully trained, mean over tables")
+    curves.set(xlabel="budget used (% of worker time)", ylabel="normalised regret of the incumbent", ylim=(0, 0.6))
+    curves.set_title("given tables: systems with three seeds of each")
     curves.legend(fontsize=8)
-    _differences(families, given, against, "given tables by family, at the end of the budget")
-    _differences(made, synthetic, against, "made-up problems by property, at the end", list(KINDS))
+    _each_system(all_systems, given, against)
+    _differences(families, wide, against, "given tables by family, at the end of the budget")
+    _differences(made, _on_all_problems(synthetic), against, "made-up problems by property, at the end", list(KINDS))
+    _costs(cost, {name: one for name, one in figures["ms_in_searches"].items() if name in given and one > 0})
     for system, found in times.items():
-        colour, style = look(system)
-        sizes = [int(n) for n in found]
-        cost.plot(sizes, list(found.values()), color=colour, linestyle=style, marker="o", label=system)
+        if max(found.values()) > 0.1:
+            colour, style = look(system, times)
+            growth.plot([int(n) for n in found], list(found.values()), color=colour, marker="o", label=system)
     if times:
-        plot_style.log_axis(cost.xaxis)
-        plot_style.log_axis(cost.yaxis)
-        cost.legend(fontsize=8)
-    cost.set(xlabel="trials", ylabel="CPU milliseconds per suggestion", title="our samplers")
+        plot_style.log_axis(growth.xaxis)
+        growth.set_ylim(0, None)
+        growth.legend(fontsize=8)
+    growth.set(xlabel="trials", ylabel="CPU milliseconds", title="our samplers: a suggestion by the number of trials")
     plot_style.keep(figure, path)
+
+
+def look(system: str, beside: Mapping[str, Any]) -> tuple[str, str]:
+    """Colour and line; a system without a colour of its own gets one by its place among those beside it."""
+    others = [name for name in beside if name not in OURS_LOOKS]
+    return OURS_LOOKS.get(system) or OTHER_LOOKS[others.index(system) % len(OTHER_LOOKS)]
+
+
+def _on_all_problems(systems: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that have at least three seeds of every problem: their means are of the same problems."""
+    most = max((len(one["problems"]) for one in systems.values()), default=0)
+    return {
+        name: one for name, one in systems.items() if len(one["problems"]) == most and one["seeds"][0] >= LEAST_SEEDS
+    }
+
+
+def _each_system(panel: Any, systems: Mapping[str, Any], against: str) -> None:
+    """Difference at a quarter (hollow) and at the end of the budget."""
+    shown = {name: one for name, one in systems.items() if name != against}
+    for row, one in enumerate(shown.values()):
+        for percent, shift, filled in ((25, -0.15, "white"), (100, 0.15, plot_style.BLUE)):
+            mean, low, high = one["at"][f"{percent} %"]["difference"]
+            panel.plot([low, high], [row + shift] * 2, color=plot_style.BLUE, linewidth=1)
+            panel.plot([mean], [row + shift], color=plot_style.BLUE, marker="o", markerfacecolor=filled, linestyle="")
+    panel.axvline(0.0, color=plot_style.MUTED, linewidth=1)
+    panel.set_yticks(range(len(shown)), [f"{name} ({one['searches']})" for name, one in shown.items()])
+    panel.set_ylim(len(shown) - 0.5, -0.5)
+    panel.set(xlabel=f"regret minus that of {against} on the same searches")
+    panel.set_title("given tables: after a quarter (hollow) and at the end")
+
+
+def _costs(panel: Any, cost: Mapping[str, float]) -> None:
+    ordered = sorted(cost.items(), key=lambda item: item[1])
+    panel.plot([value for _, value in ordered], range(len(ordered)), color=plot_style.BLUE, marker="o", linestyle="")
+    panel.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+    plot_style.log_axis(panel.xaxis)
+    panel.set(xlabel="CPU milliseconds", title="a suggestion in these searches, median")
 
 
 def _differences(panel: Any, systems: Mapping[str, Any], against: str, title: str, order: Sequence[str] = ()) -> None:
     shown = {name: one for name, one in systems.items() if name != against}
     kinds = [*order] or list(dict.fromkeys(kind for one in shown.values() for kind in one["families"]))
     for place, (system, one) in enumerate(shown.items()):
-        colour, _ = look(system)
+        colour, _ = look(system, systems)
         shift = 0.6 * ((place + 0.5) / len(shown) - 0.5)
         for row, kind in enumerate(kinds):
             at = one["families"].get(kind, {}).get("100 %")
             if at is not None:
                 mean, low, high = at["difference"]
+                name = system if row == 0 else None
                 panel.plot([low, high], [row + shift] * 2, color=colour, linewidth=1)
-                panel.plot([mean], [row + shift], color=colour, marker="o")
+                panel.plot([mean], [row + shift], color=colour, marker="o", linestyle="", label=name)
     panel.axvline(0.0, color=plot_style.MUTED, linewidth=1)
     panel.set_yticks(range(len(kinds)), kinds)
     panel.set_ylim(len(kinds) - 0.5, -0.5)
     panel.set(xlabel=f"regret minus that of {against}; lower is better", title=title)
+    if shown:
+        panel.set_ylim(len(kinds) - 0.5, -0.5 - 0.05 * len(kinds) * len(shown))  # room for the legend
+        panel.legend(fontsize=8, loc="upper right")
