@@ -17,7 +17,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
-from hpo_core.spec.sections import Cluster
+from hpo_core.spec.sections import RANGE, Cluster
 from hpo_core.spec.sent_functions import FUNCTION
 
 if TYPE_CHECKING:
@@ -157,8 +157,9 @@ _TAGS = {
     *BY_NAME,
     *(tag for known in PARAMETER_TYPES for tag in get_args(known.model_fields["type"].annotation)),
     *(known.model_fields["kind"].default for known in get_args(get_args(Cluster)[0])),
+    RANGE,
 }
-"""Names of methods, parameter types and cluster kinds."""
+"""Names of methods, parameter types and cluster kinds, and of a range of workers."""
 
 _UNION = "union"
 """Type of the one error that stands for those of all forms."""
