@@ -70,8 +70,9 @@ class WorkersOfStudy(Adaptive):
         scheduler = self._spec_cluster.scheduler
         there = {worker.name: worker for worker in scheduler.workers.values()}
         idle = [name for name in workers if name in there and _is_idle(there[name])]
-        # no other code runs between the line above and the scheduler's note that these take no more tasks
-        retired = await scheduler.retire_workers(names=idle, close_workers=True)
+        # No other code runs between the line above and the scheduler's note that these take no more tasks. They are not
+        # closed by it: asked by scheduler and nanny at once, a worker does not end until it is killed after 4 s.
+        retired = await scheduler.retire_workers(names=idle, close_workers=False, remove=False)
         gone = {worker["name"] for worker in retired.values()}
         if absent := [name for name in workers if name not in there]:
             gone.update(await asyncio.to_thread(self._kind.withdraw, absent))
