@@ -262,9 +262,13 @@ def _quoted(text: str) -> list[str]:
 def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     """Pydantic puts the tag of a discriminated union into the place; a user never wrote it."""
     place: list[Any] = []
+    is_passed = False
     for part in loc:
-        if part in _TAGS and isinstance(data, dict) and part not in data:
-            continue
+        if part in _TAGS and isinstance(data, dict) and not is_passed:
+            is_passed = part in (data.get("kind"), data.get("method"), data.get("type"))  # a key may have its name, too
+            if is_passed or part not in data:
+                continue
+        is_passed = False
         if isinstance(part, str) and isinstance(data, list | str | int | float | None):
             continue  # nothing in it has a name: pydantic says which form it was taken for
         place.append(part)
