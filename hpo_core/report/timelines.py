@@ -343,7 +343,7 @@ def pool_slots(series: Series) -> Figure | None:
     if held is not None:
         data.append(
             trace(
-                f"{unit}s that it might use" if spec.pool_name else "workers there",
+                there,
                 points(held),
                 BEST,
                 mode="lines",
