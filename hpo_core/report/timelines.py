@@ -306,8 +306,8 @@ POOL_USED = (
 )
 
 WORKERS_THERE = (
-    "The line is the number of workers that were there: they come while configurations wait, and go when idle. The area "
-    "is what jobs used; between the two, workers waited for a job, or to be given back."
+    "The line is the number of workers that were there: they come while configurations wait, and go when idle. The "
+    "area is what jobs used; between the two, workers waited for a job, or to be given back."
 )
 
 
