@@ -324,13 +324,12 @@ class Busy(NamedTuple):
 def pool_slots(series: Series) -> Figure | None:
     """Slots held and used over time; None where their number was fixed, or there was no job."""
     spec, unit = series.study.spec, series.study.spec.room_word
-    pool = spec.pool_name
-    if not (pool or spec.cluster.scales) or not series.spans or series.wall <= 0:
+    if not (spec.pool_name or spec.cluster.scales) or not series.spans or series.wall <= 0:
         return None
     used, held, caption = _POOL_USE[unit](series)
-    there = f"{unit}s that it might use"
-    if not pool:
-        unit, there, caption = "worker", "workers there", WORKERS_THERE
+    there, of_what = f"{unit}s that it might use", " of the pool"
+    if spec.cluster.scales is not None:
+        unit, there, of_what, caption = "worker", "workers there", "", WORKERS_THERE
     divisor, across = time_axis(series.wall)
 
     def points(steps: Steps) -> list[Point]:
@@ -355,8 +354,8 @@ def pool_slots(series: Series) -> Figure | None:
     most = max([*(value for _, value in used), *(value for _, value in held or ()), 1.0])
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
-    title = f"{unit.capitalize()}s{' of the pool' * bool(pool)} over time: {said} in the mean"
-    return Figure("pool", title, caption.format(text(pool, 60)), data, shape)
+    title = f"{unit.capitalize()}s{of_what} over time: {said} in the mean"
+    return Figure("pool", title, caption.format(text(spec.pool_name, 60)), data, shape)
 
 
 def _workers_used(series: Series) -> PoolUse:
