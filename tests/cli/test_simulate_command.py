@@ -196,7 +196,7 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
 
 def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path) -> None:
     """All have a job as long as they are there, and the study takes no longer than on all of them."""
-    ranged = ["--set", 'cluster.workers={"min": 0, "max": 30}', "--repeat", 2, "--picture", "off"]
+    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2, "--picture", "off"]
     shown = hpo(study_file, *ranged)
     assert "0 to 30 workers" in shown and "100 %" in shown
     played, fixed = (

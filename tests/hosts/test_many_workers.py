@@ -21,7 +21,7 @@ from tests.hosts.studies import LIMIT, Cluster, FarStudy
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]
 
 WORKERS, HOSTS = 64, 8
-NEEDED = 16 * 2**30
+NEEDED = 10 * 2**30
 """Bytes of memory that must be free: 64 workers, a training process and its parent for each."""
 CHURN = 30
 """Workers that leave while as many join."""
