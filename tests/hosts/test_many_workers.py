@@ -46,7 +46,8 @@ def memory_of(lab: Lab) -> dict[str, tuple[int, int]]:
         for process in host.processes():
             with contextlib.suppress(psutil.Error, OSError):
                 command = " ".join(process.cmdline())
-                kind = next((word for word in ("worker", "scheduler", "hpo_flows") if word in command), "training")
+                kinds = (kind for kind in ("__main__ worker", "__main__ scheduler", "hpo_flows") if kind in command)
+                kind = next(kinds, "training")
                 text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
                 shared = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
                 if shared is not None:
@@ -117,7 +118,9 @@ def test_64_workers_join_and_leave_one_a_second_and_each_result_counts_once(make
     assert process.returncode == 0, process.said
     lost = study.events(AttemptFailed)
     there = [event.inventory.slots for event in study.events(CapacityChanged)]
-    print(f"{left} workers left, {len(lost)} attempts lost, {len(study.events(JobCompleted))} results; slots {there}")
+    print(
+        f"{left} workers left, {len(lost)} attempts lost, {len(study.events(JobCompleted))} results; {max(there)} slots, then {there[-1]}"
+    )
     assert {event.outcome for event in lost} <= {Outcome.LOST} and len(lost) <= left
     assert max(there) >= WORKERS > min(there[there.index(max(there)) :])
     study.whole()
