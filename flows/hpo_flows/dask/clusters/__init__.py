@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterKind
 
@@ -30,7 +31,10 @@ def cluster_of(spec: StudySpec, folder: str, *, threads: bool = False) -> Cluste
         from hpo_flows.dask.clusters.local import LocalDaskThreads
 
         return LocalDaskThreads(spec.cluster, spec.study, folder)
-    return kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+    kind = kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+    if (workers := spec.cluster.scales) is not None:  # until the study says more, what its search could begin with
+        kind.wanted = max(1, workers.min, create_method(spec).grantable(workers.max))
+    return kind
 
 
 def kind_class(kind: str) -> type[ClusterKind[Any]]:

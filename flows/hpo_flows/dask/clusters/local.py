@@ -68,8 +68,8 @@ class NewCluster(ClusterKind[LocalClusterSpec]):
 
     @property
     def starting_workers(self) -> int:
-        """All of them: they come within seconds."""
-        return self.settings.workers
+        """All of them: they come within seconds. Of a range one, for the others may come while jobs run."""
+        return self.wanted if self.settings.scales is None else 1
 
     @property
     def may_hold_attempts(self) -> bool:
@@ -83,21 +83,22 @@ class LocalDaskWorkers(NewCluster, LocalKind[LocalClusterSpec]):
     def create(self) -> Any:
         """Start the processes."""
         security = new_security()
-        return self._new_cluster(
-            n_workers=self.settings.workers, threads_per_worker=1, host=LOOPBACK, security=security
-        )
+        cluster = self._new_cluster(n_workers=self.wanted, threads_per_worker=1, host=LOOPBACK, security=security)
+        if self.settings.scales is not None:
+            self.keep_wanted(cluster)
+        return cluster
 
 
 class LocalDaskThreads(NewCluster):
     """Worker threads of this process, which no other process can reach.
 
     They start in a tenth of the time that processes take, and end with this process. Jobs train in processes of their
-    own all the same.
+    own all the same. Of a range of workers all are there: a thread without a job takes nothing.
     """
 
     def create(self) -> Any:
         """Start one worker, whose threads are the slots."""
-        return self._new_cluster(n_workers=1, threads_per_worker=self.settings.workers, processes=False)
+        return self._new_cluster(n_workers=1, threads_per_worker=self.settings.size, processes=False)
 
     @property
     def serves_others(self) -> bool:
