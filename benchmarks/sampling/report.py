@@ -202,7 +202,7 @@ def _costs(panel: Any, cost: Mapping[str, float]) -> None:
     ordered = sorted(cost.items(), key=lambda item: item[1])
     panel.plot([value for _, value in ordered], range(len(ordered)), color=plot_style.BLUE, marker="o", linestyle="")
     panel.set_yticks(range(len(ordered)), [name for name, _ in ordered])
-    plot_style.log_axis(panel.xaxis)
+    plot_style.log_axis(panel.xaxis, (1,))
     panel.set(xlabel="CPU milliseconds", title="a suggestion in these searches, median")
 
 
@@ -224,5 +224,5 @@ def _differences(panel: Any, systems: Mapping[str, Any], against: str, title: st
     panel.set_ylim(len(kinds) - 0.5, -0.5)
     panel.set(xlabel=f"regret minus that of {against}; lower is better", title=title)
     if shown:
-        panel.set_ylim(len(kinds) - 0.5, -0.5 - 0.05 * len(kinds) * len(shown))  # room for the legend
+        panel.set_ylim(len(kinds) - 0.5, -0.5 - 0.08 * len(kinds) * len(shown))  # room for the legend
         panel.legend(fontsize=8, loc="upper right")
