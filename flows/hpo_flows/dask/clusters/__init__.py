@@ -6,11 +6,10 @@ from importlib import import_module
 from typing import Any
 
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterKind
 
 KINDS = {
-    "local": "local:LocalDaskWorkers",
+    "local": "local:LocalThreads",
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
     "kubernetes": "kubernetes:KubernetesPods",
@@ -19,17 +18,12 @@ KINDS = {
 """Module of this package and class, by ``cluster.kind``; a further kind is a further line."""
 
 
-def cluster_of(spec: StudySpec, folder: str, *, threads: bool = False) -> ClusterKind[Any]:
+def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
     """Return the cluster that a study describes; nothing is started yet.
 
     Args:
         folder: absolute study folder; logs and keys of a cluster go below it.
-        threads: whether local workers are threads of this process.
     """
-    if threads and isinstance(spec.cluster, LocalClusterSpec):
-        from hpo_flows.dask.clusters.local import LocalDaskThreads
-
-        return LocalDaskThreads(spec.cluster, spec.study, folder)
     return kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
 
 
