@@ -60,6 +60,7 @@ _DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.deploy.lost-worker-timeout": "1h",
     "distributed.worker.daemon": False,
+    "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
