@@ -246,3 +246,17 @@ def test_a_local_worker_that_a_thread_holds_up_is_replaced(tmp_path: Path) -> No
         RELEASED.set()
         client.close()
         kind.close()
+
+
+@pytest.mark.parametrize(("hops", "threads"), [(False, [3]), (True, [1, 1, 1])])
+def test_a_local_cluster_is_one_worker_unless_models_hop_between_them(
+    hops: bool, threads: list[int], tmp_path: Path
+) -> None:
+    kind = cluster_of(study(kind="local", workers=3), str(tmp_path))
+    kind.hops = hops
+    client = kind.connect()
+    try:
+        assert sorted(client.nthreads().values()) == threads
+    finally:
+        client.close()
+        kind.close()

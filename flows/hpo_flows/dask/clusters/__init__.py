@@ -24,7 +24,9 @@ def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
     Args:
         folder: absolute study folder; logs and keys of a cluster go below it.
     """
-    return kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+    kind = kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+    kind.hops = spec.hops
+    return kind
 
 
 def kind_class(kind: str) -> type[ClusterKind[Any]]:

@@ -61,6 +61,8 @@ class ClusterKind(ABC, Generic[Settings]):
         self.folder = folder
         self.security: Any = None
         """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
+        self.hops = False
+        """Whether models hop between its workers: each of them trains one at a time."""
         self.cluster: Any = None
         """Result of :meth:`create`; None before the start, after the end, and for a scheduler that others started."""
 

@@ -14,16 +14,17 @@ from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, scheduler_option
 
 
 class LocalThreads(ClusterKind[LocalClusterSpec]):
-    """A scheduler and a worker in this process; the worker has a thread for each of ``workers``.
+    """A scheduler and one worker in this process, with a thread for each slot; or a worker for each, where models hop.
 
     No other process can reach them: Dask's messages take no port. Each job trains in a process of its own all the same,
     so threads only wait for it, and they start in a tenth of the time that worker processes take.
     """
 
     def create(self) -> Any:
-        """Start the worker, whose threads are the slots."""
+        """Start them."""
+        workers, threads = (self.settings.workers, 1) if self.hops else (1, self.settings.workers)
         options = {
-            "nthreads": self.settings.workers,
+            "nthreads": threads,
             "memory_limit": None,
             "silence_logs": logging.CRITICAL,
             "dashboard_address": f"{LOOPBACK}:0",  # its web server listens whatever one says, by default to everybody
@@ -34,7 +35,7 @@ class LocalThreads(ClusterKind[LocalClusterSpec]):
                 "cls": distributed.Scheduler,
                 "options": {"protocol": "inproc://", **scheduler_options(self.dashboard)},
             },
-            workers={0: worker},
+            workers=dict.fromkeys(range(workers), worker),
             worker=worker,
             silence_logs=logging.CRITICAL,
         )
