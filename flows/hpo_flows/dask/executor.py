@@ -111,6 +111,8 @@ class DaskExecutor:
         """How many slots the cluster has, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
+        self._demand: Callable[[int], int] | None = None
+        """Slots that the study could use now, counted up to a number; None: the cluster does not follow it."""
         self._restore: list[Callable[[], None]] = []
         """Functions that put back what the start changed in this process."""
         self._kept: Any = None
@@ -288,6 +290,15 @@ class DaskExecutor:
         if self._kind.may_hold_attempts:
             self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
+    def follow(self, demand: Callable[[int], int]) -> None:
+        """Let the number of workers follow the study from now on, where ``cluster.workers`` is a range.
+
+        Args:
+            demand: slots that the study could use now, counted up to a number; called in the thread of the loop.
+        """
+        if self._spec.cluster.scales is not None:
+            self._demand = demand
+
     @property
     def dashboard(self) -> str:
         """URL of Dask's own dashboard; empty where it is off."""
@@ -339,7 +350,8 @@ class DaskExecutor:
                 f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
-        self._kind.keep_size(self._watch.slots())
+        if self._demand is not None:
+            self._kind.wanted = self._demand(self._spec.cluster.size or 1)
         self._tasks.end_broken()
         return self.room.inventory()
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 from hpo_flows.dask.clusters.kind import ClusterKind
 
 KINDS = {
@@ -26,6 +27,8 @@ def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
     """
     kind = kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
     kind.hops = spec.hops
+    if (workers := spec.cluster.scales) is not None:  # until the study says more, what its search could begin with
+        kind.wanted = max(1, workers.min, create_method(spec).grantable(workers.max))
     return kind
 
 

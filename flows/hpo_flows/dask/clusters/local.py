@@ -14,7 +14,9 @@ from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, scheduler_option
 
 
 class LocalThreads(ClusterKind[LocalClusterSpec]):
-    """A scheduler and one worker in this process, with a thread for each slot; or a worker for each, where models hop.
+    """A scheduler and one worker in this process, with a thread for each slot.
+
+    Where models hop, and where the number of workers follows the study, each slot is a worker.
 
     No other process can reach them: Dask's messages take no port. Each job trains in a process of its own all the same,
     so threads only wait for it, and they start in a tenth of the time that worker processes take.
@@ -22,28 +24,31 @@ class LocalThreads(ClusterKind[LocalClusterSpec]):
 
     def create(self) -> Any:
         """Start them."""
-        workers, threads = (self.settings.workers, 1) if self.hops else (1, self.settings.workers)
+        each = self.hops or self.settings.scales is not None
         options = {
-            "nthreads": threads,
+            "nthreads": 1 if each else self.wanted,
             "memory_limit": None,
             "silence_logs": logging.CRITICAL,
             "dashboard_address": f"{LOOPBACK}:0",  # its web server listens whatever one says, by default to everybody
         }
         worker = {"cls": distributed.Worker, "options": options}
-        return distributed.SpecCluster(  # type: ignore[no-untyped-call]
+        cluster = distributed.SpecCluster(  # type: ignore[no-untyped-call]
             scheduler={
                 "cls": distributed.Scheduler,
                 "options": {"protocol": "inproc://", **scheduler_options(self.dashboard)},
             },
-            workers=dict.fromkeys(range(workers), worker),
+            workers=dict.fromkeys(range(self.wanted if each else 1), worker),
             worker=worker,
             silence_logs=logging.CRITICAL,
         )
+        if self.settings.scales is not None:
+            self.keep_wanted(cluster)
+        return cluster
 
     @property
     def starting_workers(self) -> int:
-        """All of them: they are there at once."""
-        return self.settings.workers
+        """All of them: they are there at once. Of a range one, for the others may come while jobs run."""
+        return self.wanted if self.settings.scales is None else 1
 
     @property
     def may_hold_attempts(self) -> bool:
