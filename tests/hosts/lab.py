@@ -324,10 +324,13 @@ def _forward(listening: socket.socket, init: int, port: int) -> None:
     enter(init)  # this thread alone; what listens stays where it was made
     while True:
         here, _ = listening.accept()
-        with contextlib.suppress(OSError):
+        try:
             there = socket.create_connection(("127.0.0.1", port))
-            for one, other in ((here, there), (there, here)):
-                threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+        except OSError:  # nobody listens there: the caller is to hear that
+            here.close()
+            continue
+        for one, other in ((here, there), (there, here)):
+            threading.Thread(target=_pump, args=(one, other), daemon=True).start()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
