@@ -38,16 +38,24 @@ def test_a_study_ends_although_a_host_reboots_every_minute(make_lab: MakeLab, sh
     study.whole()
 
 
-def test_a_gang_over_two_hosts_is_one_lost_attempt_when_a_host_is_cut_or_dies(make_lab: MakeLab, shared: Path) -> None:
-    lab = make_lab(4, delay="5ms", rate="100mbit")
-    cluster = Cluster(lab, shared, scheduler="h1", workers="h3 h4")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_gang_over_hosts_is_one_lost_attempt_when_a_host_is_cut_or_dies(
+    make_lab: MakeLab, shared: Path, ranks: int
+) -> None:
+    lab = make_lab(2 + ranks, delay="5ms", rate="100mbit")
+    hosts = [f"h{number}" for number in range(3, 3 + ranks)]
+    cluster = Cluster(lab, shared, scheduler="h1", workers=" ".join(hosts))
+
+    def all_train() -> bool:
+        return all(study.training(host) for host in hosts)
+
     study = FarStudy(
         shared, cluster, objective="tests.hosts.gang_objectives:gang", seconds=0.5,
         search={"method": "random", "configs": 3, "max_resource": 40},
-        training={"gang": 2, "worker_timeout": 20, "grace": 1},
+        training={"gang": ranks, "worker_timeout": 20, "grace": 1},
     )  # fmt: skip
     process = study.tune("h2")
-    study.until(lambda: study.training("h3") and study.training("h4"), process)
+    study.until(all_train, process)
     lab.cut("h3")
     cut = time.monotonic()
     study.until(study.failures, process)
@@ -55,7 +63,7 @@ def test_a_gang_over_two_hosts_is_one_lost_attempt_when_a_host_is_cut_or_dies(ma
     study.until(lambda: not study.training(within=5), process)
     print(f"no rank trains {time.monotonic() - cut:.0f} s after the cut")
     lab.heal()
-    study.until(lambda: study.training("h3") and study.training("h4"), process)
+    study.until(all_train, process)
     lab["h4"].off()
     died = time.monotonic()
     study.until(lambda: len(study.failures()) == 2, process)
