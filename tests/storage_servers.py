@@ -107,9 +107,11 @@ def s3() -> Iterator[S3]:
             own = s3fs.S3FileSystem(skip_instance_cache=True)
             own.mkdir("bucket")
             server.requests.clear()
-            yield server
-            own.rm("bucket", recursive=True)  # moto keeps it for the next server of this process
-            own.invalidate_cache()
+            try:
+                yield server
+            finally:
+                own.rm("bucket", recursive=True)  # moto keeps it for the next server of this process
+                own.invalidate_cache()
     finally:
         server.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +11,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpo_core import Study
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
+from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
+from hpo_core.training.attempt import run_attempt
 from tests.hosts.lab import ROOT, Lab, Process
+from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost
 from tests.security.test_tls_addresses import certificate
 
 T = TypeVar("T")
 
 PORT = 8786
+TRACED = "tests.hosts.objectives:traced"
 LIMIT = 900.0
 
 
@@ -106,7 +112,7 @@ class FarStudy:
             self.env["HPO_JOURNAL"] = database.url
         plain: dict[str, Any] = {
             "study": name,
-            "objective": "tests.hosts.objectives:traced",
+            "objective": TRACED,
             "pythonpath": [str(ROOT)],
             "metric": {"name": "loss"},
             "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
@@ -198,7 +204,10 @@ class FarStudy:
         return study
 
     def clean(self) -> Study:
-        """The study, finished or not, whose record is clean."""
+        """The study, finished or not: its record is clean, and nothing is counted twice.
+
+        Each result is that of a training in one go, in this process, to the last bit.
+        """
         entries = self.entries()
         report = audit(entries)
         assert report.clean, report.findings
@@ -206,4 +215,11 @@ class FarStudy:
         study.check()
         counted = Counter((event.trial, event.resource) for event in self.events(JobCompleted))
         assert set(counted.values()) == {1}, "a result was counted twice"
+        if study.spec.objective == TRACED:
+            with tempfile.TemporaryDirectory() as folder:
+                requests = JobRequests(study.spec, folder)
+                for (number, resource), loss in self.results().items():
+                    params = study.state.trials[number].params | {"seconds": 0.0, "trace": folder}
+                    report = run_attempt(traced, requests.of(Job(number, 0, Rung(0, 0), resource, params, None)))
+                    assert report.metrics["loss"] == loss, (number, resource, report)
         return study
