@@ -287,11 +287,12 @@ def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> N
             search={"method": "random", "configs": 3, "max_resource": 2},
         )
         hopping.run()
+        read = server.read.copy()
         judge(hopping)
         states = {name for name in server.written if name.endswith(".safetensors")}
         assert len(states) == 3 * 2 * 4 and sum("/hops/" in name for name in states) == len(states) - 3
         for name in states:  # another training unit, or at the end of an epoch two of validation and the next epoch
-            times = server.read[name] / server.written[name]
+            times = read[name] / server.written[name]
             last = name.rpartition("-")[2]
             assert times == {"000003.safetensors": 3, "0.safetensors": 2}.get(last, 1), (name, times)
 
