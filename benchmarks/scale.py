@@ -8,8 +8,8 @@ in the JSON. Processor time tells how much a layer can do on a free core; ``per_
 machine's other work, with the load given for each case. What was not asked for keeps its earlier results.
 
 Layers: ``decisions``, ``journal``, ``following`` (the processes that show a study elsewhere), ``simulator``,
-``checkpoints``, ``dask``, ``prefect``, ``mlflow``, and ``waiting``, a simulation of what they add up to. The module of
-each says what it measures (``saturation/``).
+``checkpoints``, ``dask``, ``prefect``, ``mlflow``, ``demand`` (workers that follow a study), and ``waiting``, a
+simulation of what they add up to. The module of each says what it measures (``saturation/``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ LAYERS = {
     "prefect": "prefect_cost",
     "mlflow": "mlflow_cost",
     "waiting": "worker_wait",
+    "demand": "workers_by_demand",
 }
 LIMIT = 900.0
 """Seconds after which a case counts as failed."""

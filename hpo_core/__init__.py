@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hpo_core.spec.sections import TrackingSpec as Tracking
     from hpo_core.spec.sections import TrainingSpec as Training
     from hpo_core.spec.sections import WarmStartSpec as WarmStart
+    from hpo_core.spec.sections import WorkerRange
     from hpo_core.state import StudyState, TrialRecord
     from hpo_core.study import Study
     from hpo_core.training.handle import TrialHandle as Trial
@@ -78,6 +79,7 @@ _PUBLIC = {
     "Random": "hpo_core.search.random:RandomSearch",
     "Grid": "hpo_core.search.grid:GridSearch",
     "Sampler": "hpo_core.spec.sections:SamplerSpec",
+    "WorkerRange": "hpo_core.spec.sections",
     "Slurm": "hpo_core.spec.sections:SlurmClusterSpec",
     "Kubernetes": "hpo_core.spec.sections:KubernetesClusterSpec",
     "LocalCuda": "hpo_core.spec.sections:LocalCudaClusterSpec",
@@ -164,6 +166,7 @@ __all__ = [
     "TrialRecord",
     "TrialResult",
     "WarmStart",
+    "WorkerRange",
     "load",
     "load_spec",
     "resume",

@@ -157,7 +157,9 @@ def settings_tables(section: str) -> str:
 def _is_section(setting: dict[str, Any]) -> bool:
     """Whether a setting is a section of the study file, with a table of its own."""
     inner = setting.get("additionalProperties")
-    named = {"$ref", "oneOf"} & setting.keys() or (isinstance(inner, dict) and "oneOf" in inner)
+    kinds = setting.get("oneOf", ())
+    named = "$ref" in setting or (isinstance(inner, dict) and "oneOf" in inner)
+    named = named or bool(kinds and all("$ref" in kind for kind in kinds))
     optional = any("$ref" in option for option in setting.get("anyOf", ()))
     return bool(named or optional) and setting.get("type") != "array"
 
@@ -198,11 +200,11 @@ def _values(setting: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in setting["enum"])
     if "const" in setting:
         return f"`{setting['const']}`"
-    if "anyOf" in setting:
-        kinds = [_values(option) for option in setting["anyOf"] if option.get("type") != "null"]
+    if forms := setting.get("anyOf", setting.get("oneOf")):
+        kinds = [_values(option) for option in forms if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
-    if "$ref" in setting or "oneOf" in setting:
-        return "see below"
+    if "$ref" in setting:
+        return f"`{{{', '.join(settings_of(setting['$ref'].rpartition('/')[2]))}}}`"
     kind = {"array": "list", "object": "mapping", "string": "text", "integer": "whole number"}
     return kind.get(setting.get("type", ""), setting.get("type", "any")) + _range(setting)
 

@@ -40,6 +40,7 @@ from hpo_core.spec.sections import (
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
+    WorkerRange,
 )
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import with_places
@@ -47,7 +48,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
-from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.dask.clusters.local_processes import keep_main_from_workers, refuse_child_import
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_arguments import (
     check_callbacks,
@@ -80,7 +81,7 @@ def tune(
     mode: Literal["min", "max"] | None = None,
     method: SearchSettings | Mapping[str, Any] | str = "random",
     sampler: SamplerSpec | Mapping[str, Any] | str = "random",
-    workers: int | None = None,
+    workers: int | WorkerRange | None = None,
     cluster: Any = None,
     name: str | None = None,
     resume: bool = False,
@@ -130,7 +131,7 @@ def tune(
             ``hpo.Random(max_resource=27)``.
         sampler: proposes configurations: ``random``, ``ranked_gp``, a sampler of Optuna by its class name, or
             ``hpo.Sampler`` with arguments.
-        workers: jobs at once on this machine; default: 2.
+        workers: jobs at once on this machine; default: 2. ``hpo.WorkerRange(0, 8)``: as many as the study can use now.
         cluster: where jobs train otherwise: ``hpo.Slurm(...)`` and the like, the address of a Dask scheduler, or a
             ``distributed`` Client or cluster, which is used and left as it was; each thread of its workers is a slot.
             Without ``workers`` and ``cluster``, two workers of this machine.

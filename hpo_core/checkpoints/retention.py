@@ -319,6 +319,23 @@ class Budget:
             return jobs > 1
         return self.live.bytes + jobs * self.room > limits.max_bytes
 
+    def fitting(self, most: int, turn: int | None = None) -> int:
+        """How many more jobs fit, counted up to ``most``: those beside what is kept now, and one where that may go.
+
+        Args:
+            turn: the trial that would be granted.
+        """
+        jobs, limits = len(self._state.running), self.limits
+        free = most
+        if limits.max_count is not None and self._saves:
+            free = min(free, limits.max_count - len(self.live) - jobs)
+        if limits.max_bytes is not None and self.largest is None:
+            free = min(free, 1 - jobs)
+        elif limits.max_bytes is not None and self.room:
+            free = min(free, (limits.max_bytes - self.live.bytes) // self.room - jobs)
+        free = max(0, free)
+        return free + (free < most and self.removal(free + 1, turn) is not None)
+
     @property
     def room(self) -> int:
         """Bytes that a job may write."""

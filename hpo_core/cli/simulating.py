@@ -84,12 +84,19 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     for count in asked or [None]:
         for changes, spec in specs:
             size = count if count is not None else _own_workers(spec)
+            scales = spec.cluster.scales if count is None else None
+            if scales is not None and (joins or leaves):
+                raise SpecError(
+                    f"--join and --leave say when workers come and go, and cluster.workers = {scales} leaves that to "
+                    "what the study can use; give --workers N with them, or drop them."
+                )
             words = [_short(change) for change in changes if any(change in several for several in varied)]
             if not words or len(asked) > 1:
-                words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
+                words.insert(0, f"{scales or format(size, ',')} worker{'s' if size > 1 else ''}")
             workers = make_workers(size, speeds=speeds, joins=joins, leaves=leaves)
             placed = None if not spec.hops else PartitionedData(question.copies)
-            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed))
+            least = None if scales is None else scales.min
+            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed, least=least))
     return found
 
 

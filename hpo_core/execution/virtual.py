@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -187,6 +188,7 @@ class VirtualExecutor:
         curve: metrics on the way to the target, for methods that read curves.
         checkpoints: whether results carry a (made up) checkpoint, so that later jobs resume.
         faults: stragglers and drops.
+        join_seconds: how long a worker takes to come that is asked for (:meth:`follow`).
     """
 
     poll_seconds = math.inf
@@ -203,6 +205,7 @@ class VirtualExecutor:
         curve: Callable[[Job], Sequence[Point]] | None = None,
         checkpoints: bool = True,
         faults: Faults = NO_FAULTS,
+        join_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.clock = clock
         self.workers = make_workers(workers) if isinstance(workers, int) else tuple(workers)
@@ -221,6 +224,11 @@ class VirtualExecutor:
         self._present: set[int] = set()
         self._inventory: Inventory | None = None
         self._attempts: dict[tuple[int, int], VirtualAttempt] = {}
+        self._join_seconds = join_seconds
+        self._demand: Callable[[int], int] | None = None
+        self._least = 0
+        self._coming: set[int] = set()
+        """Workers that were asked for."""
         self._since = clock.now
         self._offered = 0.0
         self.busy_seconds = 0.0
@@ -234,6 +242,16 @@ class VirtualExecutor:
                 self._push(worker.joins, _JOIN, number)
             if clock.now < worker.leaves < math.inf:
                 self._push(worker.leaves, _LEAVE, number)
+
+    def follow(self, demand: Callable[[int], int], least: int) -> None:
+        """Have as many workers from now on as are of use: idle ones go at once, others come in their time.
+
+        Args:
+            demand: slots that the study could use now, counted up to a number.
+            least: workers that stay.
+        """
+        self._demand, self._least = demand, least
+        self._change(_LEAVE, sorted(self._present)[least:])
 
     @property
     def offered_seconds(self) -> float:
@@ -301,6 +319,8 @@ class VirtualExecutor:
     def wait(self, inbox: Inbox, until: float) -> bool:
         if inbox.reports:
             return True
+        if self._demand is not None and self._fit_demand(self._demand(len(self.workers))):
+            return True
         heap = self._heap
         while heap and heap[0][0] <= until:
             time, kind, _, what = heapq.heappop(heap)
@@ -333,10 +353,28 @@ class VirtualExecutor:
         self._offered += len(self._present) * (time - self._since)
         self._since = self.clock.now = time
 
+    def _fit_demand(self, demand: int) -> bool:
+        """Let idle workers go and ask for others; returns whether the workers that are there changed."""
+        wanted, there = max(self._least, demand), len(self._present)
+        if there > wanted:
+            busy = {attempt.worker for attempt in self._attempts.values()}
+            idle = sorted(self._present - busy, reverse=True)[: there - wanted]
+            self._advance(self.clock.now)
+            self._change(_LEAVE, idle)
+            return bool(idle)
+        if (missing := wanted - there - len(self._coming)) > 0:
+            known = self._present | self._coming
+            away = (number for number in range(len(self.workers)) if number not in known)
+            for number in list(itertools.islice(away, missing)):
+                self._coming.add(number)
+                self._push(self.clock.now + self._join_seconds(), _JOIN, number)
+        return False
+
     def _change(self, kind: int, numbers: Sequence[int]) -> None:
         self._inventory = None
         if kind == _JOIN:
             self._present.update(numbers)
+            self._coming.difference_update(numbers)
             return
         self._present.difference_update(numbers)
         left = set(numbers)

@@ -309,6 +309,8 @@ def _load(simulated: Simulated) -> Figure | None:
         data += band_lines(answer.scenario.name, color, drawn, several=several, divisor=divisor, shape="linear")
     upward = axis("busy workers (%)", range=[0, 104])
     caption = "Share of the workers there that had a job: median of the repeats, band between the quartiles."
+    if any(answer.scenario.least is not None for answer in simulated.answers):
+        caption += " Of a range of workers it is the share of the most: those without a job are given back."
     return Figure("load", "How busy the workers are", caption, data, layout(320, xaxis=across, yaxis=upward))
 
 

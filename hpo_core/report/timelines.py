@@ -305,6 +305,11 @@ POOL_USED = (
     "was other studies', or nobody's."
 )
 
+WORKERS_THERE = (
+    "The line is the number of workers that were there: they come while configurations wait, and go when idle. The "
+    "area is what jobs used; between the two, workers waited for a job, or to be given back."
+)
+
 
 class Busy(NamedTuple):
     """A stretch in which something of the pool was used."""
@@ -317,11 +322,14 @@ class Busy(NamedTuple):
 
 
 def pool_slots(series: Series) -> Figure | None:
-    """Slots held and used over time; None where the study shared nothing, or had no job."""
+    """Slots held and used over time; None where their number was fixed, or there was no job."""
     spec, unit = series.study.spec, series.study.spec.room_word
-    if not spec.pool_name or not series.spans or series.wall <= 0:
+    if not (spec.pool_name or spec.cluster.scales) or not series.spans or series.wall <= 0:
         return None
     used, held, caption = _POOL_USE[unit](series)
+    there, of_what = f"{unit}s that it might use", " of the pool"
+    if spec.cluster.scales is not None:
+        unit, there, of_what, caption = "worker", "workers there", "", WORKERS_THERE
     divisor, across = time_axis(series.wall)
 
     def points(steps: Steps) -> list[Point]:
@@ -333,12 +341,20 @@ def pool_slots(series: Series) -> Figure | None:
     data = [trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area)]
     said = f"{mean_of(used, series.wall):.2f} in use"
     if held is not None:
-        data.append(trace(f"{unit}s that it might use", points(held), BEST, mode="lines", shape="hv"))
+        data.append(
+            trace(
+                there,
+                points(held),
+                BEST,
+                mode="lines",
+                shape="hv",
+            )
+        )
         said += f" and {mean_of(idle(held, used), series.wall):.2f} idle"
     most = max([*(value for _, value in used), *(value for _, value in held or ()), 1.0])
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
-    title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
+    title = f"{unit.capitalize()}s{of_what} over time: {said} in the mean"
     return Figure("pool", title, caption.format(text(spec.pool_name, 60)), data, shape)
 
 

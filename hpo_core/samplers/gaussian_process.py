@@ -22,8 +22,6 @@ _SIGNAL_SPREAD = 0.5
 _LONGEST_STEP = 1.0
 """Longest step in the logarithm of a setting."""
 _JITTER = 1e-8
-_SMALL = 40
-"""Rows of a matrix that LAPACK inverts at once."""
 _ROOT = math.sqrt(5.0)
 
 
@@ -43,15 +41,12 @@ class Data(NamedTuple):
     scores: Array
 
 
-def prior_log_length(parameters: int) -> float:
-    """Return the prior mean of a length's logarithm; in more dimensions points are farther apart."""
-    return math.log(0.6 * math.sqrt(max(1.0, parameters / 4)))
-
-
-def fit(data: Data, log_lengths: Array, steps: int) -> Settings:
-    """Settings near the most probable ones; ``log_lengths`` is the prior mean of the lengths' logarithms."""
-    mean = np.append(log_lengths, [0.0, _NOISE])
-    spread = np.append(np.full(len(log_lengths), _LENGTH_SPREAD), [_SIGNAL_SPREAD, _NOISE_SPREAD])
+def fit(data: Data, steps: int) -> Settings:
+    """Settings near the most probable ones."""
+    parameters = int(data.owner.max(initial=-1)) + 1
+    length = math.log(0.6 * math.sqrt(max(1.0, parameters / 4)))  # in more dimensions points are farther apart
+    mean = np.append(np.full(parameters, length), [0.0, _NOISE])
+    spread = np.append(np.full(parameters, _LENGTH_SPREAD), [_SIGNAL_SPREAD, _NOISE_SPREAD])
     theta, shrink = mean.copy(), 1.0
     best, best_density, move = theta, -math.inf, np.zeros_like(theta)
     for last in range(steps, -1, -1):
@@ -88,15 +83,9 @@ class Posterior:
         """Return the length scale of each parameter."""
         return self._settings.lengths
 
-    def left_out(self, group: NDArray[np.intp]) -> Array:
-        """Scores less what would be expected of each from those of other groups."""
-        inverse = self._root.T @ self._root
-        found: Array = self._weights / np.diagonal(inverse)
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-        for rows in np.split(order, starts[1:]):
-            if len(rows) > 1:
-                found[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], self._weights[rows])
+    def left_out(self) -> Array:
+        """Scores less what would be expected of each from all others."""
+        found: Array = self._weights / (self._root * self._root).sum(axis=0)
         return found
 
     def mean(self, features: Array) -> tuple[Array, Array]:
@@ -129,25 +118,9 @@ def _settings(theta: Array) -> Settings:
 
 
 def inverse_root(covariance: Array) -> tuple[Array, float]:
-    """``root`` such that ``root.T @ root`` is the inverse of a covariance, and the logarithm of its determinant.
-
-    Half the work of ``numpy.linalg.inv``, which does not know that the matrix is symmetric and positive definite.
-    """
-    lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
-    return _inverse_triangle(lower), 2.0 * float(np.log(np.diagonal(lower)).sum())
-
-
-def _inverse_triangle(lower: Array) -> Array:
-    """Invert a lower triangular matrix by halves."""
-    n = len(lower)
-    if n <= _SMALL:
-        return np.asarray(np.linalg.inv(lower), dtype=np.float64)
-    half = n // 2
-    upper, below = _inverse_triangle(lower[:half, :half]), _inverse_triangle(lower[half:, half:])
-    found = np.zeros_like(lower)
-    found[:half, :half], found[half:, half:] = upper, below
-    found[half:, :half] = -(below @ (lower[half:, :half] @ upper))
-    return found
+    """``root`` such that ``root.T @ root`` is the inverse of a covariance, and the logarithm of its determinant."""
+    lower = np.linalg.cholesky(covariance)
+    return np.linalg.inv(lower), 2.0 * float(np.log(np.diagonal(lower)).sum())
 
 
 def _on_diagonal(matrix: Array, added: Array | float) -> None:

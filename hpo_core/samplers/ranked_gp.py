@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.rng import derive_seed
+from hpo_core.samplers.belief import Belief, Scored, scored_points
 from hpo_core.samplers.gaussian_process import UnitCube
 from hpo_core.samplers.ranked_results import (
     Configuration,
@@ -21,7 +22,6 @@ from hpo_core.samplers.ranked_results import (
     of_one_objective,
     of_several_objectives,
 )
-from hpo_core.samplers.rung_belief import Belief, Observations, observed
 
 Array = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def _fresh(cube: UnitCube, points: Array, tried: Set[Configuration]) -> NDArray[
     return np.array([one not in tried for one in cube.configurations(points)], dtype=np.bool_)
 
 
-def best_expected(cube: UnitCube, rng: np.random.Generator, known: Observations, reads: Sequence[Read]) -> Array:
+def best_expected(cube: UnitCube, rng: np.random.Generator, known: Scored, reads: Sequence[Read]) -> Array:
     """The candidate with the largest expected improvement.
 
     Candidates are drawn evenly, and near the points that the model likes best: as many as it can be trusted there.
@@ -101,12 +101,11 @@ _SHOWN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState
 
 
 class RankedGPSampler(optuna.samplers.BaseSampler):
-    """A Gaussian process on the ranks of results, across rungs.
+    """A Gaussian process on the ranks of results, whatever trials were trained to.
 
-    Intermediate values are results at lower fidelities, those of running trials too. Configuration and rung are the
-    inputs of one process, which says what a configuration would reach on the highest rung. So it works with any
-    pruner, and with none. An answer depends on the trials that the study holds, the settings and the trial's number
-    alone.
+    A trial counts by the place of its latest value among those of all trials, be it an intermediate one or the last,
+    and of a running trial too. So it works with any pruner, and with none. An answer depends on the trials that the
+    study holds, the settings and the trial's number alone.
 
     - Spaces: one model of all parameters that any trial had, conditional ones too; the first trial is random.
     - Finite spaces: no configuration is proposed again before all were tried, failed ones too (in spaces of at most
@@ -181,7 +180,7 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
         if len(known.params) < wanted or rng.random() < self._random_share:
             shown = cube.points([read.params for read in reads[:_CANDIDATES]])
             return cube.params(candidates(cube, rng, shown, reads)[0][0])
-        return cube.params(best_expected(cube, rng, observed(cube, known), reads))
+        return cube.params(best_expected(cube, rng, scored_points(cube, known), reads))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

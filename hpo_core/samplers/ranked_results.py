@@ -1,4 +1,4 @@
-"""Trials of an Optuna study as results by rung: the data of ``ranked_gp``."""
+"""Trials of an Optuna study as results: the data of ``ranked_gp``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 Array = NDArray[np.float64]
 
-_MOST_RUNGS = 6
-_FINAL = math.inf
-"""Rung of a value that was not reported as an intermediate one."""
-_PACKED = 3 * 8
-"""Bytes of one result."""
 PAST = "hpo:past"
 """System attribute of trials that are from an earlier study."""
 
@@ -27,10 +22,8 @@ class Results(NamedTuple):
     """Trials with results, and those whose first result is awaited."""
 
     params: Sequence[Mapping[str, Any]]
-    results: Array
-    """A row per trial, a column per rung from the lowest on; low is good; NaN: not there; inf: diverged."""
-    places: Array
-    """Place of each rung from 0 to 1, by the logarithm of its step."""
+    losses: Array
+    """The latest of each trial; inf: diverged."""
     past: NDArray[np.bool_]
     """Which are from earlier studies, so that their losses may be on another scale."""
     pending: Sequence[Mapping[str, Any]]
@@ -43,15 +36,16 @@ Configuration = frozenset[tuple[str, float]]
 
 
 class Read(NamedTuple):
-    """The results of one trial, packed."""
+    """What one trial says."""
 
     params: Mapping[str, Any]
     names: frozenset[str]
     """Names of its parameters; the same object for the same names."""
     distributions: Mapping[str, BaseDistribution]
-    packed: bytes
-    """For each result three floats: step, value, 1 for a trial of an earlier study. Bytes of a thousand trials are
-    joined ten times as fast as their numbers are made an array."""
+    value: float | None
+    """The latest; NaN: it was pruned without one, or diverged; None: there is none (yet)."""
+    past: bool
+    """Whether it is from an earlier study."""
     constraints: tuple[float, ...]
     awaited: bool
     """Whether its first result is awaited."""
@@ -84,28 +78,25 @@ class TrialReader:
         return found
 
     def _read(self, trial: FrozenTrial) -> Read:
-        found = {float(step): value for step, value in list(trial.intermediate_values.items())}
+        values = dict(trial.intermediate_values)
+        latest = values[max(values)] if values else None
         if trial.state == TrialState.COMPLETE:
-            assert trial.values is not None
-            if not found or found[max(found)] != trial.values[0]:
-                found[_FINAL] = trial.values[0]
-        elif trial.state == TrialState.PRUNED and not found:
-            found[-_FINAL] = math.nan
-        distributions = trial.distributions
-        names = frozenset(distributions)
-        if trial.state == TrialState.FAIL:
-            found = {}
-        past = float(PAST in trial.system_attrs)
-        packed = np.array([(step, value, past) for step, value in found.items()], dtype=np.float64).tobytes()
+            latest = trial.values[0]
+        elif trial.state == TrialState.PRUNED and not values:
+            latest = math.nan
+        elif trial.state == TrialState.FAIL:
+            latest = None
+        names = frozenset(trial.distributions)
         return Read(
             trial.params,
             self._names.setdefault(names, names),
-            distributions,
-            packed,
+            trial.distributions,
+            latest,
+            PAST in trial.system_attrs,
             constraints_of(trial),
-            trial.state == TrialState.RUNNING and not found,
+            trial.state == TrialState.RUNNING and latest is None,
             trial.state == TrialState.FAIL,
-            configuration(trial.params, distributions),
+            configuration(trial.params, trial.distributions),
         )
 
 
@@ -119,22 +110,18 @@ def configuration(params: Mapping[str, Any], distributions: Mapping[str, BaseDis
 
 
 def of_one_objective(reads: Sequence[Read], direction: StudyDirection) -> Results:
-    """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
-
-    A pruned trial without a value is the worst of the lowest rung.
-    """
-    packed = [read.packed for read in reads]
-    counts = np.fromiter(map(len, packed), np.intp, len(packed)) // _PACKED
-    counts = counts[counts > 0]
-    steps, losses, past = np.frombuffer(b"".join(packed)).reshape(-1, 3).T
-    losses = -losses if direction == StudyDirection.MAXIMIZE else losses.copy()
+    """The latest values of all trials. Failed trials say nothing."""
+    shown = [read for read in reads if read.value is not None]
+    losses = np.array([read.value for read in shown], dtype=np.float64)
+    if direction == StudyDirection.MAXIMIZE:
+        losses = -losses
     losses[np.isnan(losses)] = math.inf
-    first = np.cumsum(counts) - counts
-    results, rungs = by_rung(np.repeat(np.arange(len(counts)), counts), steps, losses)
-    shown = [read for read in reads if read.packed]
-    params, pending = [read.params for read in shown], [read.params for read in reads if read.awaited]
     return Results(
-        params, results, places_of(rungs), past[first] > 0, pending, _joined([read.constraints for read in shown])
+        [read.params for read in shown],
+        losses,
+        np.array([read.past for read in shown], dtype=np.bool_),
+        [read.params for read in reads if read.awaited],
+        _joined([read.constraints for read in shown]),
     )
 
 
@@ -149,15 +136,13 @@ def of_several_objectives(
     params = [trial.params for trial in done]
     pending = [trial.params for trial in trials if trial.state == TrialState.RUNNING]
     if not done:
-        return Results([], np.zeros((0, 1)), np.zeros(1), np.zeros(0, dtype=np.bool_), pending, None)
+        return Results([], np.zeros(0), np.zeros(0, dtype=np.bool_), pending, None)
     signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
     losses = np.array([trial.values for trial in done]) * signs
     places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
     joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
     past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
-    return Results(
-        params, joined[:, None], np.zeros(1), past, pending, _joined([constraints_of(trial) for trial in done])
-    )
+    return Results(params, joined, past, pending, _joined([constraints_of(trial) for trial in done]))
 
 
 def constraints_of(trial: FrozenTrial) -> tuple[float, ...]:
@@ -175,41 +160,3 @@ def _joined(constraints: Sequence[tuple[float, ...]]) -> Array | None:
     if not most:
         return None
     return np.array([one if len(one) == most else (math.nan,) * most for one in constraints])
-
-
-def by_rung(rows: NDArray[np.intp], steps: Array, losses: Array) -> tuple[Array, Array]:
-    """A row per trial and a column per step, from the lowest on, of results given by row and step; and the steps."""
-    rungs = np.array(sorted(set(steps.tolist())) or [1.0])
-    table = np.full((int(rows.max(initial=-1)) + 1, len(rungs)), np.nan)
-    table[rows, np.searchsorted(rungs, steps)] = losses
-    if rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
-        table[~np.isnan(table[:, 0]), 1] = math.inf
-        table, rungs = table[:, 1:], rungs[1:]
-    return _thinned(table, rungs)
-
-
-def places_of(steps: Array) -> Array:
-    """Steps from 0 to 1, by the logarithm of their distance to half a gap below the lowest."""
-    finite = steps[np.isfinite(steps)]
-    found = np.zeros(len(finite))
-    if len(finite) > 1:
-        found = np.log1p(2.0 * (finite - finite[0]) / (finite[1] - finite[0]))
-    for _ in range(len(steps) - len(finite)):
-        found = np.append(found, found[-1] + found[-1] / (len(found) - 1) if len(found) > 1 else float(len(found)))
-    highest = found.max()
-    scaled: Array = found / highest if highest else found
-    return scaled
-
-
-def _thinned(table: Array, steps: Array) -> tuple[Array, Array]:
-    """Keep at most 6 columns, those where many trials ended, so that a study that reports each step is not dear."""
-    if table.shape[1] <= _MOST_RUNGS:
-        return table, steps
-    last = table.shape[1] - 1 - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
-    ended = np.bincount(last, minlength=table.shape[1])
-    ended[[0, -1]] = len(table) + 1
-    kept = np.sort(np.argsort(-ended, kind="stable")[:_MOST_RUNGS])
-    thinned = table[:, kept]  # a trial that ended between two kept rungs counts by its result at the lower one
-    lost = np.flatnonzero(np.isnan(thinned).all(axis=1))
-    thinned[lost, 0] = table[lost, last[lost]]  # it reported on none of them
-    return thinned, steps[kept]

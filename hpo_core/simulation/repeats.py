@@ -176,6 +176,8 @@ class Scenario:
     """Devices that jobs share; None: each worker runs one job at a time."""
     placed: PartitionedData | None = None
     """How partitions of the data lie on the workers, where models hop."""
+    least: int | None = None
+    """Workers that stay; the others are there while the study can use them. None: all stay."""
 
     @property
     def max_resource(self) -> int | None:
@@ -320,7 +322,7 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
     how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
         how["speedup"] = lambda job: speedup(job.demand.slots)
-        return Simulation(study, clock, workers=scenario.workers, **how)
+        return Simulation(study, clock, workers=scenario.workers, least=scenario.least, **how)
     needs, unit = place.needs, workload.time_unit
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 

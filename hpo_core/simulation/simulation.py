@@ -36,6 +36,7 @@ class Simulation:
         train: what training a job gives: metrics at its target, or an outcome other than completed.
         seconds: virtual duration of a job on a worker of speed 1.
         speedup: how many times as fast a gang trains as one worker; default: as many times as it has ranks.
+        least: workers that stay; the others are there while the study can use them. None: all stay.
         more: as of the virtual executor: ``curve`` (for methods that read curves, ``study.method.reads_curves``),
             ``checkpoints`` (whether results carry a made up one, so that later jobs resume), ``faults``.
     """
@@ -49,11 +50,15 @@ class Simulation:
         train: Callable[[Job], Metrics | Outcome],
         seconds: Callable[[Job], float],
         speedup: Callable[[Job], float] | None = None,
+        least: int | None = None,
         **more: Any,
     ) -> None:
         executor = VirtualExecutor(
             clock, workers=workers, train=train, seconds=seconds, speedup=speedup, **_metrics(study), **more
         )
+
+        if least is not None:
+            executor.follow(study.demand, least)
 
         def expected(job: Job) -> float:
             return seconds(job) / (job.demand.slots if speedup is None else speedup(job))

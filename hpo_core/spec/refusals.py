@@ -136,6 +136,30 @@ REFUSALS = (
         "raise {size_setting} to {least}, or {smaller}",
     ),
     Refusal(
+        "cluster.workers = {workers}, and data",
+        lambda spec: spec.cluster.scales is not None and spec.hops,
+        "models train where their partitions lie, and a worker that is given back takes its partitions along",
+        "give cluster.workers one number",
+    ),
+    Refusal(
+        "cluster.workers = {workers}, and training.gang = {gang}",
+        lambda spec: spec.cluster.scales is not None and spec.gangs,
+        "ranks are placed on workers that are there, and these come and go one by one",
+        "give cluster.workers one number, or set training.gang to 1",
+    ),
+    Refusal(
+        "cluster.workers = {workers}, and packing",
+        lambda spec: spec.cluster.scales is not None and spec.packing is not None,
+        "jobs are placed on devices that workers see, and a worker that is given back takes its device along",
+        "give cluster.workers one number, or drop packing",
+    ),
+    Refusal(
+        "cluster.workers = {workers}, and share",
+        lambda spec: spec.cluster.scales is not None and spec.share is not None,
+        "a study gives slots that it leaves idle to the pool, and so would not wait for workers that are still to come",
+        "give cluster.workers one number, or drop share",
+    ),
+    Refusal(
         "scaling, and training.gang = {gang}",
         lambda spec: spec.training.gang != "auto" and spec.scaling != type(spec.scaling)(),
         "the size of gangs is fixed, so scaling has no effect",
@@ -208,6 +232,7 @@ def _figures(spec: StudySpec) -> dict[str, object]:
         "cluster": spec.cluster.named,
         "repeats": spec.repeats,
         "gang": spec.training.gang,
+        "workers": spec.cluster.scales,
         "least": least_slots(spec),
         "size": _size(spec),
         "size_setting": "cluster.devices" if isinstance(spec.cluster, LocalCudaClusterSpec) else "cluster.workers",

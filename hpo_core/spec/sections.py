@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from hpo_core.model import limits
 from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
@@ -342,6 +351,43 @@ class ScalingSpec(Part):
         return self
 
 
+class WorkerRange(Part):
+    """The fewest and the most workers of a cluster; between them there are as many as the study can use."""
+
+    min: int = Field(ge=0, le=1024, kw_only=False, description="Workers that stay, whatever there is to do.")
+    max: int = Field(ge=1, le=1024, kw_only=False, description="Workers at most.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min = {self.min} is larger than max = {self.max}; swap them")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.min} to {self.max}"
+
+
+RANGE = "range"
+"""Tag of :class:`WorkerRange`, for messages to leave out."""
+
+
+def _form_of(workers: Any) -> str:
+    return RANGE if isinstance(workers, Mapping | WorkerRange) else "number"
+
+
+def _one_number(workers: int | WorkerRange) -> int | WorkerRange:
+    """A range of one number is that number."""
+    return workers.max if isinstance(workers, WorkerRange) and workers.min == workers.max else workers
+
+
+WorkerCount = Annotated[
+    Annotated[int, Field(ge=1, le=1024), Tag("number")] | Annotated[WorkerRange, Tag(RANGE)],
+    Discriminator(_form_of),
+    AfterValidator(_one_number),
+]
+"""Workers of a cluster: a number, or ``{min, max}`` between which it follows what the study can use."""
+
+
 class ClusterSettings(Part):
     """What all kinds of clusters have in common, and what others ask of a kind."""
 
@@ -349,8 +395,15 @@ class ClusterSettings(Part):
 
     @property
     def size(self) -> int | None:
-        """Workers with one slot each that the study asks for; None: as many as there are."""
-        return getattr(self, "workers", None)
+        """Workers with one slot each that the study asks for at most; None: as many as there are."""
+        workers = getattr(self, "workers", None)
+        return workers.max if isinstance(workers, WorkerRange) else workers
+
+    @property
+    def scales(self) -> WorkerRange | None:
+        """Between which numbers of workers the cluster follows what the study can use; None: it does not."""
+        workers = getattr(self, "workers", None)
+        return workers if isinstance(workers, WorkerRange) else None
 
     def cores_each(self, machine: int) -> int | None:
         """CPU cores of one worker; None: nobody knows.
@@ -393,11 +446,14 @@ class LocalClusterSpec(ClusterSettings):
     """Dask workers on this machine, started for the study and ended with it."""
 
     kind: Literal["local"] = "local"
-    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
+    workers: WorkerCount = Field(
+        default=2,
+        description="Jobs at once; one process each. ``{min: 0, max: 8}``: as many as the study can use now.",
+    )
 
     def cores_each(self, machine: int) -> int:
-        """An equal share of the machine's cores."""
-        return max(1, machine // self.workers)
+        """An equal share of the machine's cores, where all workers are there."""
+        return max(1, machine // (self.size or 1))
 
     @property
     def title(self) -> str:
@@ -460,7 +516,11 @@ class SlurmClusterSpec(ClusterSettings):
     """
 
     kind: Literal["slurm"] = "slurm"
-    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one job at a time.")
+    workers: WorkerCount = Field(
+        default=2,
+        description="Slurm jobs; each trains one job at a time. ``{min: 0, max: 64}``: as many as the study can use "
+        "now; the others leave the queue and the nodes.",
+    )
     cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
     memory: str = Field(
         default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of a Slurm job, such as 16GB."
@@ -506,6 +566,16 @@ class KubernetesClusterSpec(ClusterSettings):
     gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
     volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
     mount_path: str | None = Field(default=None, pattern=r"^/", description="Where the volume is mounted in the pods.")
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _check_workers(cls, value: Any) -> Any:
+        if isinstance(value, Mapping | WorkerRange):
+            raise ValueError(
+                "workers = {min, max}: the number of pods does not follow what the study can use, for that was never "
+                "tried; give one number, or kind: local or slurm"
+            )
+        return value
 
     def cores_each(self, machine: int) -> int | None:
         """CPU cores of a pod, rounded down."""

@@ -17,7 +17,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
-from hpo_core.spec.sections import Cluster
+from hpo_core.spec.sections import RANGE, Cluster
 from hpo_core.spec.sent_functions import FUNCTION
 
 if TYPE_CHECKING:
@@ -157,8 +157,9 @@ _TAGS = {
     *BY_NAME,
     *(tag for known in PARAMETER_TYPES for tag in get_args(known.model_fields["type"].annotation)),
     *(known.model_fields["kind"].default for known in get_args(get_args(Cluster)[0])),
+    RANGE,
 }
-"""Names of methods, parameter types and cluster kinds."""
+"""Names of methods, parameter types and cluster kinds, and of a range of workers."""
 
 _UNION = "union"
 """Type of the one error that stands for those of all forms."""
@@ -261,9 +262,13 @@ def _quoted(text: str) -> list[str]:
 def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     """Pydantic puts the tag of a discriminated union into the place; a user never wrote it."""
     place: list[Any] = []
+    is_passed = False
     for part in loc:
-        if part in _TAGS and isinstance(data, dict) and part not in data:
-            continue
+        if part in _TAGS and isinstance(data, dict) and not is_passed:
+            is_passed = part in (data.get("kind"), data.get("method"), data.get("type"))  # a key may have its name, too
+            if is_passed or part not in data:
+                continue
+        is_passed = False
         if isinstance(part, str) and isinstance(data, list | str | int | float | None):
             continue  # nothing in it has a name: pydantic says which form it was taken for
         place.append(part)

@@ -116,6 +116,11 @@ class Grants:
                 return None, action
         return (waiting[0] if ready is None else ready), WAIT
 
+    def fitting(self, most: int) -> int:
+        """How many more jobs the limits on checkpoints leave room for now, counted up to ``most``."""
+        budget = self._parts.budget
+        return most if budget is None else budget.fitting(most, _loaded(self.next_again()[1]))
+
     def check(self) -> None:
         """Assert that no slot is idle although a job could run."""
         state, budget = self._state, self._parts.budget
@@ -145,10 +150,8 @@ class Grants:
             return
         if again is None and type(action) in _NOTHING:
             return
-        if (budget := self._parts.budget) is not None:
-            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-            if not (yield from self._fits(budget, loaded)):
-                return
+        if (budget := self._parts.budget) is not None and not (yield from self._fits(budget, _loaded(action))):
+            return
         number = len(state.trials)
         if again is not None:
             failed = state.trials[again].granted
@@ -272,6 +275,11 @@ class Grants:
             retry=again,
             demand=demand,
         )
+
+
+def _loaded(action: Action) -> int | None:
+    """The trial whose checkpoint the job of an action would load."""
+    return action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
 
 
 def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | None:

@@ -456,8 +456,8 @@ class Study:
     def demand(self, most: int) -> int:
         """Slots that it could use now: of running jobs, of those to be tried again, and of those it could grant.
 
-        The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
-        limited it may grant fewer. Counted up to ``most``, so that a study without an end costs no more than another.
+        The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Counted up to ``most``, so
+        that a study without an end costs no more than another.
         """
         size = self.parts.sizes.demanded(most)
         state, slots = self.state, self.state.slots_in_use
@@ -470,7 +470,7 @@ class Study:
         left = self.rules.resource_left(state)
         if left is not None:
             jobs = min(jobs, max(0, left - state.resource_running + state.further_running))
-        return min(most, slots + jobs * size)
+        return min(most, slots + self._grants.fitting(jobs) * size)
 
     def spare(self, most: int) -> int:
         """Slots beyond its demand that it could use once a job ends, counted up to ``most``: where trials grow.

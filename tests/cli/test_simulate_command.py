@@ -192,3 +192,18 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
     with pytest.raises(SpecError, match=rule):
         hpo(study_file, *place)
     assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")
+
+
+def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path) -> None:
+    """All have a job as long as they are there, and the study takes no longer than on all of them."""
+    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2, "--picture", "off"]
+    shown = hpo(study_file, *ranged)
+    assert "0 to 30 workers" in shown and "100 %" in shown
+    played, fixed = (
+        json.loads(hpo(study_file, *ranged, *more, "--json"))["scenarios"][0] for more in ([], ["--workers", 30])
+    )
+    assert (played["name"], fixed["name"]) == ("0 to 30 workers", "30 workers")
+    assert played["figures"]["seconds"] == fixed["figures"]["seconds"]
+    assert played["figures"]["worker_seconds"]["median"] < fixed["figures"]["worker_seconds"]["median"]
+    with pytest.raises(SpecError, match="cluster.workers = 0 to 30 leaves that to .* give --workers N with them"):
+        hpo(study_file, *ranged, "--join", "2@5")

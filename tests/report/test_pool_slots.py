@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from hpo_core import Study
+from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.rng import Stream
 from hpo_core.report.hop_lanes import units_of
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
 from hpo_core.report.timelines import Busy, idle, in_use, jobs_over_time, mean_of, pool_slots, short_names
+from hpo_core.simulation.simulation import Simulation
+from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 from tests.sharing.in_memory import MemoryPools
@@ -50,6 +54,24 @@ def shared_slots() -> Series:
     PlayedPool(mine, other).play(150.0)
     assert other.ended
     return series_of(mine)
+
+
+def test_workers_that_follow_a_study_are_drawn_over_time() -> None:
+    """Nine configurations on at most four workers: four work, until one trial is left of each rung."""
+    search = {"method": "sha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    spec = make_spec(search=search, cluster={"kind": "local", "workers": {"min": 0, "max": 4}})
+    clock = VirtualClock()
+    study = Study.create(spec, clock=clock)
+    Simulation(
+        study, clock, workers=4, least=0, train=lambda job: {"loss": job.params["x"]},
+        seconds=lambda job: job.target + 0.1 * job.trial,
+    ).run()  # fmt: skip
+    figure = drawn(read_series(study.journal.entries(spec.study)))
+    there, used = curve(figure, "workers there"), curve(figure, "workers in use")
+    assert at(there, 1.5) == 4 == max(number for _, number in there) and at(there, there[-1][0]) == 1
+    assert figure.title.startswith("Workers over time: ") and figure.title.endswith("and 0.00 idle in the mean")
+    assert [number for _, number in used if number > 4] == []
+    assert "workers over time" in render(read_series(study.journal.entries(spec.study))).lower()
 
 
 def test_held_and_used_slots_are_drawn_over_time() -> None:

@@ -1,4 +1,4 @@
-"""The parts of ranked_gp: the belief across rungs, the Gaussian process, places of values."""
+"""The parts of ranked_gp: its belief, the Gaussian process, places of values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from hpo_core.samplers import gaussian_process, ranked_results, rung_belief
+from hpo_core.samplers import belief, gaussian_process, ranked_results
 from hpo_core.samplers.gaussian_process import UnitCube
 from hpo_core.samplers.ranked_results import Results
 
@@ -23,42 +23,27 @@ NAN, INF = float("nan"), float("inf")
 CUBE = UnitCube({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
 
 
-def results(table: Array, at: Array, steps: Array | None = None, past: NDArray[np.bool_] | None = None) -> Results:
+def results(losses: Array, at: Array, past: NDArray[np.bool_] | None = None) -> Results:
     params = [{"x": float(x), "y": 0.5} for x in at]
-    places = np.zeros(1) if steps is None else ranked_results.places_of(steps)
-    return Results(params, table, places, np.zeros(len(at), dtype=np.bool_) if past is None else past, [], None)
+    return Results(params, losses, np.zeros(len(at), dtype=np.bool_) if past is None else past, [], None)
 
 
-def test_scores_are_normal_quantiles_of_places_among_the_results_of_all_rungs() -> None:
-    table = np.array([[5.0, 2.0], [INF, NAN], [1.0, NAN], [3.0, NAN]])
-    found = rung_belief.observed(CUBE, results(table, np.arange(4) / 4, np.array([1.0, 3.0])))
-    quantile = [NormalDist().inv_cdf((place + 0.5) / 5) for place in range(5)]
-    assert np.allclose(found.scores, [quantile[at] for at in (0, 1, 2, 4, 3)])
-    assert found.trial.tolist() == [0, 1, 2, 3, 1], "last results first, best trial first"
-    assert found.inputs.tolist() == [[0.0], [1.0], [0.0], [0.0], [0.0]]
-    scaled = rung_belief.observed(CUBE, results(np.exp(table) * 1e6, np.arange(4) / 4, np.array([1.0, 3.0])))
+def test_scores_are_normal_quantiles_of_places() -> None:
+    losses = np.array([2.0, INF, 1.0, 3.0])
+    found = belief.scored_points(CUBE, results(losses, np.arange(4) / 4))
+    assert np.allclose(found.scores, [NormalDist().inv_cdf((place + 0.5) / 4) for place in range(4)])
+    assert found.points[:, 0].tolist() == [0.5, 0.0, 0.75, 0.25], "the best trial first"
+    scaled = belief.scored_points(CUBE, results(np.exp(losses) * 1e6, np.arange(4) / 4))
     assert np.array_equal(scaled.scores, found.scores)
-    ties = rung_belief.observed(CUBE, results(np.array([[1.0], [1.0], [2.0]]), np.arange(3) / 4)).scores
-    assert ties[0] == ties[1] < ties[2]
+    assert belief.places_of(np.array([1.0, 1.0, 2.0])).tolist() == [1 / 3, 1 / 3, 2.5 / 3]
+    assert len(belief.places_of(np.zeros(0))) == 0
 
 
-def expected(table: Array, at: Array, asked: list[float], **more: Any) -> Array:
-    found = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(table, at, **more)))
+def expected(losses: Array, at: Array, asked: list[float], **more: Any) -> Array:
+    found = belief.Belief(CUBE, belief.scored_points(CUBE, results(losses, at, **more)))
     points = CUBE.points([{"x": x, "y": 0.5} for x in asked])
-    means, _ = found.scores.mean(found._on_top(CUBE.features(points)))
+    means, _ = found.scores.mean(found._here(CUBE.features(points)))
     return means
-
-
-@pytest.mark.parametrize("agree", [True, False])
-def test_how_far_low_rungs_are_believed_follows_from_the_results(agree: bool) -> None:
-    rng = np.random.default_rng(0)
-    at = np.append(rng.random(30) / 2, rng.random(20))
-    low = (at - 0.9) ** 2 + 0.01 * rng.random(50)
-    table = np.stack([low, np.full(50, NAN)], axis=1)
-    table[:30, 1] = low[:30] / 10 if agree else 0.8 - low[:30]  # of x <= 0.5 alone
-    means = expected(table, at, [0.1, 0.45, 0.9], steps=np.array([1.0, 9.0]))
-    assert (means[2] < means[0]) == agree
-    assert (means[1] < means[0]) == agree
 
 
 def test_an_earlier_study_that_contradicts_is_not_believed() -> None:
@@ -67,48 +52,31 @@ def test_an_earlier_study_that_contradicts_is_not_believed() -> None:
     past = np.arange(60) >= 20
 
     def means(flipped: bool) -> Array:
-        table = ((at - 0.8) ** 2)[:, None] * np.where(past & flipped, -1.0, 1.0)[:, None]
-        return expected(table, at, [0.8, 0.1], past=past)
+        losses = (at - 0.8) ** 2 * np.where(past & flipped, -1.0, 1.0)
+        return expected(losses, at, [0.8, 0.1], past=past)
 
     assert means(False)[0] < means(False)[1]
     assert means(True)[0] < means(True)[1]
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected_places"),
-    [
-        ([1, 3, 9, 27], [0, 1 / 3, 2 / 3, 1]),
-        ([100, 300, 900], [0, 0.5, 1]),
-        ([5], [0]),
-        ([INF], [0]),
-        ([3, INF], [0, 1]),
-        ([1, 3, 9, INF], [0, 1 / 3, 2 / 3, 1]),
-        ([0, 1, 4], [0, 0.5, 1]),
-    ],
-)
-def test_rungs_have_places_by_the_logarithm_of_their_steps(steps: list[float], expected_places: list[float]) -> None:
-    assert np.allclose(ranked_results.places_of(np.array(steps, dtype=np.float64)), expected_places)
-
-
-def test_residuals_of_left_out_groups_are_those_of_a_model_without_them() -> None:
+def test_residuals_of_left_out_points_are_those_of_a_model_without_them() -> None:
     rng = np.random.default_rng(4)
-    features, group = rng.random((20, 2)), np.array([0, 1, 2, 3, 4] * 4)
+    features, owner = rng.random((20, 2)), np.arange(2)
     scores = np.sin(5 * features[:, 0]) + 0.1 * rng.normal(size=20)
-    owner = np.arange(2)
     data = gaussian_process.Data(features, owner, scores)
-    settings = gaussian_process.fit(data, np.zeros(2), 5)
-    found = gaussian_process.Posterior(data, settings).left_out(group)
-    for one in range(5):
-        rest = group != one
+    settings = gaussian_process.fit(data, 5)
+    found = gaussian_process.Posterior(data, settings).left_out()
+    for one in range(20):
+        rest = np.arange(20) != one
         model = gaussian_process.Posterior(gaussian_process.Data(features[rest], owner, scores[rest]), settings)
         assert np.allclose(found[~rest], scores[~rest] - model.mean(features[~rest])[0], atol=1e-5)
 
 
 def test_local_candidates_are_trusted_where_the_model_knows_the_best_points() -> None:
     at = np.linspace(0, 1, 60)
-    smooth = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(((at - 0.4) ** 2)[:, None], at)))
-    noise = np.random.default_rng(0).normal(size=(60, 1))
-    blind = rung_belief.Belief(CUBE, rung_belief.observed(CUBE, results(noise, at)))
+    smooth = belief.Belief(CUBE, belief.scored_points(CUBE, results((at - 0.4) ** 2, at)))
+    noise = np.random.default_rng(0).normal(size=60)
+    blind = belief.Belief(CUBE, belief.scored_points(CUBE, results(noise, at)))
     assert blind.trust() < 0.3 < 0.7 < smooth.trust()
     near = smooth.near(np.random.default_rng(1), 200)
     assert np.median(np.abs(near[:, 0] - 0.4)) < 0.1 and near.min() >= 0 and near.max() <= 1
@@ -143,7 +111,7 @@ def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
     features = rng.random((60, 3))
     scores = np.sin(6 * features[:, 0])
     data = gaussian_process.Data(features, np.arange(3), scores)
-    settings = gaussian_process.fit(data, np.zeros(3), 5)
+    settings = gaussian_process.fit(data, 5)
     assert settings.lengths[0] < 0.5 * settings.lengths[1:].min()
     fresh = rng.random((40, 3))
     means, cross = (model := gaussian_process.Posterior(data, settings)).mean(fresh)
@@ -162,7 +130,7 @@ def test_results_that_are_awaited_and_as_expected_change_what_a_new_fit_would_ch
     rng = np.random.default_rng(3)
     features, awaited, fresh = rng.random((30, 2)), rng.random((4, 2)), rng.random((20, 2))
     data = gaussian_process.Data(features, np.arange(2), np.sin(5 * features[:, 0]))
-    settings = gaussian_process.fit(data, np.zeros(2), 5)
+    settings = gaussian_process.fit(data, 5)
     model = gaussian_process.Posterior(data, settings)
     longer = gaussian_process.Data(
         np.concatenate([features, awaited]),
@@ -207,27 +175,23 @@ def trial(**more: object) -> optuna.trial.FrozenTrial:
     return optuna.trial.create_trial(**{"params": {}, "distributions": {}} | more)  # type: ignore[arg-type]
 
 
-def test_results_are_read_by_rung() -> None:
+def test_a_trial_counts_by_its_latest_value() -> None:
     states = optuna.trial.TrialState
     trials = [
-        trial(value=1.0, intermediate_values={1: 3.0, 9: 1.0}),
-        trial(state=states.PRUNED, intermediate_values={1: NAN}),
-        trial(state=states.RUNNING, intermediate_values={1: 2.0}),
+        trial(value=1.0, intermediate_values={1: 3.0, 9: 1.5}),
+        trial(state=states.PRUNED, intermediate_values={9: NAN, 1: 0.5}),
+        trial(state=states.RUNNING, intermediate_values={3: 2.0, 1: 4.0}),
         trial(state=states.RUNNING),
         trial(state=states.FAIL, intermediate_values={1: 0.0}),
-        trial(state=states.PRUNED),
+        trial(state=states.PRUNED, system_attrs={ranked_results.PAST: True}),
     ]
-    read = [t for t in trials if t.state != states.FAIL]
-    found = ranked_results.of_one_objective(
-        ranked_results.TrialReader().read(read), optuna.study.StudyDirection.MINIMIZE
-    )
-    assert len(found.pending) == 1
-    expected = [[3.0, 1.0], [INF, NAN], [2.0, NAN], [INF, NAN]]
-    assert np.array_equal(found.results, expected, equal_nan=True)
-    flipped = ranked_results.of_one_objective(
-        ranked_results.TrialReader().read(read[:1]), optuna.study.StudyDirection.MAXIMIZE
-    )
-    assert flipped.results.tolist() == [[-3.0, -1.0]]
+    read = ranked_results.TrialReader().read(trials)
+    found = ranked_results.of_one_objective(read, optuna.study.StudyDirection.MINIMIZE)
+    assert found.losses.tolist() == [1.0, INF, 2.0, INF]
+    assert found.past.tolist() == [False, False, False, True]
+    assert len(found.params) == 4 and len(found.pending) == 1
+    flipped = ranked_results.of_one_objective(read, optuna.study.StudyDirection.MAXIMIZE)
+    assert flipped.losses.tolist() == [-1.0, INF, -2.0, INF]
 
 
 def test_the_margin_of_a_trial_is_that_of_its_worst_constraint_whatever_the_units() -> None:
@@ -236,13 +200,13 @@ def test_the_margin_of_a_trial_is_that_of_its_worst_constraint_whatever_the_unit
     found = ranked_results.of_one_objective(
         ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
     )
-    margins = rung_belief.worst_margins(found.constraints)
+    margins = belief.worst_margins(found.constraints)
     assert margins is not None
     assert np.allclose(margins, np.arcsinh([-1.0, 0.5, 2.0, NAN, np.sinh(3.0)]), equal_nan=True)
-    only_whether = rung_belief.worst_margins(np.array([[0.0], [1.0], [0.0]]))
+    only_whether = belief.worst_margins(np.array([[0.0], [1.0], [0.0]]))
     assert only_whether is not None and list(only_whether > 0) == [False, True, False]
     assert only_whether[0] == -only_whether[1], "0 says that it holds, not that it barely holds"
-    assert rung_belief.worst_margins(None) is None
+    assert belief.worst_margins(None) is None
 
 
 def test_a_finite_space_is_listed_whole() -> None:
@@ -259,20 +223,3 @@ def test_a_finite_space_is_listed_whole() -> None:
     expected = [ranked_results.configuration(one, space) for one in params]
     assert cube.configurations(listed) == expected
     assert UnitCube(space | {"e": FloatDistribution(0, 1)}).size() == INF
-
-
-def test_a_study_that_reports_each_step_has_few_rungs() -> None:
-    rng = np.random.default_rng(0)
-    lengths = [*rng.integers(1, 200, 50).tolist(), 200]
-    trials = [
-        trial(
-            state=optuna.trial.TrialState.PRUNED,
-            intermediate_values={step: 1.0 / step for step in range(1, length + 1)},
-        )
-        for length in lengths
-    ]
-    found = ranked_results.of_one_objective(
-        ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
-    )
-    assert found.results.shape == (51, 6) and found.places.shape == (6,)
-    assert not np.isnan(found.results).all(axis=1).any()

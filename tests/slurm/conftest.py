@@ -72,13 +72,21 @@ class SlurmStudy:
         slurm: where its jobs run.
         pause: seconds a step of training takes.
         worker_timeout: seconds without a heartbeat after which a worker counts as gone.
+        search: the method's settings beside its rungs.
         cluster: settings beyond the kind.
     """
 
     name = "digits"
 
     def __init__(
-        self, folder: Path, slurm: OneNodeSlurm, *, pause: float = 0.2, worker_timeout: float = 60, **cluster: Any
+        self,
+        folder: Path,
+        slurm: OneNodeSlurm,
+        *,
+        pause: float = 0.2,
+        worker_timeout: float = 60,
+        search: dict[str, Any] | None = None,
+        **cluster: Any,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.home = folder / "home"
@@ -94,9 +102,8 @@ class SlurmStudy:
                 "x": {"type": "float", "low": -1.0, "high": 1.0},
                 "pause": {"type": "categorical", "choices": [pause]},
             },
-            "search": {
-                "method": "asha", "configs": 12, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
-            },
+            "search": {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+            | (search or {"method": "asha", "configs": 12}),
             "seed": 3,
             "cluster": {"kind": "slurm", "workers": 2, "memory": "1GB"} | cluster,
             "training": {"worker_timeout": worker_timeout},

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_core.model.events import AttemptFailed, JobCompleted, TrialAbandoned
+from hpo_core.model.events import AttemptFailed, CapacityChanged, JobCompleted, TrialAbandoned
 from hpo_core.model.trial import Outcome
 from tests.slurm.conftest import SlurmStudy, wait_for
 from tests.slurm.one_node import NODE, OneNodeSlurm
@@ -59,6 +59,32 @@ def test_a_study_trains_in_slurm_jobs_and_leaves_none(slurm: OneNodeSlurm, tmp_p
     assert only_lost(study) == 0 and len(done) >= 12
     assert all(job.worker.startswith("tls://") for job in done), "what runs between nodes is encrypted"
     assert not list(keys.iterdir()), "a key was left"
+
+
+def test_jobs_leave_at_the_end_of_a_rung_and_come_back_for_the_next(slurm: OneNodeSlurm, tmp_path: Path) -> None:
+    """Nine configurations on two jobs: the ninth trains alone, then three go on, then one."""
+    search = {"method": "sha", "configs": 9}
+    study = SlurmStudy(tmp_path, slurm, pause=8.0, search=search, workers={"min": 0, "max": 2})
+    study.ends_well(study.start())
+    assert only_lost(study) == 0 and len(study.facts(JobCompleted)) == 13
+    there = [event.inventory.slots for event in study.facts(CapacityChanged)]
+    assert max(there) == 2 and there[-1] == 1, there
+    assert " ".join(map(str, there)).count("2 1") >= 2, there
+    assert "Slurm job" not in study.said, "what the study gave back is no news"
+
+
+def test_a_job_that_waits_in_the_queue_is_withdrawn_once_nothing_waits_for_it(
+    slurm: OneNodeSlurm, tmp_path: Path
+) -> None:
+    search = {"method": "sha", "configs": 9}
+    study = SlurmStudy(tmp_path, slurm, pause=2.0, search=search, workers={"min": 1, "max": 3}, cores=4)
+    process = study.start()
+    wait_for(lambda: len(slurm.jobs("PENDING")) == 2 and bool(slurm.jobs("RUNNING")), "one of three jobs runs")
+    study.wait_for_words("rung 2")  # one trial is left
+    wait_for(lambda: len(slurm.jobs()) == 1, "the others left the queue")
+    study.ends_well(process)
+    assert only_lost(study) == 0 and len(study.facts(JobCompleted)) == 13
+    assert {event.inventory.slots for event in study.facts(CapacityChanged)} == {0, 1}
 
 
 def test_the_end_of_a_jobs_time_loses_the_attempt_and_blames_no_trial(slurm: OneNodeSlurm, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import hpo_core as hpo
 from hpo_core import StudySpec, load_spec
 from hpo_core.model.errors import SpecError
 from tests.conftest import make_spec
@@ -72,6 +73,28 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("study: digits", "study: a/b", "study: 'a/b' is no name: .*at most 100 characters"),
         ("kind: local, workers: 2", "kind: address, address: host", "has no protocol; write tcp://HOST:PORT"),
         ("workers: 2", "workers: 0", "greater than or equal to 1"),
+        ("workers: 2", "workers: {min: 5, max: 4}", "cluster.workers: min = 5 is larger than max = 4; swap them"),
+        ("workers: 2", "workers: {min: -1, max: 4}", "cluster.workers.min: .*greater than or equal to 0"),
+        ("workers: 2", "workers: {min: 0, max: 0}", "cluster.workers.max: .*greater than or equal to 1"),
+        ("workers: 2", "workers: {min: 0, max: 1025}", "cluster.workers.max: .*less than or equal to 1024"),
+        ("workers: 2", "workers: {max: 4}", "cluster.workers.min: is required and absent"),
+        (
+            "workers: 2",
+            "workers: {min: 0, most: 4}",
+            "cluster.workers.most: unknown key here, .* takes min, max",
+        ),
+        ("workers: 2", "workers: {min: true, max: 4}", "cluster.workers: min = true: a number belongs here"),
+        (
+            "kind: local, workers: 2",
+            "kind: kubernetes, image: i, workers: {min: 0, max: 4}",
+            "cluster.workers: workers = {min, max}: the number of pods .* kind: local or slurm",
+        ),
+        ("kind: local, workers: 2", "kind: local_cuda, workers: {min: 0, max: 4}", "cluster.workers: unknown key here"),
+        (
+            "kind: local, workers: 2",
+            'kind: address, address: "tcp://h:1", workers: {min: 0, max: 4}',
+            "cluster.workers: unknown key here, .* takes kind, address",
+        ),
         ("seed: 1", "seed: -1", "greater than or equal to 0"),
     ],
 )
@@ -119,6 +142,36 @@ def test_more_that_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected
     assert old in GOOD
     with pytest.raises(SpecError, match=expected):
         load_spec(write(tmp_path, GOOD.replace(old, new)))
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm"])
+def test_workers_are_a_number_or_a_range(tmp_path: Path, kind: str) -> None:
+    text = GOOD.replace("kind: local, workers: 2", f"kind: {kind}, workers: {{min: 0, max: 8}}")
+    spec = load_spec(write(tmp_path, text))
+    assert spec.cluster == StudySpec.from_journal(spec.plain()).cluster and spec.cluster.size == 8
+    assert spec.cluster.scales == hpo.WorkerRange(0, 8) and str(spec.cluster.scales) == "0 to 8"
+    assert spec.plain()["cluster"]["workers"] == {"min": 0, "max": 8}
+    one = load_spec(write(tmp_path, text.replace("min: 0", "min: 8")))
+    assert one.plain()["cluster"]["workers"] == 8 and one.cluster.scales is None
+    assert load_spec(write(tmp_path, text), ["cluster.workers.max=16"]).cluster.size == 16
+    assert load_spec(write(tmp_path, GOOD), ['cluster.workers={"min": 1, "max": 4}']).cluster.size == 4
+
+
+@pytest.mark.parametrize(
+    ("beside", "why"),
+    [
+        ("training: {gang: 2}", "cluster.workers = 0 to 8, and training.gang = 2: .* come and go one by one"),
+        ("training: {gang: 9}", "training.gang = 9 needs 9 slots at once, and cluster.workers gives 8"),
+        ("training: {gang: auto}", "and training.gang = auto: .* set training.gang to 1"),
+        ("packing: true", "cluster.workers = 0 to 8, and packing: .*or drop packing"),
+        ("share: {pool: cpu}", "cluster.workers = 0 to 8, and share: .*or drop share"),
+        ("data: {partitions: [a.pt, b.pt]}", "cluster.workers = 0 to 8, and data: .* takes its partitions along"),
+    ],
+)
+def test_what_needs_certain_workers_needs_a_number_of_them(tmp_path: Path, beside: str, why: str) -> None:
+    text = GOOD.replace("workers: 2", "workers: {min: 0, max: 8}")
+    with pytest.raises(SpecError, match=why):
+        load_spec(write(tmp_path, f"{text}{beside}\n"))
 
 
 def test_yaml_as_people_write_it(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.trial import Checkpoint
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.testing.fake_training import FakeTraining, new_study
@@ -70,3 +72,21 @@ def test_a_study_whose_trials_grow_claims_kappa_slots_for_each_job() -> None:
     search = {"method": "asha", "configs": 8, "min_resource": 1, "max_resource": 4, "reduction_factor": 2}
     study = new_study(make_spec(search=search, **grows))
     assert (study.demand(MOST), study.job_slots) == (32, 1)
+
+
+@pytest.mark.parametrize("limit", [{"max_count": 6}, {"max_count": 9}, {"max_bytes": 700}, {"max_bytes": 2000}])
+@pytest.mark.parametrize("name", ["asha", "sha", "hyperband"])
+def test_a_limit_of_checkpoints_limits_the_claim(name: str, limit: dict[str, int]) -> None:
+    """Claimed are jobs that fit beside what is kept, and one where something may go; none where none can begin."""
+    training = FakeTraining(3, workers=3)
+    study = new_study(spec_of(name, checkpoints=limit), MemoryJournal(), training)
+    running = list(study.set_capacity(3))
+    full = 0
+    while running:
+        job = running.pop(training.random.randrange(len(running)))
+        saved = Checkpoint(f"{job.trial}-{job.attempt}", "", job.target, 100, None)
+        running += study.tell_report(msgspec.structs.replace(training.good(job), checkpoint=saved))
+        claimed, granted, used = study.demand(MOST), granted_without_limit(study), study.state.slots_in_use
+        assert used <= claimed <= granted and (claimed > used) == (granted > used), (claimed, granted, used)
+        full += claimed == used
+    assert full and study.finished

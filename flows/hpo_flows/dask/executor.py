@@ -3,7 +3,7 @@
 Settings that matter, each for a failure seen (Dask 2026.8):
 
 - ``NoRepetition``: a job whose worker died must not be run again behind our back.
-- ``lost-worker-timeout: 1h``: LocalCluster drops a slot for ever when a worker dies twice within the default.
+- ``lost-worker-timeout: 1h``: SpecCluster drops a slot for ever when a worker dies twice within the default.
 - work stealing off, futures released at once: completed work is not run again when a worker dies.
 
 A scheduler that others started keeps its own settings, as does this process then.
@@ -60,6 +60,7 @@ _DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.deploy.lost-worker-timeout": "1h",
     "distributed.worker.daemon": False,
+    "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
@@ -99,10 +100,10 @@ class DaskExecutor:
     _watch: ClusterWatch
     _tasks: RankTasks
 
-    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None, threads: bool = False) -> None:
+    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None) -> None:
         self._spec = spec
         self._folder = folder
-        self._kind = cluster_of(spec, folder, threads=threads)
+        self._kind = cluster_of(spec, folder)
         self._kind.security = security
         self._files = CarriedFiles(folder, filter(None, (spec.objective, *spec.functions.values())))
         self._connection: SchedulerClient | None = None
@@ -110,6 +111,8 @@ class DaskExecutor:
         """How many slots the cluster has, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
+        self._demand: Callable[[int], int] | None = None
+        """Slots that the study could use now, counted up to a number; None: the cluster does not follow it."""
         self._restore: list[Callable[[], None]] = []
         """Functions that put back what the start changed in this process."""
         self._kept: Any = None
@@ -287,6 +290,15 @@ class DaskExecutor:
         if self._kind.may_hold_attempts:
             self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
+    def follow(self, demand: Callable[[int], int]) -> None:
+        """Let the number of workers follow the study from now on, where ``cluster.workers`` is a range.
+
+        Args:
+            demand: slots that the study could use now, counted up to a number; called in the thread of the loop.
+        """
+        if self._spec.cluster.scales is not None:
+            self._demand = demand
+
     @property
     def dashboard(self) -> str:
         """URL of Dask's own dashboard; empty where it is off."""
@@ -338,7 +350,8 @@ class DaskExecutor:
                 f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
-        self._kind.keep_size(self._watch.slots())
+        if self._demand is not None:
+            self._kind.wanted = self._demand(self._spec.cluster.size or 1)
         self._tasks.end_broken()
         return self.room.inventory()
 

@@ -112,6 +112,7 @@ def wire(
     spec = study.spec
     shared_devices = shared_devices_of(study, cluster) if spec.packs else None
     placer = shared_devices or Placer()
+    cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from distributed.deploy import spec
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import ClusterSettings
+from hpo_flows.dask.clusters.workers_of_study import WorkersOfStudy
 from hpo_flows.dask.process_settings import log_levels
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
@@ -61,6 +62,10 @@ class ClusterKind(ABC, Generic[Settings]):
         self.folder = folder
         self.security: Any = None
         """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
+        self.hops = False
+        """Whether models hop between its workers: each of them trains one at a time."""
+        self.wanted = settings.size or 1
+        """Workers that the study can use now, where their number follows it (``settings.scales``); else all of them."""
         self.cluster: Any = None
         """Result of :meth:`create`; None before the start, after the end, and for a scheduler that others started."""
 
@@ -171,8 +176,20 @@ class ClusterKind(ABC, Generic[Settings]):
     def abandon_start(self) -> None:
         """Make a :meth:`connect` that another thread is in end soon. By default there is nothing to do."""
 
-    def keep_size(self, slots: int) -> None:
-        """Start what is missing, given the slots there are now. By default the cluster does that by itself."""
+    @property
+    def may_start(self) -> bool:
+        """Whether workers may be asked for now."""
+        return True
+
+    def withdraw(self, names: Collection[Any]) -> Collection[Any]:
+        """Withdraw workers that have not come yet; returns those that will not come any more. By default none."""
+        return ()
+
+    def keep_wanted(self, cluster: Any) -> None:
+        """Have Dask keep as many workers in ``cluster`` as :attr:`wanted` says from now on."""
+        workers = self.settings.scales
+        least, most = (self.wanted, self.wanted) if workers is None else (workers.min, workers.max)
+        cluster.adapt(Adaptive=WorkersOfStudy, minimum=least, maximum=most, kind=self)
 
     async def replace_worker(self, client: Any, address: str) -> None:
         """End a worker that counts as gone; its nanny starts another one. Runs on the client's loop."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
     def __init__(self, settings: SlurmClusterSpec, study: str, folder: str) -> None:
         super().__init__(settings, study, folder)
         self._watch = SlurmWatch(study, folder)
-        self._next_check = 0.0
         self._alone: LockFile | None = None
 
     def create(self) -> Any:
@@ -96,8 +96,9 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         except ClusterError:
             cluster.close()
             raise
-        cluster.scale(self.settings.workers)
+        cluster.scale(self.wanted)
         self._watch.start(cluster)
+        self.keep_wanted(cluster)  # jobs that ended, for their walltime say, are submitted again
         return cluster
 
     def scheduler(self) -> Any:
@@ -133,8 +134,8 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         )
 
     def check_start(self) -> None:
-        """Raise where Slurm refuses every job, or each ends before its worker comes; else submit those anew."""
-        watch, wanted = self._watch, self.settings.workers
+        """Raise where Slurm refuses every job, or each ends before its worker comes; else they are submitted anew."""
+        watch, wanted = self._watch, self.wanted
         if len(watch.refusals) >= wanted and all(job.was_refused for job in list(watch.jobs.values())):
             raise ClusterError(f"Study {self.study!r} was not started: {watch.refusals[-1]}.")
         if len(watch.ended_unseen) >= max(wanted, _ENDED_UNSEEN):
@@ -143,9 +144,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
                 f"came, the last one so: {watch.ended_unseen[-1]}. Look whether the nodes see the home folder and the "
                 "Python environment under the same paths, and what cluster.prologue does."
             )
-        if time.monotonic() >= self._next_check:
-            self._next_check = time.monotonic() + 1.0
-            self.keep_size(0)
 
     def no_workers(self, seconds: float) -> ClusterError:
         """The error for a queue in which no job began within so many seconds."""
@@ -164,10 +162,25 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         """A job that ended gives its slot free soon, so that another one is submitted."""
         return super().dask_settings | {"distributed.deploy.lost-worker-timeout": "10s"}
 
-    def keep_size(self, slots: int) -> None:
-        """Submit again the jobs that ended, for their walltime say."""
-        if slots < self.settings.workers and time.monotonic() >= self._watch.submit_from:
-            self.cluster.scale(self.settings.workers)
+    @property
+    def may_start(self) -> bool:
+        """Not for a while after Slurm refused jobs, or they ended before their workers came."""
+        return time.monotonic() >= self._watch.submit_from
+
+    def withdraw(self, names: Collection[Any]) -> Collection[Any]:
+        """Cancel jobs that still wait in the queue: one that Slurm has just started is left alone."""
+        watch = self._watch
+        found = {name: str(job.job_id) for name in names if (job := watch.jobs.get(name)) and job.job_id}
+        watch.given_back.update(found.values())
+        gone = []
+        try:
+            cancel_jobs(list(found.values()), waiting=True)
+            queue = jobs_of(self.study, self.folder)
+            gone = [name for name, number in found.items() if number not in queue or queue[number].has_ended]
+        except ClusterError as error:  # tried again at the next look
+            logging.getLogger(__name__).debug("%s", error)
+        watch.given_back.difference_update(number for name, number in found.items() if name not in gone)
+        return gone
 
     def close(self) -> None:
         """End the jobs and the scheduler, and remove the files of certificate and key."""

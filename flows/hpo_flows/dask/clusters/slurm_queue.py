@@ -100,14 +100,17 @@ def jobs_of(study: str, folder: str) -> dict[str, SlurmJob]:
     return found
 
 
-def cancel_jobs(numbers: list[str]) -> None:
+def cancel_jobs(numbers: list[str], *, waiting: bool = False) -> None:
     """End jobs, waiting or running.
+
+    Args:
+        waiting: only those that wait in the queue.
 
     Raises:
         ClusterError: Slurm does not answer.
     """
     if numbers:
-        call(["scancel", *numbers])
+        call(["scancel", *(["--state=PENDING"] if waiting else []), *numbers])
 
 
 def call(command: list[str]) -> str:
@@ -189,6 +192,8 @@ class SlurmWatch:
         """Why Slurm refused jobs."""
         self.ended_unseen: list[str] = []
         """Jobs that ended before their worker came."""
+        self.given_back: set[str] = set()
+        """Numbers of jobs that the study could not use any more: their end is no news."""
         self.submit_from = 0.0
         """Moment of the monotonic clock before which nothing is submitted again."""
 
@@ -235,7 +240,8 @@ class SlurmWatch:
             f"Slurm job {number} ended: {job.end_words}."
             for number, job in queue.items()
             if job.has_ended and number in self._known and not self._known[number].has_ended
-        ]
+            and number not in self.given_back
+        ]  # fmt: skip
         for name, job in list(self.jobs.items()):
             if job.job_id is None and not job.was_refused:
                 continue  # it is being submitted
@@ -243,6 +249,9 @@ class SlurmWatch:
             seen = queue.get(number)
             is_gone = seen.has_ended if seen is not None else number in self._known
             if job.was_refused or (is_gone and not job.had_worker):
+                if number in self.given_back:
+                    del self.jobs[name]
+                    continue
                 if not job.was_refused:
                     self._ended_unseen(number, seen)
                 elif self.refusals[-1] != self._refusal:
@@ -320,5 +329,10 @@ def watched_cluster(jobqueue: Any, watch: SlurmWatch) -> Any:
                     if (job := watch.jobs.get(worker["name"])) is not None:
                         job.had_worker = True
             super()._update_worker_status(op, msg)
+
+        async def scale_down(self, workers: Any) -> None:
+            """Give these back."""
+            watch.given_back.update(str(watch.jobs[name].job_id) for name in workers if name in watch.jobs)
+            await super().scale_down(workers)
 
     return WatchedCluster
