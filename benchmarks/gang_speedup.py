@@ -8,13 +8,21 @@ the step of 1 rank, and the all-reduce of all gradients at the bandwidth that on
 (``ExchangeModel``). ``fitted`` is the model of two parameters from both times, and what it says of 4 and 8 ranks.
 
     python benchmarks/gang_speedup.py [--rounds 7]
+
+``--hosts`` measures the network alone: ranks on two and four hosts of a lab (``tests/hosts``, as root) at several
+bandwidths. All hosts share this machine's processors, so a step waits where it would compute, half as long on two
+ranks, and then sums gradients of 4 MB. The median of the steps is by the clock: let the machine do nothing else.
+
+    python benchmarks/gang_speedup.py --hosts
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +38,16 @@ from hpo_core.placement.speedups import fitted, kappa, speedups
 SUM_BYTES = 32_000_000
 SECONDS = 1.5
 """Of one measurement."""
+LINKS: dict[str, tuple[dict[str, str], float]] = {
+    "1 Gbit/s": ({"rate": "1gbit"}, 1.0),
+    "1 Gbit/s, 10 ms": ({"rate": "1gbit", "delay": "10ms"}, 1.0),
+    "100 Mbit/s": ({"rate": "100mbit"}, 0.1),
+    "100 Mbit/s, 10 ms": ({"rate": "100mbit", "delay": "10ms"}, 0.1),
+}
+"""Of each host's cable, with ``--hosts``; and its gigabits a second."""
+ALONE, WIDTH, STEPS = 1.0, 1000, 12
+"""Of a step with ``--hosts``: seconds on one rank, and inputs and outputs of its layer; how many are measured."""
+PORT = 29500
 
 
 def convolutions() -> nn.Module:
@@ -108,12 +126,81 @@ def measure(name: str, ranks: int) -> tuple[float, float]:
     return max(wall for wall, _ in found), statistics.fmean(cpu for _, cpu in found)
 
 
+def rank_on_host(rank: int, ranks: int) -> None:
+    """One rank on a host of a lab: print the seconds of each step."""
+    distributed.init_process_group("gloo", init_method=f"tcp://h1:{PORT}", rank=rank, world_size=ranks)
+    model: nn.Module = nn.Linear(WIDTH, WIDTH)
+    trained = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+    inputs, times = torch.ones(1, WIDTH), []
+    for _ in range(STEPS + 2):
+        began = time.perf_counter()
+        time.sleep(ALONE / ranks)
+        trained(inputs).sum().backward()
+        times.append(time.perf_counter() - began)
+    print(json.dumps(times[2:]))
+    distributed.destroy_process_group()
+
+
+def over_hosts() -> list[dict[str, Any]]:
+    """Speed-ups over the hosts of a lab, one row for each link and number of hosts."""
+    sys.path.insert(0, str(result_file.ROOT.parent))
+    from tests.hosts.lab import Lab
+
+    size, rows = 4 * sum(parameter.numel() for parameter in nn.Linear(WIDTH, WIDTH).parameters()), []
+    with tempfile.TemporaryDirectory() as folder, Lab(Path(folder), hosts=4) as lab:
+
+        def seconds_on(ranks: int) -> float:
+            place = Path(folder) / f"{len(rows)}-{ranks}"
+            started = [
+                host.start(sys.executable, __file__, "--rank", str(rank), str(ranks), log=f"{place.name}.log")
+                for rank, host in zip(range(ranks), lab, strict=False)
+            ]
+            for process in started:
+                if process.wait(600):
+                    raise RuntimeError(process.said)
+            return statistics.median(json.loads(started[0].said.splitlines()[-1]))
+
+        alone = seconds_on(1)
+        for link, (quality, gbps) in LINKS.items():
+            for host in lab:
+                host.link(**({"delay": 0.0} | quality))
+            predicted = speedups(ExchangeModel(seconds=alone, size=size, link=Link(gbps)), (2, 4))
+            measured = {ranks: seconds_on(ranks) for ranks in (2, 4)}
+            for ranks, seconds in measured.items():
+                rows.append(
+                    {
+                        "link": link,
+                        "hosts": ranks,
+                        "gradient_mb": round(size / 1e6, 2),
+                        "alone_ms": round(1000 * alone),
+                        "step_ms": round(1000 * seconds),
+                        "measured": round(alone / seconds, 2),
+                        "predicted": round(predicted[ranks], 2),
+                        "load": round(os.getloadavg()[0], 1),
+                    }
+                )
+                print(rows[-1])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="measurements of each (default: 7)")
     parser.add_argument("--out", help="where the JSON goes (default: results/gang_speedup.json)")
+    parser.add_argument(
+        "--hosts", action="store_true", help="over hosts of a lab; writes results/gang_speedup-hosts.json"
+    )
+    parser.add_argument("--rank", type=int, nargs=2, metavar=("RANK", "RANKS"), help="be one of these ranks")
     given = parser.parse_args()
+    if given.rank:
+        rank_on_host(*given.rank)
+        return
     facts = result_file.machine()
+    if given.hosts:
+        rows = over_hosts()
+        result_file.table(list(rows[0]), [list(row.values()) for row in rows])
+        result_file.write("gang_speedup-hosts", facts, {"rows": rows}, given.out)
+        return
     rows = []
     for name, (make, _, _) in NETWORKS.items():
         size = 4 * sum(parameter.numel() for parameter in make().parameters())

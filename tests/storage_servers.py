@@ -90,8 +90,8 @@ class S3:
 @contextlib.contextmanager
 def s3() -> Iterator[S3]:
     """Context manager: a server with an empty ``s3://bucket``; skips where moto or s3fs is not installed."""
-    pytest.importorskip("moto.server", reason="moto is not installed")
-    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("moto.server", reason="moto is not installed (tests/requirements-slow.in has it)")
+    pytest.importorskip("s3fs", reason="s3fs is not installed (tests/requirements-slow.in has it)")
     import logging
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -107,9 +107,11 @@ def s3() -> Iterator[S3]:
             own = s3fs.S3FileSystem(skip_instance_cache=True)
             own.mkdir("bucket")
             server.requests.clear()
-            yield server
-            own.rm("bucket", recursive=True)  # moto keeps it for the next server of this process
-            own.invalidate_cache()
+            try:
+                yield server
+            finally:
+                own.rm("bucket", recursive=True)  # moto keeps it for the next server of this process
+                own.invalidate_cache()
     finally:
         server.stop()
 
@@ -179,7 +181,7 @@ class Sftp:
 @contextlib.contextmanager
 def sftp(folder: Path) -> Iterator[Sftp]:
     """Context manager: a server; skips where sshd or paramiko is not installed."""
-    pytest.importorskip("paramiko", reason="paramiko is not installed")
+    pytest.importorskip("paramiko", reason="paramiko is not installed (tests/requirements-slow.in has it)")
     if shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
         pytest.skip("sshd is not installed")
     server = Sftp(folder)

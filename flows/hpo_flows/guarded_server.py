@@ -1,4 +1,6 @@
-"""The process of a home's own server: Prefect's (``prefect SOCKET LOCK USERS``) or MLflow's (``mlflow SOCKET``).
+"""The process of a home's own server: Prefect's or MLflow's.
+
+Arguments: ``prefect SOCKET LOCK DATABASE USERS``, or ``mlflow SOCKET``.
 
 It answers its own pages and programs only. Prefect's password, CSRF tokens and CORS origins are set in its environment;
 MLflow has no password, so each of its requests needs one here (HTTP's basic authentication). Whatever comes under
@@ -122,15 +124,16 @@ def _serve(app: App, bound: socket.socket, **settings: Any) -> None:
     uvicorn.Server(config).run(sockets=[bound])
 
 
-def serve_prefect(listening: int, lock: int, users: str) -> None:
+def serve_prefect(listening: int, lock: int, database: int, users: str) -> None:
     """Serve Prefect until no controller holds on to the server.
 
     Args:
         listening: the socket, bound already.
         lock: the lock that says that this process lives; inherited, and passed on to nobody.
+        database: likewise the lock of its database.
         users: the lock that controllers hold.
     """
-    for given in (listening, lock):
+    for given in (listening, lock, database):
         os.set_inheritable(given, False)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     threading.Thread(target=_end_when_unused, args=(users,), daemon=True).start()
@@ -185,6 +188,6 @@ def serve_mlflow(listening: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "prefect":
-        serve_prefect(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+        serve_prefect(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
     else:
         serve_mlflow(int(sys.argv[2]))

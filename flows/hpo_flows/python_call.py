@@ -48,7 +48,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
-from hpo_flows.dask.clusters.local import keep_main_from_workers, refuse_child_import
+from hpo_flows.dask.clusters.local_processes import keep_main_from_workers, refuse_child_import
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_arguments import (
     check_callbacks,

@@ -117,6 +117,8 @@ _advance = (
     )
     .values(next_seq=sa.bindparam("following"))
 )
+_add = _entries.insert()
+"""Made once: SQLAlchemy keeps what it computes for a statement with the statement."""
 _READ_CHUNK = 1000
 BUSY_SECONDS = 30.0
 """Seconds that SQLite itself waits for a lock."""
@@ -305,7 +307,7 @@ class SqlJournal:
                 )
                 while chunk := list(itertools.islice(following, _READ_CHUNK)):
                     rows = [{"study": study, "seq": entry.seq, "body": encode_entry(entry)} for entry in chunk]
-                    connection.execute(_entries.insert(), rows)
+                    connection.execute(_add, rows)
                     last = chunk[-1]
                 if last is not first:
                     known = _studies.c.name == study
@@ -327,7 +329,7 @@ class SqlJournal:
                 {"study": study, "expected": entry.seq, "mine": entry.epoch, "following": entry.seq + 1},
             )
             if done.rowcount == 1:
-                connection.execute(_entries.insert(), {"study": study, "seq": entry.seq, "body": body})
+                connection.execute(_add, {"study": study, "seq": entry.seq, "body": body})
                 return
         info = self.info(study)
         raise FencedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,8 @@ class TrainerPool:
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
         """Trainers, and numbers of the units that they train where models hop."""
+        self._threads: dict[_Attempt, int] = {}
+        """Identifiers of the threads that run them."""
         self._writing: dict[_Attempt, CheckpointWriter] = {}
         """What writes the checkpoints of attempts whose trainers run other jobs by now."""
         self._leaving: set[Trainer] = set()
@@ -68,6 +70,7 @@ class TrainerPool:
             else:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
             self._running[attempt] = trainer, unit
+            self._threads[attempt] = threading.get_ident()
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
@@ -92,6 +95,7 @@ class TrainerPool:
             free(None)
             with self._lock:
                 self._writing.pop(attempt, None)
+                self._threads.pop(attempt, None)
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -131,12 +135,20 @@ class TrainerPool:
             trainer.limit(trial, attempt, memory)
         return trainer is not None
 
-    def heartbeats(self) -> dict[str, int]:
-        """A number that grows while its trainer's thread goes on, by name of every running attempt."""
+    def heartbeats(self, threads: Collection[int] | None = None) -> dict[str, int]:
+        """A number that grows while its trainer's thread goes on, by name of every running attempt.
+
+        Args:
+            threads: identifiers of the threads to tell of; None: all. Several workers may share this process.
+        """
         with self._lock:
             running = {attempt: trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
             writing = {attempt: writer.heartbeats for attempt, writer in self._writing.items()}
-        return {_name(attempt): count for attempt, count in (running | writing).items()}
+            return {
+                _name(attempt): count
+                for attempt, count in (running | writing).items()
+                if threads is None or self._threads.get(attempt) in threads
+            }
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the attempts that run, by folder of their study."""

@@ -12,10 +12,12 @@ import pytest
 from hpo_core.checkpoints import files, storage
 from hpo_core.checkpoints.removals import Removals
 from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
+from tests.faults.test_real_study import Real
 from tests.storage_servers import S3, SECRET, Sftp, s3, sftp
 
 TREE = {"weights": np.arange(50_000.0)}
@@ -148,3 +150,38 @@ def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -
         assert sum(on_s3.written.values()) == checkpoint.size > 400_000
         assert sum(on_s3.read.values()) == (0 if before is None else before.size)
         assert on_s3.requests == ({} if before is None else {"GET": 1}) | {"PUT": 1, "HEAD": 1}
+
+
+@pytest.mark.slow
+def test_what_a_failed_attempt_left_is_looked_for_and_removed(on_s3: S3, tmp_path: Path) -> None:
+    """As likewise in docs/checkpoints.md."""
+    base = "s3://bucket/hpo/study"
+    for attempt in (1, 2):
+        save(tmp_path, uri(base, attempt), TREE, resource=1)
+    on_s3.requests.clear()
+    left = storage.attempt_files(tmp_path, base, 1, 2)
+    assert left == [uri(base, 2)] and on_s3.requests == {"HEAD": 1, "GET": 1}  # a LIST is a GET
+    on_s3.requests.clear()
+    storage.remove(tmp_path, left[0], base)
+    assert on_s3.requests == {"DELETE": 1} and storage.all_files(tmp_path, base) == [uri(base, 1)]
+
+
+@pytest.mark.slow
+def test_a_study_asks_a_server_for_what_its_jobs_need(on_s3: S3, tmp_path: Path) -> None:
+    """Its 13 jobs or more, the probes of two workers, and two looks at all files."""
+    real = Real(tmp_path, "heavy", configs=9, checkpoints={"folder": "s3://bucket/hpo"})
+    real.finish()
+    events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
+    done = [event.checkpoint for event in events if isinstance(event, JobCompleted) and event.checkpoint is not None]
+    read = [event.checkpoint for event in events if isinstance(event, JobGranted) and event.checkpoint is not None]
+    asked = dict(on_s3.requests)
+    assert sum(on_s3.written.values()) == sum(checkpoint.size for checkpoint in done) + 2 * 3
+    assert sum(on_s3.read.values()) == sum(checkpoint.size for checkpoint in read) and read
+    removed = len(done) - len(real.checkpoint_files())
+    trials = len({event.trial for event in events if isinstance(event, JobGranted)})
+    assert removed and asked == {
+        "PUT": len(done) + 2,
+        "HEAD": len(done) + 2 + 2,
+        "GET": len(read) + 2 + trials,
+        "DELETE": removed + 2,
+    }

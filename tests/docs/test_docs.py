@@ -121,7 +121,11 @@ def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, p
         assert left and all(uri.startswith(f"{base}/trial-") for uri in left)
         assert not list(hpo.home.rglob("*.safetensors"))
         if name == "on-s3":
+            again = hpo.json("rerun", name, "--as", "again", "--no-prefect")
+            assert again["best"]["value"] == facts["best"]["value"], "trained again, to the bit"
+            assert all_files(tmp_path, base.replace(name, "again"))
             texts = [path for path in hpo.home.rglob("*") if path.is_file()]
+            assert {"journal.db", "mlflow.db", "report.html"} <= {path.name for path in texts}
             assert not [path for path in texts if SECRET.encode() in path.read_bytes()]
 
 

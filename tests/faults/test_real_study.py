@@ -25,7 +25,7 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import LIMIT, at_load
+from tests.flows.conftest import LIMIT, at_load, worker_processes
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -218,7 +218,7 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
 
 @pytest.mark.usefixtures("storage")
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
-    real = Real(tmp_path, configs=16)
+    real = Real(tmp_path, configs=16, cluster=worker_processes(2))
     process = real.start()
     real.wait_for_entries(6, process)
 

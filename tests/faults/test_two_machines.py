@@ -44,12 +44,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return process
 
     yield run
-    for process in running:
+    for process in reversed(running):  # the scheduler last: a worker whose scheduler is gone may not hear it
         process.terminate()
-    for process in running:
         try:
             process.wait(600)
-        except subprocess.TimeoutExpired:  # a worker whose scheduler is gone already may not hear it
+        except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 

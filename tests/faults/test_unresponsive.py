@@ -20,7 +20,7 @@ from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, ClockTicked, JobGranted
 from hpo_core.replay.audit import audit
 from tests.faults.test_real_study import ROOT, Real, descendants
-from tests.flows.conftest import LIMIT, at_load
+from tests.flows.conftest import LIMIT, at_load, worker_processes
 
 RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
@@ -109,7 +109,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 
 @pytest.mark.slow
 def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real]) -> None:
-    real = make(timeout=60)
+    real = make(timeout=60, cluster=worker_processes(2))
     process = real.start()
     real.wait_for_entries(6, process)
     worker = eventually(lambda: workers_of(process), process, real)[0]
@@ -124,7 +124,7 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
 
 
 def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
-    real = make(workers=1, search=RANDOM)
+    real = make(cluster=worker_processes(1), search=RANDOM)
     process = real.start()
     real.wait_for_entries(4, process)
     worker = eventually(lambda: workers_of(process), process, real)[0]
@@ -222,7 +222,7 @@ STANDING = {
 )
 def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Real], which: str) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""
-    real = make(timeout=60, search=ENDLESS)
+    real = make(timeout=60, search=ENDLESS, cluster=worker_processes(2))
     process = real.start()
     real.wait_for_entries(3, process)
     eventually(lambda: len(children_of(process)) == 2, process, real)
@@ -336,7 +336,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
 
 def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
     """A worker that never comes up keeps Dask's constructor waiting for ever."""
-    real = make(timeout=60, search=ENDLESS)
+    real = make(timeout=60, search=ENDLESS, cluster=worker_processes(2))
     process = real.start()
     started = eventually(lambda: descendants(process, "spawn_main"), process, real)
     for worker in started:

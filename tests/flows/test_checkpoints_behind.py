@@ -27,7 +27,7 @@ def test_the_next_job_begins_before_the_checkpoint_is_written(tmp_path: Path) ->
     for part in ("checkpoints", "logs"):
         (tmp_path / part).mkdir()
     study = Study.create(spec, MemoryJournal())
-    executor = DaskExecutor(spec, str(tmp_path), threads=True)
+    executor = DaskExecutor(spec, str(tmp_path))
     try:
         executor.start()
         assert Loop(study, executor).run() == "finished"

@@ -6,6 +6,7 @@ import datetime
 import os
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import distributed
 import pytest
 import yaml
 
@@ -43,6 +45,14 @@ KUBERNETES = {
     "kind": "kubernetes", "workers": 3, "image": "registry.example/hpo:1", "cpu": "2", "memory": "8Gi", "gpus": 1,
     "volume_claim": "shared", "mount_path": "/shared",
 }  # fmt: skip
+
+
+RELEASED = threading.Event()
+
+
+def hold() -> None:
+    """A task that holds its thread up."""
+    RELEASED.wait()
 
 
 def study(**cluster: Any) -> StudySpec:
@@ -192,7 +202,7 @@ def test_a_certificate_is_valid_where_the_clock_is_hours_behind() -> None:
 
 
 def test_workers_of_a_study_keep_a_cut_connection_for_longer_than_the_study_waits(tmp_path: Path) -> None:
-    spec = study(kind="local", workers=1).model_copy(update={"training": TrainingSpec(worker_timeout=65)})
+    spec = study(kind="local_cuda", devices=[0]).model_copy(update={"training": TrainingSpec(worker_timeout=65)})
     executor = DaskExecutor(spec, str(tmp_path))
     try:
         executor.start()
@@ -205,8 +215,6 @@ def test_workers_of_a_study_keep_a_cut_connection_for_longer_than_the_study_wait
 
 def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
     """What CUDA itself makes of it is not tested here."""
-    import distributed
-
     gpus = cluster_of(study(kind="local_cuda", devices=[0, 3]), "/nowhere")
     put_back = variables.begin(variables_of_nannies())
     with gpus.create() as cluster, distributed.Client(cluster, set_as_default=False) as client:
@@ -221,3 +229,34 @@ def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
 def test_devices_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
     assert visible_devices() == ["2", "5"]
+
+
+def test_a_local_worker_that_a_thread_holds_up_is_replaced(tmp_path: Path) -> None:
+    kind = cluster_of(study(kind="local", workers=2), str(tmp_path))
+    client = kind.connect()
+    try:
+        held = client.submit(hold, pure=False)
+        (before,) = client.scheduler_info()["workers"]
+        client.sync(kind.replace_worker, client, before)
+        assert client.submit(int, 7, pure=False).result(timeout=60) == 7
+        held.cancel()
+        ((after, facts),) = client.scheduler_info()["workers"].items()
+        assert after != before and facts["nthreads"] == 2
+    finally:
+        RELEASED.set()
+        client.close()
+        kind.close()
+
+
+@pytest.mark.parametrize(("hops", "threads"), [(False, [3]), (True, [1, 1, 1])])
+def test_a_local_cluster_is_one_worker_unless_models_hop_between_them(
+    hops: bool, threads: list[int], tmp_path: Path
+) -> None:
+    kind = cluster_of(study(kind="local", workers=3), str(tmp_path))
+    kind.hops = hops
+    client = kind.connect()
+    try:
+        assert sorted(client.nthreads().values()) == threads
+    finally:
+        client.close()
+        kind.close()

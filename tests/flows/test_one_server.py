@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -160,6 +162,24 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
     assert process.returncode == 0 and "toy finished: 60 trials, 60 jobs" in out, out + err
     assert "The Prefect server does not answer" in err and "Traceback (most recent" not in out + err
     assert "clean" in alone("audit", "toy")
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_the_database_of_another_hosts_server_is_left_alone(tmp_path: Path, taken: bool) -> None:
+    """On shared storage; SQLite is no database of two hosts."""
+    server = SharedServer(tmp_path / "prefect")
+    server.folder.mkdir(mode=0o700)
+    with (server.folder / "database.lock").open("w") as other:
+        if taken:
+            fcntl.flock(other, fcntl.LOCK_EX)
+        server.start()
+        try:
+            assert server.pid is not None
+            url = psutil.Process(server.pid).environ()["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+        finally:
+            server.close()
+    name = f"prefect-{socket.gethostname()}.db" if taken else "prefect.db"
+    assert url == f"sqlite+aiosqlite:///{server.folder / name}"
 
 
 LISTS_MODULES = """

@@ -13,6 +13,7 @@ import pytest
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
+from tests.flows.conftest import worker_processes
 from tests.flows.packed_runs import (
     LIMIT,
     MB,
@@ -117,7 +118,7 @@ def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -
 
 def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> None:
     packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
-    packed = Packed(tmp_path, **GRID, packing=packing)
+    packed = Packed(tmp_path, **GRID, packing=packing, cluster=worker_processes(2))
     process = packed.start("tune", "study.yaml")
     until(lambda: len(packed.ended()) >= 5, process)
     workers = [one for one in psutil.Process(process.pid).children(recursive=True) if is_worker(one)]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from hpo_flows.command import app
 from tests.faults.test_real_study import descendants
-from tests.flows.conftest import LIMIT, Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries, worker_processes
 from tests.flows.prefect_api import ask
 
 ONE = {"kind": "local", "workers": 1}
@@ -281,7 +281,7 @@ def trains(worker: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
-    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto"))
+    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto", cluster=worker_processes(2)))
     wait_for_entries(hpo, "mortal", 4, process)
     deadline = time.monotonic() + LIMIT
     while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):

@@ -17,6 +17,7 @@ import hpo_core as hpo
 from hpo_core.home import Home
 from hpo_core.model.events import AttemptFailed, CapacityChanged, JobCompleted, TrialCreated
 from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.dask.clusters.workers_of_study import WorkersOfStudy
 
 SOON = {"distributed.adaptive.interval": "20ms", "distributed.adaptive.wait-count": 2}
@@ -129,6 +130,7 @@ def test_a_study_on_a_range_of_workers_gives_back_those_that_wait_at_a_rung(tmp_
     with closing(Home(tmp_path).read_journal()) as journal:
         entries = list(journal.entries(result.name))
     assert audit(entries).clean
+    assert rerun_spec(entries, "again").cluster.scales == hpo.WorkerRange(0, 3)
     events = [event for entry in entries for event in entry.events]
     x = {event.trial: float(event.params["x"]) for event in events if isinstance(event, TrialCreated)}
     best = sorted(x, key=x.__getitem__)
@@ -137,3 +139,26 @@ def test_a_study_on_a_range_of_workers_gives_back_those_that_wait_at_a_rung(tmp_
     assert not [event for event in events if isinstance(event, AttemptFailed)]
     there = [event.inventory.slots for event in events if isinstance(event, CapacityChanged)]
     assert max(there) <= 3 and min(there[1:]) == 1  # 0 before the start
+
+
+@pytest.mark.slow
+def test_resume_goes_on_with_the_range(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"home": tmp_path, "prefect": "off", "progress": False}
+    hpo.tune(
+        paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=3, max_resource=1), name="on",
+        workers=hpo.WorkerRange(0, 2), tracking=hpo.Tracking(mlflow="off"), **settings,
+    )  # fmt: skip
+    again = hpo.resume("on", configs=1, **settings)
+    with closing(Home(tmp_path).read_journal()) as journal:
+        entries = list(journal.entries("on"))
+    there = [event.inventory.slots for entry in entries for event in entry.events if isinstance(event, CapacityChanged)]
+    assert len(again.trials) == 4 and audit(entries).clean
+    assert there[0] == 0 and max(there) == 2 and there.count(0) == 2, "a start and a resume"
+
+
+def test_without_a_home_all_threads_of_a_range_are_there() -> None:
+    result = hpo.tune(
+        paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=4, max_resource=1),
+        workers=hpo.WorkerRange(0, 3), home=None, progress=False,
+    )  # fmt: skip
+    assert len(result.trials) == 4

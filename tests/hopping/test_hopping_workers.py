@@ -275,6 +275,28 @@ def test_a_killed_worker_at_any_unit_ends_right(checkpoints: dict[str, Any], clu
     judge(hopping)
 
 
+@pytest.mark.slow
+def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> None:
+    """docs/checkpoints.md has these figures. The last state of a job is its checkpoint."""
+    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
+    with s3() as server:
+        hopping = Hopping(
+            tmp_path,
+            name="units",
+            checkpoints={"folder": "s3://bucket/hpo"},
+            search={"method": "random", "configs": 3, "max_resource": 2},
+        )
+        hopping.run()
+        read = server.read.copy()
+        judge(hopping)
+        states = {name for name in server.written if name.endswith(".safetensors")}
+        assert len(states) == 3 * 2 * 4 and sum("/hops/" in name for name in states) == len(states) - 3
+        for name in states:  # another training unit, or at the end of an epoch two of validation and the next epoch
+            times = read[name] / server.written[name]
+            last = name.rpartition("-")[2]
+            assert times == {"000003.safetensors": 3, "0.safetensors": 2}.get(last, 1), (name, times)
+
+
 def test_a_study_that_was_halted_goes_on_where_its_trials_were(tmp_path: Path) -> None:
     """What a stop rule cancels waits to be tried again; no epoch of it is repeated."""
     write_partitions(tmp_path / "data", [0, 1])

@@ -169,8 +169,14 @@ class Host:
         return found
 
     def forward(self, port: int) -> int:
-        """Make a port of the host reachable from this machine; returns the port of 127.0.0.1 here."""
-        listening = socket.create_server(("127.0.0.1", 0))
+        """Make a port of the host reachable from this machine; returns the port of 127.0.0.1 here.
+
+        It is the same one where that is free: a home's own servers answer under their own address alone.
+        """
+        try:
+            listening = socket.create_server(("127.0.0.1", port))
+        except OSError:
+            listening = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=_forward, args=(listening, self.init, port), daemon=True).start()
         return int(listening.getsockname()[1])
 
@@ -324,10 +330,13 @@ def _forward(listening: socket.socket, init: int, port: int) -> None:
     enter(init)  # this thread alone; what listens stays where it was made
     while True:
         here, _ = listening.accept()
-        with contextlib.suppress(OSError):
+        try:
             there = socket.create_connection(("127.0.0.1", port))
-            for one, other in ((here, there), (there, here)):
-                threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+        except OSError:  # nobody listens there: the caller is to hear that
+            here.close()
+            continue
+        for one, other in ((here, there), (there, here)):
+            threading.Thread(target=_pump, args=(one, other), daemon=True).start()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

@@ -29,15 +29,16 @@ class Ballast:
 def traced(trial: Any) -> None:
     """Sleeps ``seconds`` a step; noise from numpy's generator shows a wrong resume; ``megabytes`` of ballast.
 
-    The file ``HOST-PROCESS-TRIAL`` in the folder ``trace`` holds the last moment at which it trained.
+    The file ``HOST-PROCESS-TRIAL`` in the folder ``trace`` holds the first and the last moment at which it trained.
     """
     weights = Weights()
     trial.track(weights=weights, ballast=Ballast(trial.params.get("megabytes", 0)))
     trace = Path(trial.params["trace"]) / f"{socket.gethostname()}-{os.getpid()}-{trial.number}"
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
     for _ in trial.steps():
         until = time.monotonic() + trial.params["seconds"]
         while time.monotonic() < until:
             time.sleep(0.1)
-            trace.write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME)))
+            trace.write_text(f"{began} {time.clock_gettime(time.CLOCK_BOOTTIME)}")
         weights.value += float(np.random.random()) * 1e-3
         trial.report(loss=trial.params["x"] ** 2 + weights.value)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpo_core import Study
+from hpo_core.execution.job_requests import JobRequests
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
+from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
+from hpo_core.training.attempt import run_attempt
 from tests.hosts.lab import ROOT, Lab, Process
+from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost
 from tests.security.test_tls_addresses import certificate
 
 T = TypeVar("T")
 
 PORT = 8786
+TRACED = "tests.hosts.objectives:traced"
 LIMIT = 900.0
 
 
@@ -69,6 +75,11 @@ class Cluster:
             process.wait(LIMIT)
 
 
+def at_once(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
+    """Moments at which an attempt begins, and how many train then."""
+    return [(begins, sum(first <= begins <= last for first, last in spans)) for begins, _ in sorted(spans)]
+
+
 class FarStudy:
     """A study whose controllers run on hosts of a lab.
 
@@ -101,7 +112,7 @@ class FarStudy:
             self.env["HPO_JOURNAL"] = database.url
         plain: dict[str, Any] = {
             "study": name,
-            "objective": "tests.hosts.objectives:traced",
+            "objective": TRACED,
             "pythonpath": [str(ROOT)],
             "metric": {"name": "loss"},
             "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
@@ -172,8 +183,13 @@ class FarStudy:
         now, found = time.clock_gettime(time.CLOCK_BOOTTIME), {}
         for path in self.trace.iterdir():
             if text := path.read_text():
-                found[path.name] = now - float(text)
+                found[path.name] = now - float(text.split()[-1])
         return found
+
+    def trained(self) -> list[tuple[float, float]]:
+        """First and last moment of each attempt, by the clock that counts from this machine's start."""
+        texts = [path.read_text().split() for path in self.trace.iterdir()]
+        return [(float(first), float(last)) for first, last in texts]
 
     def whole(self, lost: int | None = None) -> Study:
         """The study: finished, clean, nothing counted twice, nothing left of it on any host."""
@@ -188,7 +204,10 @@ class FarStudy:
         return study
 
     def clean(self) -> Study:
-        """The study, finished or not, whose record is clean."""
+        """The study, finished or not: its record is clean, and nothing is counted twice.
+
+        Each result is that of a training in one go, in this process, to the last bit.
+        """
         entries = self.entries()
         report = audit(entries)
         assert report.clean, report.findings
@@ -196,4 +215,11 @@ class FarStudy:
         study.check()
         counted = Counter((event.trial, event.resource) for event in self.events(JobCompleted))
         assert set(counted.values()) == {1}, "a result was counted twice"
+        if study.spec.objective == TRACED:
+            with tempfile.TemporaryDirectory() as folder:
+                requests = JobRequests(study.spec, folder)
+                for (number, resource), loss in self.results().items():
+                    params = study.state.trials[number].params | {"seconds": 0.0, "trace": folder}
+                    report = run_attempt(traced, requests.of(Job(number, 0, Rung(0, 0), resource, params, None)))
+                    assert report.metrics["loss"] == loss, (number, resource, report)
         return study

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,8 +130,10 @@ def test_a_clock_is_ahead_and_jumps_while_time_goes_on(make_lab: MakeLab) -> Non
 
 def test_a_port_of_a_host_is_reached_from_here(make_lab: MakeLab) -> None:
     lab = make_lab(1)
-    serve(lab["h1"])
     port = lab["h1"].forward(9000)
+    with socket.create_connection(("127.0.0.1", port)) as early:
+        assert early.recv(1) == b""  # nobody listens there yet: no wait without end
+    serve(lab["h1"])
     ask_here = [sys.executable, "-c", ASK.replace("9000", str(port)), "127.0.0.1", "1", "600"]
     assert float(subprocess.run(ask_here, check=True, capture_output=True, text=True).stdout) >= 0
 

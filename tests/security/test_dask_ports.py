@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.faults.test_real_study import ROOT, Real
-from tests.flows.conftest import LIMIT
+from tests.flows.conftest import LIMIT, worker_processes
 from tests.security.listening import sockets_of
 
 ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
@@ -26,6 +26,7 @@ def listening(process: psutil.Process) -> dict[int, int]:
     for one in (process, *process.children(recursive=True)):
         try:
             found.update({address.port: one.pid for address in sockets_of(one, "tcp")})
+            assert {address.ip for address in sockets_of(one, "tcp")} <= {"127.0.0.1"}
         except psutil.Error:
             continue
     return found
@@ -43,18 +44,24 @@ def attacked(mark: Path, ports: list[int]) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path) -> None:
-    real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9})
+@pytest.mark.parametrize(
+    ("cluster", "listeners"),
+    [({"kind": "local", "workers": 2}, 1), (worker_processes(2), 3)],
+    ids=["threads", "processes"],
+)
+def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: dict[str, Any], listeners: int) -> None:
+    """``listeners``: how many processes have ports."""
+    real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9}, cluster=cluster)
     process = real.start()
     try:
         real.wait_for_entries(4, process)
         until = time.monotonic() + LIMIT
-        while True:  # the first worker may train while the second begins
+        while True:  # the first worker process may train while the second begins
             ports = listening(psutil.Process(process.pid))
             owners = set(ports.values())
-            if process.pid in owners and len(owners) >= 3:
+            if process.pid in owners and len(owners) >= listeners:
                 break
-            assert process.poll() is None and time.monotonic() < until, f"controller and both workers listen: {ports}"
+            assert process.poll() is None and time.monotonic() < until, f"who listens: {ports}"
             time.sleep(0.1)
         found = attacked(tmp_path / "mark", sorted(ports))
         assert process.poll() is None, real.log.read_text()[-3000:]

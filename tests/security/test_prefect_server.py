@@ -170,6 +170,7 @@ def test_the_servers_files_are_private(server: SharedServer) -> None:
 def test_the_servers_environment_has_no_other_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_JOURNAL", "postgresql://me:pl4nted@host/db")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "pl4nted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "pl4nted")
     monkeypatch.setenv("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", "*")
     server = SharedServer(tmp_path / "prefect")
     try:
@@ -181,7 +182,7 @@ def test_the_servers_environment_has_no_other_secret(tmp_path: Path, monkeypatch
     assert "*" not in [value for name, value in environment.items() if "CORS" in name]
 
 
-@pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.lock", "start-{}.lock", "server.log"])
+@pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.lock", "start-{}.lock", "database.lock", "server.log"])
 def test_a_linked_server_file_is_refused(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "prefect"
     folder.mkdir()

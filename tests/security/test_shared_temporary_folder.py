@@ -24,7 +24,7 @@ from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.deployed.deployment_server import Deployed, serving
 from tests.faults.test_real_study import Real
-from tests.flows.conftest import LIMIT, ROOT, Runner
+from tests.flows.conftest import LIMIT, ROOT, Runner, worker_processes
 from tests.security.watched_folder import watched
 
 STRANGER = 4321
@@ -96,7 +96,7 @@ def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(
     monkeypatch.delenv("OMP_NUM_THREADS")
     before = dict(os.environ)
     home = Home(tmp_path / "home")
-    spec = make_spec(cluster={"kind": "local", "workers": 2}, objective="json:loads")
+    spec = make_spec(cluster=worker_processes(2), objective="json:loads")
     executor = DaskExecutor(spec, str(home.study_folder("world", create=True)))
     try:
         executor.start()

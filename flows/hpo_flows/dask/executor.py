@@ -3,7 +3,7 @@
 Settings that matter, each for a failure seen (Dask 2026.8):
 
 - ``NoRepetition``: a job whose worker died must not be run again behind our back.
-- ``lost-worker-timeout: 1h``: LocalCluster drops a slot for ever when a worker dies twice within the default.
+- ``lost-worker-timeout: 1h``: SpecCluster drops a slot for ever when a worker dies twice within the default.
 - work stealing off, futures released at once: completed work is not run again when a worker dies.
 
 A scheduler that others started keeps its own settings, as does this process then.
@@ -60,6 +60,7 @@ _DASK_SETTINGS = {
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.deploy.lost-worker-timeout": "1h",
     "distributed.worker.daemon": False,
+    "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
@@ -99,10 +100,10 @@ class DaskExecutor:
     _watch: ClusterWatch
     _tasks: RankTasks
 
-    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None, threads: bool = False) -> None:
+    def __init__(self, spec: StudySpec, folder: str, *, security: Any = None) -> None:
         self._spec = spec
         self._folder = folder
-        self._kind = cluster_of(spec, folder, threads=threads)
+        self._kind = cluster_of(spec, folder)
         self._kind.security = security
         self._files = CarriedFiles(folder, filter(None, (spec.objective, *spec.functions.values())))
         self._connection: SchedulerClient | None = None

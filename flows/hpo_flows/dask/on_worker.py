@@ -71,7 +71,9 @@ class _OpenTask:
 
 
 _open: dict[str, _OpenTask] = {}
-"""Open tasks of this worker, by Dask's key."""
+"""Open tasks of this process, by Dask's key."""
+_threads: dict[str, set[int]] = {}
+"""Identifiers of threads that trained here, by address of their worker."""
 
 
 def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], None]) -> bytes:
@@ -156,8 +158,10 @@ def train(
             placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
     worker = distributed.get_worker()
-    worker.metrics[METRIC] = lambda _: trainers.heartbeats()  # goes out with each heartbeat
     address = worker.address
+    threads = _threads.setdefault(address, set())
+    threads.add(threading.get_ident())
+    worker.metrics[METRIC] = lambda _: trainers.heartbeats(threads)  # goes out with each heartbeat
     if workers is not None:
         if address not in workers:
             return lost_report(request, "its Dask worker went before the job reached it"), "", None

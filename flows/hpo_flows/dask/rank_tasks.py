@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -338,14 +338,19 @@ class RankTasks:
     async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
         """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
         with contextlib.suppress(Exception):  # then the task's end tells
-            found = await asyncio.wait_for(
-                self._client.run(
-                    train_next, task.key, encode_request(rank.request), workers=[task.address], on_error="ignore"
-                ),
+            data = await asyncio.wait_for(
+                self._call(task.address, train_next, task.key, encode_request(rank.request)),
                 OPEN_SECONDS + self._timeout,
             )
-            if found.get(task.address) is not None:
-                self._open_task_reported(task.key, task.address, found[task.address])
+            if data is not None:
+                self._open_task_reported(task.key, task.address, data)
+
+    async def _call(self, address: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Run a coroutine function in a worker's event loop, which is this one where the worker is in this process."""
+        if address.startswith("inproc://"):
+            return await function(*arguments)
+        found = await self._client.run(function, *arguments, workers=[address], on_error="ignore")
+        return found.get(address)
 
     def _leave_slot(self, key: str) -> None:
         with self._lock:

@@ -9,7 +9,11 @@ ends a process, ``kill -9`` included.
                       a second, and ends once it has it; it keeps it to its end, so that no study begins to use a
                       server that is ending
     server-HOST.json  URL and password of the server, readable by its owner only
+    database.lock     held, exclusively, by the server whose database is ``prefect.db``
     server.log        what the server says
+
+A home on shared storage has a server on each host that drives a study. SQLite is no database of two hosts: while a
+server of another host has ``prefect.db``, this host's has ``prefect-HOST.db``.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import psutil
 import hpo_core
 import hpo_flows
 from hpo_core.model.errors import StorageError
+from hpo_core.security.masking import is_secret_name
 from hpo_core.security.private_files import LockFile, check_tree, private_folder
 from hpo_flows.prefect_api.connection import PrefectServerError, client_environment
 
@@ -49,7 +54,7 @@ _END_SECONDS = 10.0
 _NEEDED_BY = "the Prefect server of this home"
 _CURE = "name a running server in PREFECT_API_URL, or run without Prefect: --no-prefect"
 _OWN = ("PREFECT_", "HPO_", "MLFLOW_")
-"""Variables with these prefixes are not passed on to the server: it has settings of its own and needs no secret."""
+"""Variables with these prefixes, and secrets, are not passed on to the server: it has settings of its own."""
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -202,7 +207,9 @@ class SharedServer:
 
     def _launch(self, lock: LockFile) -> None:
         """Start a server that inherits ``lock`` and the socket: nobody can take its port in between."""
-        with socket.socket() as reserved:
+        database = LockFile(self.folder / "database.lock", _NEEDED_BY, error=PrefectServerError, cure=_CURE)
+        with socket.socket() as reserved, contextlib.closing(database):
+            name = "prefect.db" if database.take(fcntl.LOCK_EX) else f"prefect-{socket.gethostname()}.db"
             reserved.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
             self.auth = f"hpo:{secrets.token_urlsafe(24)}"
@@ -213,7 +220,7 @@ class SharedServer:
             except OSError as error:
                 raise PrefectServerError(_unusable(self.folder, error)) from None
             self._log_begin = os.fstat(log).st_size
-            given = (reserved.fileno(), lock.fd)
+            given = (reserved.fileno(), lock.fd, database.fd)
             try:
                 self._process = subprocess.Popen(
                     [
@@ -228,7 +235,7 @@ class SharedServer:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=self._environment(),
+                    env=self._environment(name),
                     cwd=self.folder,  # settings of Prefect in the user's folder are not those of this server
                     pass_fds=given,
                     umask=0o077,
@@ -245,8 +252,10 @@ class SharedServer:
             json.dump({"url": self.url, "auth": self.auth}, file)
         new.replace(self.secrets_file)
 
-    def _environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+    def _environment(self, database: str) -> dict[str, str]:
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(_OWN) and not is_secret_name(name)
+        }
         code = [*_code_folders(), *filter(None, [inherited.get("PYTHONPATH")])]
         return inherited | {
             "PYTHONPATH": os.pathsep.join(code),
@@ -261,7 +270,7 @@ class SharedServer:
             "PREFECT_SERVER_API_AUTH_STRING": self.auth,
             "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
             "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": ",".join(own_origins(self.url)),
-            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.folder / 'prefect.db'}",
+            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.folder / database}",
             "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
             "PREFECT_SERVER_UI_API_URL": self.api_url,
             "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(self.folder / "ui"),  # site-packages may be read-only
@@ -345,7 +354,7 @@ class SharedServer:
         return LockFile(self._file(name, "lock"), _NEEDED_BY, error=PrefectServerError, cure=_CURE)
 
     def _file(self, name: str, kind: str) -> Path:
-        """With the host's name: a home on shared storage has a server on every host that drives a study."""
+        """With the host's name: each host has a server of its own."""
         return self.folder / f"{name}-{socket.gethostname()}.{kind}"
 
 

@@ -107,7 +107,7 @@ class Session:
         cluster: settings of a cluster in place of the one that the study names, for this run.
         security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
-        temporary: nothing of the study is kept: no report is written, and local workers are threads of this process.
+        temporary: nothing of the study is kept: no report is written.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Session:
         trained = self._importable()
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
-        self.executor = DaskExecutor(trained, str(self.folder), security=security, threads=temporary)
+        self.executor = DaskExecutor(trained, str(self.folder), security=security)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None

@@ -7,11 +7,10 @@ from typing import Any
 
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
-from hpo_core.spec.sections import LocalClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterKind
 
 KINDS = {
-    "local": "local:LocalDaskWorkers",
+    "local": "local:LocalThreads",
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
     "kubernetes": "kubernetes:KubernetesPods",
@@ -20,18 +19,14 @@ KINDS = {
 """Module of this package and class, by ``cluster.kind``; a further kind is a further line."""
 
 
-def cluster_of(spec: StudySpec, folder: str, *, threads: bool = False) -> ClusterKind[Any]:
+def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
     """Return the cluster that a study describes; nothing is started yet.
 
     Args:
         folder: absolute study folder; logs and keys of a cluster go below it.
-        threads: whether local workers are threads of this process.
     """
-    if threads and isinstance(spec.cluster, LocalClusterSpec):
-        from hpo_flows.dask.clusters.local import LocalDaskThreads
-
-        return LocalDaskThreads(spec.cluster, spec.study, folder)
     kind = kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+    kind.hops = spec.hops
     if (workers := spec.cluster.scales) is not None:  # until the study says more, what its search could begin with
         kind.wanted = max(1, workers.min, create_method(spec).grantable(workers.max))
     return kind

@@ -1,74 +1,53 @@
-"""Cluster kind ``local``: worker processes on this machine."""
+"""Cluster kind ``local``: worker threads of this process."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import logging
-import multiprocessing
-import multiprocessing.spawn
 from typing import Any
 
 import distributed
-import psutil
 
-from hpo_core.model.errors import HpoError
 from hpo_core.spec.sections import LocalClusterSpec
-from hpo_flows.dask.clusters.certificates import new_security
-from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
+from hpo_core.training.worker import trainers
+from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, scheduler_options
 
 
-class LocalKind(ClusterKind[Settings]):
-    """A cluster whose worker processes are found below this one, and ended for certain."""
+class LocalThreads(ClusterKind[LocalClusterSpec]):
+    """A scheduler and one worker in this process, with a thread for each slot.
 
-    def __init__(self, settings: Settings, study: str, folder: str) -> None:
-        super().__init__(settings, study, folder)
-        self._processes: LocalProcesses | None = None
+    Where models hop, and where the number of workers follows the study, each slot is a worker.
 
-    def connect(self) -> Any:
-        """Start the cluster; see :meth:`ClusterKind.connect`."""
-        self._processes = LocalProcesses()
-        return super().connect()
+    No other process can reach them: Dask's messages take no port. Each job trains in a process of its own all the same,
+    so threads only wait for it, and they start in a tenth of the time that worker processes take.
+    """
 
-    def abandon_start(self) -> None:
-        """Kill the workers: one that does not come up keeps Dask's constructor waiting."""
-        if self._processes is not None:
-            self._processes.kill()
-
-    async def replace_worker(self, client: Any, address: str) -> None:
-        """Kill the worker's process with all that it started; its nanny starts another one."""
-        nannies = list(self.cluster.workers.values())
-        for pid in [nanny.pid for nanny in nannies if nanny.worker_address == address and nanny.pid is not None]:
-            await asyncio.to_thread(kill_tree, pid)
-
-    def remember_processes(self) -> None:
-        """Note which processes there are, before they are asked to end."""
-        if self._processes is not None:
-            self._processes.remember()
-
-    def close(self) -> None:
-        """End the cluster, then kill what is left of its processes."""
-        super().close()
-        if self._processes is not None:
-            self._processes.kill()
-            self._processes = None
-
-
-class NewCluster(ClusterKind[LocalClusterSpec]):
-    """A ``distributed.LocalCluster`` that is made for one study, with a slot for each of its ``workers``."""
-
-    def _new_cluster(self, **settings: Any) -> Any:
-        return distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            scheduler_kwargs=scheduler_options(self.dashboard),
-            memory_limit=None,
+    def create(self) -> Any:
+        """Start them."""
+        each = self.hops or self.settings.scales is not None
+        options = {
+            "nthreads": 1 if each else self.wanted,
+            "memory_limit": None,
+            "silence_logs": logging.CRITICAL,
+            "dashboard_address": f"{LOOPBACK}:0",  # its web server listens whatever one says, by default to everybody
+        }
+        worker = {"cls": distributed.Worker, "options": options}
+        cluster = distributed.SpecCluster(  # type: ignore[no-untyped-call]
+            scheduler={
+                "cls": distributed.Scheduler,
+                "options": {"protocol": "inproc://", **scheduler_options(self.dashboard)},
+            },
+            workers=dict.fromkeys(range(self.wanted if each else 1), worker),
+            worker=worker,
             silence_logs=logging.CRITICAL,
-            **settings,
         )
+        if self.settings.scales is not None:
+            self.keep_wanted(cluster)
+        return cluster
 
     @property
     def starting_workers(self) -> int:
-        """All of them: they come within seconds. Of a range one, for the others may come while jobs run."""
+        """All of them: they are there at once. Of a range one, for the others may come while jobs run."""
         return self.wanted if self.settings.scales is None else 1
 
     @property
@@ -76,115 +55,14 @@ class NewCluster(ClusterKind[LocalClusterSpec]):
         """Never: they are new."""
         return False
 
-
-class LocalDaskWorkers(NewCluster, LocalKind[LocalClusterSpec]):
-    """Worker processes of this one, behind TLS with a certificate made for them."""
-
-    def create(self) -> Any:
-        """Start the processes."""
-        security = new_security()
-        cluster = self._new_cluster(n_workers=self.wanted, threads_per_worker=1, host=LOOPBACK, security=security)
-        if self.settings.scales is not None:
-            self.keep_wanted(cluster)
-        return cluster
-
-
-class LocalDaskThreads(NewCluster):
-    """Worker threads of this process, which no other process can reach.
-
-    They start in a tenth of the time that processes take, and end with this process. Jobs train in processes of their
-    own all the same. Of a range of workers all are there: a thread without a job takes nothing.
-    """
-
-    def create(self) -> Any:
-        """Start one worker, whose threads are the slots."""
-        return self._new_cluster(n_workers=1, threads_per_worker=self.settings.size, processes=False)
-
     @property
     def serves_others(self) -> bool:
-        """Whether other studies of this process train on the same worker: their trainers belong to the process."""
+        """Whether other studies of this process train here: their trainers belong to the process."""
         return True
 
-
-@functools.cache
-def keep_main_from_workers() -> None:
-    """Let worker processes that a nanny starts not import the script that runs now.
-
-    Python's ``multiprocessing`` imports ``__main__`` anew in each process that it spawns. A script without
-    ``if __name__ == "__main__":`` would begin its study again in every worker. Workers need nothing of it: functions
-    of a script are sent by value.
-    """
-    prepare = multiprocessing.spawn.get_preparation_data
-
-    def without_main(name: str) -> dict[str, Any]:
-        found = prepare(name)
-        if name.startswith("Dask Worker process"):
-            found.pop("init_main_from_name", None)
-            found.pop("init_main_from_path", None)
-        return found
-
-    multiprocessing.spawn.get_preparation_data = without_main
-
-
-def refuse_child_import(call: str) -> None:
-    """Refuse a call from a script that a process which it started imports again.
-
-    Raises:
-        HpoError: this process does that at the moment.
-    """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise HpoError(
-            f"{call} is called while a process that the script started imports it again, and would start the study "
-            'anew in each. Put what starts processes, and this call, below `if __name__ == "__main__":`.'
-        )
-
-
-_WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver")
-_KILLED_SECONDS = 5.0
-
-
-class LocalProcesses:
-    """Worker processes that this process starts from now on, with all their descendants."""
-
-    def __init__(self) -> None:
-        self._before = set(_workers())
-        self._seen: set[psutil.Process] = set()
-
-    def remember(self) -> None:
-        """Remember who is there: a descendant whose parent has ended is not found below us any more."""
-        for worker in set(_workers()) - self._before:
-            self._seen |= _tree(worker)
-
-    def kill(self) -> None:
-        """SIGKILL to all that were seen and still live."""
-        self.remember()
-        kill(self._seen)
-
-
-def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and all its descendants."""
-    with contextlib.suppress(psutil.Error):
-        kill(_tree(psutil.Process(pid)))
-
-
-def kill(processes: set[psutil.Process]) -> None:
-    """SIGKILL to these, if they are still the same processes, and wait until they are gone."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs([process for process in processes if process.is_running()], timeout=_KILLED_SECONDS)
-
-
-def _tree(process: psutil.Process) -> set[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return {process, *process.children(recursive=True)}
-    return {process}
-
-
-def _workers() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if any(word in part for part in child.cmdline() for word in _WORKERS):
-                found.append(child)
-    return found
+    async def replace_worker(self, client: Any, address: str) -> None:
+        """Start another worker in place of one that a thread holds up, and end what it trains."""
+        scheduler = self.cluster.scheduler
+        await scheduler.remove_worker(address, stimulus_id="hpo-replace-worker", expected=True)
+        self.cluster.scale(len(self.cluster.worker_spec) + 1)
+        await asyncio.to_thread(trainers.cancel, self.folder)

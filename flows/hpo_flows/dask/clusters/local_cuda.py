@@ -15,10 +15,10 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec.sections import LocalCudaClusterSpec
 from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import LOOPBACK, optional_package, scheduler_options
-from hpo_flows.dask.clusters.local import LocalKind
+from hpo_flows.dask.clusters.local_processes import ProcessKind
 
 
-class LocalGpuWorkers(LocalKind[LocalCudaClusterSpec]):
+class LocalGpuWorkers(ProcessKind[LocalCudaClusterSpec]):
     """A worker for each GPU; each sees one alone, as do the processes it starts."""
 
     def create(self) -> Any:
