@@ -358,11 +358,11 @@ class Loop:
             granted = self.study.tell_report(judged)
             attempts.move("told", [key])
             self._placer.release(key)
+            if self._checkpoints is not None:
+                self._checkpoints.remove_rest_of(judged)
             if granted:
                 attempts.add(granted)
             self._act()
-            if self._checkpoints is not None:
-                self._checkpoints.remove_rest_of(judged)
             for observer in self._observers:
                 observer.on_report(judged, granted)
             count += 1
