@@ -24,6 +24,8 @@ from datetime import datetime
 from hmac import compare_digest
 from typing import Any
 
+from hpo_core.model.process_priority import PAGES, step_back
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -137,6 +139,7 @@ def serve_prefect(listening: int, lock: int, database: int, users: str) -> None:
         os.set_inheritable(given, False)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     threading.Thread(target=_end_when_unused, args=(users,), daemon=True).start()
+    step_back(PAGES)
     _stage("importing Prefect")
     from prefect.server.api.server import create_app
 

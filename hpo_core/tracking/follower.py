@@ -18,7 +18,6 @@ One follower for each tracker: a new one ends what an earlier controller left be
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
@@ -38,6 +37,7 @@ import psutil
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import HpoError, StudyNotFoundError
+from hpo_core.model.process_priority import step_back
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for
@@ -388,18 +388,6 @@ def main() -> int:
         return error.exit_code
     finally:
         projection.close()
-
-
-def step_back(niceness: int) -> None:
-    """Let other processes go first.
-
-    Linux weighs sessions against each other where its automatic groups are on, and ``nice`` counts only within one: so
-    a process that leads a session, as a follower does, needs the niceness of that session as well.
-    """
-    os.nice(niceness)
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):  # another system, or groups of another kind
-            Path("/proc/self/autogroup").write_text(str(os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def _optuna_projection(study: str, url: str, folder: str | Path) -> Projection:

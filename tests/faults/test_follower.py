@@ -192,7 +192,7 @@ def test_a_follower_steps_back_behind_other_sessions() -> None:
     if not groups.exists() or not enabled.exists() or enabled.read_text().strip() != "1":
         pytest.skip("this system does not weigh sessions against each other")
     code = (
-        "import os; from pathlib import Path; from hpo_core.tracking.follower import step_back; "
+        "import os; from pathlib import Path; from hpo_core.model.process_priority import step_back; "
         "group = Path('/proc/self/autogroup'); before = group.read_text(); step_back(7); "
         "print(os.getpriority(os.PRIO_PROCESS, 0), before, group.read_text(), sep='|')"
     )

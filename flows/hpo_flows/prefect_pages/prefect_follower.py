@@ -27,6 +27,7 @@ from uuid import UUID
 import msgspec
 
 from hpo_core.journal.sql import open_journal
+from hpo_core.model.process_priority import PAGES, step_back
 from hpo_core.security.masking import mask_logs, masked, without_credentials
 from hpo_core.study import Study
 from hpo_flows.guarded_server import BEGAN
@@ -108,6 +109,7 @@ def main(given: int) -> int:
     Args:
         given: the open file that says what to show, a ``ShowRequest``.
     """
+    step_back(PAGES)
     shown = msgspec.json.decode(os.pread(given, os.fstat(given).st_size, 0), type=ShowRequest)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
