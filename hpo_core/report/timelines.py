@@ -341,15 +341,7 @@ def pool_slots(series: Series) -> Figure | None:
     data = [trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area)]
     said = f"{mean_of(used, series.wall):.2f} in use"
     if held is not None:
-        data.append(
-            trace(
-                there,
-                points(held),
-                BEST,
-                mode="lines",
-                shape="hv",
-            )
-        )
+        data.append(trace(there, points(held), BEST, mode="lines", shape="hv"))
         said += f" and {mean_of(idle(held, used), series.wall):.2f} idle"
     most = max([*(value for _, value in used), *(value for _, value in held or ()), 1.0])
     steps = {"dtick": 1} if most <= 10 else {}

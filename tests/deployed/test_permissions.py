@@ -23,7 +23,7 @@ from hpo_core.search.registry import BY_NAME
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import DemandSpec, PackingSpec
-from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, ShareSpec, TrainingSpec, WorkerRange
+from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, ShareSpec, TrainingSpec
 from hpo_core.study import Study
 from hpo_flows.compare import compare
 from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
@@ -307,10 +307,6 @@ def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
     }
     four = filled_in(permissions, cluster=LocalWorkers(workers=4), training={"gang": "4"}, **fields)
     assert (four.training.gang, four.cluster) == (4, LocalClusterSpec(workers=4))
-    ranged = filled_in(permissions, cluster=LocalWorkers(workers=4, min_workers=0), **fields)
-    assert ranged.cluster == LocalClusterSpec(workers=WorkerRange(0, 4))
-    with pytest.raises(SpecError, match="cluster.workers: min = 5 is larger than max = 4"):
-        filled_in(permissions, cluster=LocalWorkers(workers=4, min_workers=5), **fields)
     with pytest.raises(SpecError, match="training.gang = 4 needs 4 slots at once, and cluster.workers gives 3"):
         filled_in(permissions, cluster=LocalWorkers(workers=3), training={"gang": "4"}, **fields)
     at = DaskScheduler(address="tls://a:1")
@@ -601,7 +597,7 @@ def test_the_form_shows_what_everybody_sets_and_folds_the_rest() -> None:
     assert (fields[0], fields[-1]) == ("objective", "advanced")
     assert shown_at_once(schema, schema) == [
         "objective", "name", "metric.name", "metric.mode", "numbers", "choices", "method.asha", "method.configs",
-        "method.max_resource", "sampler", "cluster.workers", "cluster.min_workers",
+        "method.max_resource", "sampler", "cluster.workers",
     ]  # fmt: skip
     row = schema["definitions"]["Number"]
     assert shown_at_once(schema, row) == ["name", "low", "high", "whole", "log"]

@@ -25,7 +25,7 @@ from hpo_core.model.short_text import some
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.spec.sections import StopSpec, TrainingSpec
+from hpo_core.spec.sections import LocalClusterSpec, StopSpec, TrainingSpec
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.form_schema import (
@@ -246,18 +246,6 @@ class LocalWorkers(FormPart):
 
     model_config = ConfigDict(title="Local workers")
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
-    min_workers: int | None = Field(
-        default=None,
-        ge=0,
-        le=1024,
-        description="Workers that stay while the study can use no more; the others are there while it can. Empty: all "
-        "stay.",
-    )
-
-    def plain(self) -> dict[str, Any]:
-        """As in a study file."""
-        least, most = self.min_workers, self.workers
-        return {"kind": "local", "workers": most if least is None else {"min": least, "max": most}}
 
 
 class DaskScheduler(FormPart):
@@ -447,7 +435,7 @@ def _cluster(cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None, permi
     if cluster is None:
         return {}
     if isinstance(cluster, LocalWorkers):
-        return {"cluster": cluster.plain()}
+        return {"cluster": LocalClusterSpec(**cluster.model_dump()).model_dump()}
     if isinstance(cluster, ClusterOfFile):
         return {"cluster": permissions.load(cluster.file).plain()["cluster"]}
     return {"cluster": {"kind": "address"} | cluster.model_dump()}
