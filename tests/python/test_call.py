@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,15 @@ from typer.testing import CliRunner
 
 import hpo_core as hpo
 from hpo_core.home import Home
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.command import app
-from tests.python.training import train
+from tests.python.training import FailsFirst, FullError, Trains, fails, fails_at_once, misses, suggests, train
 
 RUNNER = CliRunner()
 SPACE = {"x": hpo.Float(0, 1)}
 QUIET: dict[str, Any] = {"home": None, "progress": False}
-
-
-class FullError(Exception):
-    """An exception of the user's own."""
-
-
-class Trains:
-    """A class whose objects are called with the trial."""
-
-    def __call__(self, trial: hpo.Trial) -> None:
-        train(trial)
 
 
 class NeedsScale(Trains):
@@ -55,21 +45,6 @@ async def waits(trial: hpo.Trial) -> None: ...
 
 def yields(trial: hpo.Trial) -> Iterator[int]:
     yield from trial.steps()
-
-
-def misses(trial: hpo.Trial) -> None:
-    trial.params["y"]
-
-
-def fails(trial: hpo.Trial, first: int = 0) -> None:
-    if trial.number >= first:
-        raise FullError("the glass")
-    train(trial)
-
-
-def suggests(trial: Any) -> float:
-    """An Optuna objective."""
-    return float(trial.suggest_float("x", 0, 1) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +197,16 @@ def test_numbers_of_numpy_and_torch_are_taken_and_a_partial_and_an_object_name_t
     assert hpo.tune(Trains(), SPACE, metric="loss", max_trials=1, **QUIET).name.startswith("Trains-")
 
 
+def test_jobs_that_share_a_device_get_a_part_of_it(tmp_path: Path) -> None:
+    """Once they were placed as if each had a slot of its own: nothing kept them from taking more than there is."""
+    given = QUIET | {"home": tmp_path}
+    hpo.tune(train, SPACE, metric="loss", max_trials=2, name="packed", packing=hpo.Packing(devices="cpu"), **given)
+    entries = Home(tmp_path).read_journal().entries("packed")
+    done = [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
+    assert len(done) == 2
+    assert all(isinstance(event.usage, Usage) and event.usage.device and event.usage.share for event in done)
+
+
 def test_rules_that_end_the_study() -> None:
     result = hpo.tune(train, SPACE, metric="loss", max_trials=1000, target=2.0, **QUIET)
     assert (result.status, result.summary.rule) == ("halted", "target")
@@ -261,30 +246,6 @@ def children() -> set[int]:
             if process.status() != psutil.STATUS_ZOMBIE and not tracks:
                 found.add(process.pid)
     return found
-
-
-def fails_at_once(trial: hpo.Trial) -> None:
-    raise ValueError("on purpose")
-
-
-class FailsFirst:
-    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.place = state["place"]
-        try:
-            (self.place / "first").touch(exist_ok=False)
-        except FileExistsError:
-            (self.place / "others").touch()
-            time.sleep(600)
-
-    def __call__(self, trial: hpo.Trial) -> None:
-        while not (self.place / "others").exists():
-            time.sleep(0.01)
-        raise ValueError("on purpose")
 
 
 def test_no_process_is_left_that_still_imports_when_the_call_ends(tmp_path: Path) -> None:
