@@ -292,12 +292,13 @@ def test_systems_by_name_and_by_settings() -> None:
 def test_a_peer_process_answers_and_its_end_is_told(tmp_path: Path) -> None:
     script = tmp_path / "peer.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(searches.PEERS)!r}); print('noise on import')\n"
+        f"import sys, time; sys.path.insert(0, {str(searches.PEERS)!r}); print('noise on import')\n"
         "from protocol import serve\n"
         "class One:\n"
         "    def __init__(self, start): self.losses = []\n"
         "    def ask(self): print('noise'); return {'wait': True}\n"
         "    def tell(self, trial, resource, loss):\n"
+        "        while trial == 'slow' and time.process_time() < 2: pass\n"
         "        if trial == 'bad': raise ValueError('a defect of the peer')\n"
         "        self.losses.append(loss); return {'losses': self.losses}\n"
         "serve(One)\n"
@@ -309,7 +310,13 @@ def test_a_peer_process_answers_and_its_end_is_told(tmp_path: Path) -> None:
         for loss in (3.0, 7.0, None, 5.0):
             found = peer(do="tell", trial="1", resource=1, loss=loss)
         assert found == {"losses": [3.0, 7.0, 7.0, 5.0]}  # not finite: the worst so far
-        assert peer(do="end")["cpu_seconds"] >= 0
+        peer(do="tell", trial="slow", resource=1, loss=9.0)
+        spent = peer(do="end")["cpu_seconds"]
+        assert spent > 0.5
+        peer(do="start", method="", space={}, resource=9, workers=1, seed=1)  # another search in the same process
+        assert peer(do="tell", trial="1", resource=1, loss=2.0) == {"losses": [2.0]}
+        assert peer(do="tell", trial="1", resource=1, loss=None) == {"losses": [2.0, 2.0]}
+        assert peer(do="end")["cpu_seconds"] < spent
         with pytest.raises(RuntimeError, match="a defect of the peer"):
             peer(do="tell", trial="bad", resource=1, loss=1.0)
     finally:

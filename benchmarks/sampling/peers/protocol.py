@@ -50,13 +50,12 @@ def serve(create: Any) -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     system: System | None = None
-    worst, spent = Worst(), 0.0
     for line in sys.stdin:
         message = json.loads(line)
         began = time.process_time()
         if message["do"] == "start":
             system, found = create(message), {}
-            began = time.process_time()
+            worst, spent, began = Worst(), 0.0, time.process_time()
         elif message["do"] == "ask":
             found = system.ask()
         elif message["do"] == "tell":
