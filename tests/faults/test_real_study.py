@@ -25,7 +25,8 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import LIMIT, at_load, worker_processes
+from tests.dask_processes import DaskProcesses
+from tests.flows.conftest import LIMIT, at_load
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -217,8 +218,10 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
 
 
 @pytest.mark.usefixtures("storage")
-def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
-    real = Real(tmp_path, configs=16, cluster=worker_processes(2))
+def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
+    real = Real(tmp_path, configs=16, cluster=dask_processes.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
 
@@ -233,7 +236,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
             time.sleep(0.01)
 
     def zygotes() -> list[psutil.Process]:
-        return descendants(process, "hpo_core.training.child.zygote")
+        return [zygote for worker in dask_processes.training() for zygote in worker.children() if zygote.children()]
 
     def workers_that_train() -> list[psutil.Process]:
         """One, whose job cannot end any more before its worker does."""

@@ -216,9 +216,7 @@ async def forget_study(
     if not sees(carried):
         await asyncio.to_thread(forget_folder, carried, dask_worker.local_directory)
     await asyncio.to_thread(forget_partitions, folder)
-    if not trainers.heartbeats(
-        dask_worker.address
-    ):  # no other study trains; one between two jobs asks again
+    if not trainers.heartbeats(dask_worker.address):  # no other study trains; one between two jobs asks again
         for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
             dask_worker.metrics.pop(metric, None)
 
