@@ -44,6 +44,8 @@ class TrainerPool:
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
         """Trainers, and numbers of the units that they train where models hop."""
+        self._preparing: dict[Trainer, str] = {}
+        """Trainers that import their objective, and the folder of the study that they do it for."""
         self._workers: dict[_Attempt, str] = {}
         """Addresses of the workers that run them."""
         self._writing: dict[_Attempt, CheckpointWriter] = {}
@@ -202,6 +204,7 @@ class TrainerPool:
         *,
         load: str = "",
         gpu: str = "",
+        folder: str = "",
     ) -> None:
         """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
@@ -209,6 +212,7 @@ class TrainerPool:
             threads: that its jobs compute with.
             load: ``data.load`` of the study, which is looked for as well.
             gpu: that they see; trainers of another one stay.
+            folder: of the study; the import ends with it.
 
         Raises:
             SpecError: there is no such module or function.
@@ -216,7 +220,13 @@ class TrainerPool:
         """
         self.close_idle(objective, pythonpath, gpu)
         trainer = Trainer(objective, pythonpath, threads=threads, gpu=gpu)
-        trainer.prepare(load)
+        with self._lock:
+            self._preparing[trainer] = folder
+        try:
+            trainer.prepare(load)
+        finally:
+            with self._lock:
+                del self._preparing[trainer]
         self._give_back(trainer)
 
     def close_idle(self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None) -> None:
@@ -236,6 +246,9 @@ class TrainerPool:
         """End the trainers of a study that has ended: idle ones now, others once their cancelled attempts are over."""
         with self._lock:
             self._leaving |= {trainer for key, (trainer, _) in self._running.items() if key[0] == folder}
+            preparing = [trainer for trainer, of in self._preparing.items() if of == folder]
+        for trainer in preparing:
+            trainer.close()
         self.close_idle(objective, pythonpath)
 
     def close_all(self, folder: str = "") -> None:
@@ -246,6 +259,7 @@ class TrainerPool:
         """
         with self._lock:
             trainers = [trainer for key, (trainer, _) in self._running.items() if folder in ("", key[0])]
+            trainers += [trainer for trainer, of in self._preparing.items() if folder in ("", of)]
             writers = [writer for key, writer in self._writing.items() if folder in ("", key[0])]
             if not folder:
                 trainers += self._idle

@@ -235,22 +235,19 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
             assert process.poll() is None and time.monotonic() < deadline, f"no {what} is running"
             time.sleep(0.01)
 
-    def zygotes() -> list[psutil.Process]:
-        return [zygote for worker in dask_processes.training() for zygote in worker.children() if zygote.children()]
-
-    def workers_that_train() -> list[psutil.Process]:
-        """One, whose job cannot end any more before its worker does."""
-        for zygote in zygotes():
-            for child in zygote.children():
+    def that_train() -> list[tuple[psutil.Process, psutil.Process]]:
+        """A worker and the child of its zygote, whose job cannot end any more before they do."""
+        for worker in dask_processes.training():
+            for child in (child for zygote in worker.children() for child in zygote.children()):
                 child.suspend()
-                if child in zygote.children() and child.status() == psutil.STATUS_STOPPED:
-                    return [parent for parent in [zygote.parent()] if parent is not None]
+                if child.status() == psutil.STATUS_STOPPED:
+                    return [(worker, child)]
                 child.resume()  # it has not stopped yet, or ends: else it would stand still to the end of the test
         return []
 
-    kill_one("training child", lambda: [child for zygote in zygotes() for child in zygote.children()])
+    kill_one("training child", lambda: [child for _, child in that_train()])
     real.wait_for_entries(12, process)
-    kill_one("Dask worker", workers_that_train)
+    kill_one("Dask worker", lambda: [worker for worker, _ in that_train()])
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     entries = real.home.open_journal().entries("real")

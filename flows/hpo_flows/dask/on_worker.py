@@ -238,7 +238,8 @@ async def prepare(
     """
     await asyncio.to_thread(check_base, base)
     objective, load = (objective_here(name, carried, dask_worker.local_directory) for name in (objective, load))
-    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu_of(dask_worker))
+    gpu, folder = gpu_of(dask_worker), carried.folder
+    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder)
 
 
 async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
