@@ -197,7 +197,7 @@ def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
 
 def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
-    for ended in _parts.keys() - set().union(*own.values()):
+    for ended in [pid for pid in list(_parts) if not psutil.pid_exists(pid)]:  # other watches have some of them
         _parts.pop(ended, None)
     total, available = psutil.virtual_memory()[:2]
     for group in control_groups():

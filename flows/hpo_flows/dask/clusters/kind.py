@@ -79,7 +79,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def scratch(self) -> Path:
-        """Folder in which scheduler, nannies and workers make their scratch folders.
+        """Folder in which scheduler and workers make their scratch folders.
 
         Dask's default is a folder of this name in ``/tmp``. Another user who makes it first has files of this user
         emptied (its locks may be links), and code imported: each process of Dask imports from its scratch folder first.
@@ -119,7 +119,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def serves_others(self) -> bool:
-        """Whether its worker processes train other studies as well, which go on when this one ends."""
+        """Whether the processes of its workers train other studies as well, which go on when this one ends."""
         return self.cluster is None
 
     def connect(self) -> Any:
