@@ -51,6 +51,7 @@ def tuned(folder: Path, devices: list[int], **more: Any) -> Result:
         home=folder / "home",
         name="seen",
         prefect="off",
+        tracking={"mlflow": "off"},
         progress=False,
         pythonpath=[ROOT],
         **given,
