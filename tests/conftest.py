@@ -40,8 +40,19 @@ hypothesis.settings.load_profile("any machine")
 """An example may take any time: by default one of 200 ms fails, as it takes where the machine is busy or paused."""
 
 
-LONG_FOLDERS = ("flows", "faults", "python", "deployed", "security", "retraining", "mlflow", "docs", "install")
-"""Tests of real services. They begin first, so that no process is left with a long file at the end."""
+LONG_FOLDERS = (
+    "flows",
+    "faults",
+    "python",
+    "deployed",
+    "security",
+    "retraining",
+    "mlflow",
+    "docs",
+    "install",
+    "training",
+)
+"""Tests of real services and processes. They begin first, so that no process is left with a long file at the end."""
 
 
 SLOW_LIMIT = 1800

@@ -25,6 +25,7 @@ from tests.conftest import make_spec
 from tests.deployed.deployment_server import Deployed, serving
 from tests.faults.test_real_study import Real
 from tests.flows.conftest import LIMIT, ROOT, Runner
+from tests.python.training import train
 from tests.security.watched_folder import watched
 
 STRANGER = 4321
@@ -120,16 +121,12 @@ def test_worker_threads_of_this_process_leave_no_folder_to_import_from(shared: P
     with ThreadPoolExecutor(3) as threads:  # servers of Dask that end in another order than they began
         calls = [
             threads.submit(
-                hpo_core.tune, _loss, {"x": hpo_core.Float(0, 1)}, metric="loss", max_trials=2, name=name, home=None
+                hpo_core.tune, train, {"x": hpo_core.Float(0, 1)}, metric="loss", max_trials=2, name=name, home=None
             )
             for name in names
         ]
     assert all(call.result().best for call in calls)
     assert not [entry for entry in sys.path if Path(entry).is_relative_to(shared)]
-
-
-def _loss(trial: Any) -> None:
-    trial.report(loss=trial.params["x"])
 
 
 @pytest.mark.slow
