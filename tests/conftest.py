@@ -16,6 +16,7 @@ from hpo_core import Study, StudySpec
 from hpo_core.journal.protocol import Journal
 from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
 from tests import stated_skips
+from tests.dask_processes import DaskProcesses
 
 if TYPE_CHECKING:
     from hpo_flows.prefect_api.shared_server import SharedServer
@@ -130,6 +131,14 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def dask_processes(tmp_path: Path) -> Iterator[DaskProcesses]:
+    """A Dask scheduler without workers yet."""
+    found = DaskProcesses(tmp_path / "dask")
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")
