@@ -4,10 +4,10 @@ Coroutines run in a worker's event loop, which sends its heartbeats: whatever ma
 
 *Open tasks* train several short jobs in turn. A task of its own costs a job about 10 ms of processor time in client,
 scheduler and worker. So a task that is younger than :data:`OPEN_SECONDS` when its job ends stays open: it publishes the
-report at once and takes the next job by a call from the controller. Dask's scheduler still knows of the task, with all
-that this means: the slot is taken, an adaptive cluster keeps the worker, and the worker's death ends the task with an
-error. The task's result is the report of its last job. So a report or a call that was lost on its way delays a job, by
-``OPEN_SECONDS`` at most, and loses nothing.
+report at once and takes the next job by a call from the controller, or from its thread where it shares this process.
+Dask's scheduler still knows of the task, with all that this means: the slot is taken, an adaptive cluster keeps the
+worker, and the worker's death ends the task with an error. The task's result is the report of its last job. So a report
+or a call that was lost on its way delays a job, by ``OPEN_SECONDS`` at most, and loses nothing.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], No
         while (item := task.next()) is not None:
             request, answer = item
             report = train_job(request, leave_slot)
-            answer(report)
             if not _may_go_on(report, ends):
                 task.close()
+            answer(report)
     finally:
         task.close()
         del _open[key]
@@ -113,9 +113,18 @@ def _may_go_on(report: bytes, ends: float) -> bool:
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
+def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:
+    """Give an open task of this process a job; False where it takes no more.
+
+    Args:
+        answer: called with the report in the task's thread.
+    """
+    task = _open.get(key)
+    return task is not None and task.offer((request, answer))
+
+
 async def train_next(key: str, request: bytes) -> bytes | None:
     """Train a job in an open task; None where the task takes no more, or its own result will have the report."""
-    task = _open.get(key)
     loop = asyncio.get_running_loop()
     report: asyncio.Future[bytes] = loop.create_future()
 
@@ -123,7 +132,7 @@ async def train_next(key: str, request: bytes) -> bytes | None:
         if not report.done():
             report.set_result(encoded)
 
-    if task is None or not task.offer((request, lambda encoded: _call_on(loop, settle, encoded))):
+    if not offer_next(key, request, lambda encoded: _call_on(loop, settle, encoded)):
         return None
     try:
         return await asyncio.wait_for(report, OPEN_SECONDS)
