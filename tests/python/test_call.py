@@ -24,6 +24,8 @@ from typer.testing import CliRunner
 
 import hpo_core as hpo
 from hpo_core.home import Home
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.command import app
 from tests.python.training import train
@@ -220,6 +222,16 @@ def test_numbers_of_numpy_and_torch_are_taken_and_a_partial_and_an_object_name_t
     assert (found.spec.seed, found.spec.search.configs, len(found.trials)) == (3, 1, 1)
     assert found.name.startswith("train-")
     assert hpo.tune(Trains(), SPACE, metric="loss", max_trials=1, **QUIET).name.startswith("Trains-")
+
+
+def test_jobs_that_share_a_device_get_a_part_of_it(tmp_path: Path) -> None:
+    """Once they were placed as if each had a slot of its own: nothing kept them from taking more than there is."""
+    given = QUIET | {"home": tmp_path}
+    hpo.tune(train, SPACE, metric="loss", max_trials=2, name="packed", packing=hpo.Packing(devices="cpu"), **given)
+    entries = Home(tmp_path).read_journal().entries("packed")
+    done = [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
+    assert len(done) == 2
+    assert all(isinstance(event.usage, Usage) and event.usage.device and event.usage.share for event in done)
 
 
 def test_rules_that_end_the_study() -> None:

@@ -111,7 +111,7 @@ def wire(
     """
     spec = study.spec
     shared_devices = shared_devices_of(study, cluster) if spec.packs else None
-    placer = shared_devices or Placer()
+    placer = Placer() if shared_devices is None else shared_devices  # one without jobs has length 0
     cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     shared: tuple[PooledExecutor, WorkerPlaces] | None = None
