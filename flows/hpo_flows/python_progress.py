@@ -125,7 +125,7 @@ class Cell:
             if self._handle is None:
                 from IPython.display import DisplayHandle
 
-                self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+                self._handle = DisplayHandle()
                 self._handle.display(pictures, raw=True)
             else:
                 self._handle.update(pictures, raw=True)

@@ -424,11 +424,9 @@ class SqlJournal:
 
     def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         info = self.info(study)
-        current = info.owner
-        if current is not None and current != owner and not force and _alive(current, info.silent, owner):
+        if not force and (driver := driver_words(info, owner)):
             raise StudyBusyError(
-                f"Study {study!r} is being driven by process {current.pid} on {current.host} "
-                f"(last sign of life {max(0.0, info.silent):.0f} s ago). Wait for it or end it; "
+                f"Study {study!r} {driver}. Wait for it or end it; "
                 "if you know that it is gone, take over with --force: it can then write nothing more."
             )
         with self._translated("written"), self._engine.begin() as connection:
@@ -465,6 +463,16 @@ class SqlJournal:
                 .where(_studies.c.name == study, _studies.c.epoch == epoch)
                 .values(owner_host=None, owner_pid=None, owner_born=None)
             )
+
+
+def driver_words(info: StudyInfo, me: Owner) -> str:
+    """Who else drives a study: ``is being driven by ...``; empty where nobody does, as far as this machine knows."""
+    owner = info.owner
+    if owner is None or owner == me or not _alive(owner, info.silent, me):
+        return ""
+    return (
+        f"is being driven by process {owner.pid} on {owner.host} (last sign of life {max(0.0, info.silent):.0f} s ago)"
+    )
 
 
 def is_alive(info: StudyInfo) -> bool:

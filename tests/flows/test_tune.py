@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from hpo_core.home import Home
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.sql import current_owner
+from hpo_core.model import process_start
+from hpo_core.model.errors import StudyBusyError, StudyExistsError
+from hpo_core.spec import load_spec
+from hpo_core.study import Study
 from hpo_flows.command import app
 from tests.faults.test_real_study import descendants
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries, worker_processes
@@ -222,6 +230,23 @@ def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
 def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study("nan", cluster=ONE))
     assert facts["status"] == "finished" and facts["best"]["value"] >= 0
+
+
+def test_tune_and_resume_say_who_drives_a_study(tmp_path: Path) -> None:
+    """It was said to exist, and to be gone on with by ``hpo resume``, which refuses that."""
+    runner = Runner(tmp_path, {})
+    file, home = runner.study(), Home(runner.home)
+    journal = home.open_journal()
+    Study.create(load_spec(file), journal)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
+        journal.claim("toy", Owner(current_owner().host, driver.pid, process_start.started(driver.pid)))
+        for command, error in (("tune", StudyExistsError), ("resume", StudyBusyError)):
+            named = file if command == "tune" else "toy"
+            refused = CliRunner().invoke(app, [command, str(named), "--home", str(home.folder)]).exception
+            assert isinstance(refused, error), refused
+            assert f"is being driven by process {driver.pid} on " in str(refused) and "--force" in str(refused)
+        driver.communicate(b"\n")
+    journal.close()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from examples.digits import train as digits
-from examples.gangs import train as in_gangs
 from hpo_core.checkpoints import files
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.process_group import gang_report
@@ -182,6 +180,9 @@ def test_ranks_that_train_on_the_same_data_are_warned_once(
 
 def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) -> None:
     """It shuffles and drops out by the same generator, and its last batch has parts of two sizes."""
+    from examples.digits import train as digits
+    from examples.gangs import train as in_gangs
+
     alone = inspect.getsource(digits.train).splitlines()
     together = inspect.getsource(in_gangs.train).splitlines()
     changed = [line for line in difflib.ndiff(alone, together) if line[0] in "+-"]

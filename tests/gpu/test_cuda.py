@@ -19,9 +19,6 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
-from tests.gpu import cuda_objectives
-
-torch.use_deterministic_algorithms(False)  # cuda_objectives asks for them; here that would be in every test
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,6 +28,14 @@ HERE = str(Path(__file__).parent)
 OBJECTIVE = "cuda_objectives:dispatch"
 MIB = 1 << 20
 SLACK = 64 * MIB
+
+
+def objectives():
+    """The module of the training functions: it asks for deterministic algorithms, which imports TorchInductor."""
+    from tests.gpu import cuda_objectives
+
+    torch.use_deterministic_algorithms(False)  # here that would be in every test
+    return cuda_objectives
 
 
 @dataclasses.dataclass
@@ -121,7 +126,7 @@ def differing(bench, one, other):
 
     def walk(path, a, b):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            if cuda_objectives.unlike({path: a}, {path: b}):
+            if objectives().unlike({path: a}, {path: b}):
                 names.append(path)
         elif isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
             for key in a:
@@ -313,7 +318,7 @@ def test_every_half_precision_bit_comes_back_on_the_gpu_and_on_the_cpu(bench):
     first = bench.completed("halves").checkpoint
     tracked = checkpoints.load(bench.folder, first)["tracked"]  # here: on the CPU
     assert {value.device.type for value in tracked["made"].values()} == {"cpu"}
-    assert cuda_objectives.unlike(tracked["made"], cuda_objectives.Halves("cpu").state) == []
+    assert objectives().unlike(tracked["made"], objectives().Halves("cpu").state) == []
     assert tracked["model"]["weight"].dtype == torch.bfloat16
     second = bench.completed("halves", rung=1, target=2, checkpoint=first).checkpoint
     bench.completed("halves", rung=2, target=3, checkpoint=second)

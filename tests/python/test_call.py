@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,11 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.command import app
-from tests.python.training import train
+from tests.python.training import FailsFirst, FullError, Trains, fails, fails_at_once, misses, suggests, train
 
 RUNNER = CliRunner()
 SPACE = {"x": hpo.Float(0, 1)}
 QUIET: dict[str, Any] = {"home": None, "progress": False}
-
-
-class FullError(Exception):
-    """An exception of the user's own."""
-
-
-class Trains:
-    """A class whose objects are called with the trial."""
-
-    def __call__(self, trial: hpo.Trial) -> None:
-        train(trial)
 
 
 class NeedsScale(Trains):
@@ -57,21 +45,6 @@ async def waits(trial: hpo.Trial) -> None: ...
 
 def yields(trial: hpo.Trial) -> Iterator[int]:
     yield from trial.steps()
-
-
-def misses(trial: hpo.Trial) -> None:
-    trial.params["y"]
-
-
-def fails(trial: hpo.Trial, first: int = 0) -> None:
-    if trial.number >= first:
-        raise FullError("the glass")
-    train(trial)
-
-
-def suggests(trial: Any) -> float:
-    """An Optuna objective."""
-    return float(trial.suggest_float("x", 0, 1) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -273,30 +246,6 @@ def children() -> set[int]:
             if process.status() != psutil.STATUS_ZOMBIE and not tracks:
                 found.add(process.pid)
     return found
-
-
-def fails_at_once(trial: hpo.Trial) -> None:
-    raise ValueError("on purpose")
-
-
-class FailsFirst:
-    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.place = state["place"]
-        try:
-            (self.place / "first").touch(exist_ok=False)
-        except FileExistsError:
-            (self.place / "others").touch()
-            time.sleep(600)
-
-    def __call__(self, trial: hpo.Trial) -> None:
-        while not (self.place / "others").exists():
-            time.sleep(0.01)
-        raise ValueError("on purpose")
 
 
 def test_no_process_is_left_that_still_imports_when_the_call_ends(tmp_path: Path) -> None:

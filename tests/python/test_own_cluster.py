@@ -24,22 +24,10 @@ import hpo_core as hpo
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.result import Result
 from hpo_flows.dask.process_settings import ProcessSettings
+from tests.python.training import patient, train
 
 LIMIT = 120
 SETTLED_SECONDS = 30.0
-
-
-def train(trial: hpo.TrialHandle) -> None:
-    for step in trial.steps():
-        trial.report(loss=(trial.params["x"] - 0.3) ** 2 + 1 / (step + 1))
-
-
-def patient(trial: hpo.TrialHandle) -> None:
-    """Waits in its second step for the file that the constant ``gate`` names."""
-    for step in trial.steps():
-        while step and not Path(trial.params["gate"]).exists():
-            time.sleep(0.02)
-        trial.report(loss=trial.params["x"] + 1 / (step + 1))
 
 
 def run(function: Any = train, **changes: Any) -> Result:

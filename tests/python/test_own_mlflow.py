@@ -23,14 +23,10 @@ from hpo_flows.command import app
 from tests.flows.conftest import ROOT, Runner
 from tests.mlflow.conftest import free_port
 from tests.mlflow.test_restored_over_http import server
+from tests.python.training import train
 
 __all__ = ["free_port", "server"]
 PARENT = "mlflow.parentRunId"
-
-
-def train(trial: hpo.TrialHandle) -> None:
-    for step in trial.steps():
-        trial.report(loss=(trial.params["x"] - 0.3) ** 2 + 1 / (step + 1))
 
 
 def run(**changes: Any) -> Result:

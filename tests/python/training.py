@@ -1,11 +1,73 @@
-"""Training functions that workers import by name."""
+"""Training functions that workers import by name: this module is light, for each worker imports it anew."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import hpo_core as hpo
+
+
+class FullError(Exception):
+    """An exception of the user's own."""
 
 
 def train(trial: hpo.Trial) -> None:
     """Loss that falls with the steps, the smaller the closer x is to 0.3."""
     for step in trial.steps():
         trial.report(loss=(trial.params["x"] - 0.3) ** 2 + 1 / (step + 1), cost=trial.params["x"])
+
+
+def patient(trial: hpo.Trial) -> None:
+    """Waits in its second step for the file that the constant ``gate`` names."""
+    for step in trial.steps():
+        while step and not Path(trial.params["gate"]).exists():
+            time.sleep(0.02)
+        trial.report(loss=trial.params["x"] + 1 / (step + 1))
+
+
+class Trains:
+    """A class whose objects are called with the trial."""
+
+    def __call__(self, trial: hpo.Trial) -> None:
+        train(trial)
+
+
+def suggests(trial: Any) -> float:
+    """An Optuna objective."""
+    return float(trial.suggest_float("x", 0, 1) ** 2)
+
+
+def misses(trial: hpo.Trial) -> None:
+    trial.params["y"]
+
+
+def fails(trial: hpo.Trial, first: int = 0) -> None:
+    if trial.number >= first:
+        raise FullError("the glass")
+    train(trial)
+
+
+def fails_at_once(trial: hpo.Trial) -> None:
+    raise ValueError("on purpose")
+
+
+class FailsFirst:
+    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+        try:
+            (self.place / "first").touch(exist_ok=False)
+        except FileExistsError:
+            (self.place / "others").touch()
+            time.sleep(600)
+
+    def __call__(self, trial: hpo.Trial) -> None:
+        while not (self.place / "others").exists():
+            time.sleep(0.01)
+        raise ValueError("on purpose")

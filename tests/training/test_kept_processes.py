@@ -15,7 +15,6 @@ import safetensors
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
-from tests.training import dirty_libraries
 from tests.training.dirty_objectives import NOTICED, PUT_BACK
 
 HERE = str(Path(__file__).parent)
@@ -130,6 +129,8 @@ def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, equals_fresh: E
 
 def test_settings_of_other_libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One process of each kind: they are large, and each fork of them costs."""
+    from tests.training import dirty_libraries
+
     for benches in _benches("dirty_libraries:train", tmp_path_factory):
         fresh, kept = benches["fresh"], benches["kept"]
         expected = fresh.told(fresh.run("nothing"))

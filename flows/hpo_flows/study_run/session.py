@@ -18,7 +18,7 @@ from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.journal.sql import SqlJournal, current_owner, driver_words
 from hpo_core.model.errors import (
     CheckpointError,
     HpoError,
@@ -228,6 +228,12 @@ class Session:
         """What to do where the name of a new study is taken."""
         name, other = self.name, another_name(self.name)
         other = f"--name {other}, in Python name={other!r}"
+        if driver := driver_words(self.journal.info(name), self.owner):
+            return (
+                f"It {driver}. Wait for it or end it; if you know that it is gone, `hpo resume {name} --force`, in "
+                f"Python hpo.resume({name!r}, force=True), takes over: it can then write nothing more. Or give the new "
+                f"one another name, {other}."
+            )
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
