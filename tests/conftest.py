@@ -16,6 +16,7 @@ from hpo_core import Study, StudySpec
 from hpo_core.journal.protocol import Journal
 from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
 from tests import stated_skips
+from tests.dask_processes import DaskProcesses
 
 __all__ = ["World", "completed", "failed", "fresh", "make_spec"]
 
@@ -39,8 +40,19 @@ hypothesis.settings.load_profile("any machine")
 """An example may take any time: by default one of 200 ms fails, as it takes where the machine is busy or paused."""
 
 
-LONG_FOLDERS = ("flows", "faults", "python", "deployed", "security", "retraining", "mlflow", "docs", "install")
-"""Tests of real services. They begin first, so that no process is left with a long file at the end."""
+LONG_FOLDERS = (
+    "flows",
+    "faults",
+    "python",
+    "deployed",
+    "security",
+    "retraining",
+    "mlflow",
+    "docs",
+    "install",
+    "training",
+)
+"""Tests of real services and processes. They begin first, so that no process is left with a long file at the end."""
 
 
 SLOW_LIMIT = 1800
@@ -116,6 +128,14 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield server.client_settings()
     finally:
         server.close()
+
+
+@pytest.fixture
+def dask_processes(tmp_path: Path) -> Iterator[DaskProcesses]:
+    """A Dask scheduler without workers yet."""
+    found = DaskProcesses(tmp_path / "dask")
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="session")

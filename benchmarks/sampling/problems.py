@@ -68,23 +68,28 @@ class TableProblem:
     Distance is Euclidean in the unit cube: numbers on their scale (logarithms where the table says so), ordinal values
     by their place in the list, different choices at distance 1. An ordinal parameter is an integer, the place in its
     list: Optuna has no ordered choices.
+
+    Of rows with the same parameters the first counts: they differ in something that the table does not tell, so only a
+    sampler that repeats itself would ever see the others.
     """
 
     def __init__(self, path: Path, *, workers: int, full_runs: float) -> None:
-        self.curves = CurveTable.load(path)
+        with np.load(path) as data:
+            meta = json.loads(str(data["meta_json"]))
+            values = np.asarray(data["X"], dtype=np.float64)
+        kept = np.sort(np.unique(values, axis=0, return_index=True)[1])
+        whole = CurveTable.load(path)
+        self.curves = CurveTable(whole.name, whole.losses[kept], whole.seconds[kept], whole.mode)
         self.name = path.stem
         self.family = FAMILIES.get(self.name.split("_")[0], self.name)
         self.max_resource = self.curves.max_resource
         self.workers = workers
         self.until = full_runs / workers * float(np.nanmean(self.curves.seconds[:, -1]))
-        with np.load(path) as data:
-            meta = json.loads(str(data["meta_json"]))
-            values = np.asarray(data["X"], dtype=np.float64)
         found = meta["hyperparameters"]
         self._known = list(found.values()) if isinstance(found, dict) else found
         self.space = {one["name"]: _section(one) for one in self._known}
         self.rows: list[Params] = [
-            {one["name"]: _value(one, at) for one, at in zip(self._known, row, strict=True)} for row in values
+            {one["name"]: _value(one, at) for one, at in zip(self._known, row, strict=True)} for row in values[kept]
         ]
         self.size: int | None = len(self.rows)
         self._points = np.array([self._point(row) for row in self.rows])

@@ -21,9 +21,7 @@ SYNTHETIC, TRAINED, GIVEN = "synthetic", "trained", "given"
 OURS_LOOKS = {
     "random": (plot_style.RUST, ":"),
     "ranked_gp": (plot_style.BLUE, "-"),
-    "ranked_gp of 27 November": (plot_style.GOLD, "--"),
-    "ranked_gp of 22 November": (plot_style.PURPLE, "-."),
-    "ranked_gp, ranks handed up": (plot_style.GREEN, "--"),
+    "TPESampler": (plot_style.GOLD, "--"),
 }
 """Systems of ours that have a colour of their own, wherever they are drawn."""
 OTHER_LOOKS = [(plot_style.PINK, "-"), (plot_style.INK, "-."), (plot_style.GREY, "-")]

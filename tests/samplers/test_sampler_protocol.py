@@ -150,6 +150,22 @@ def test_a_proposal_is_moved_to_the_nearest_row(table: TableProblem) -> None:
     assert table.family == "LCBench"
 
 
+def test_of_rows_with_the_same_parameters_the_first_counts(table: TableProblem, tmp_path: Path) -> None:
+    path = tmp_path / "lcbench_made.npz"
+    with np.load(path) as data:
+        arrays = dict(data)
+    repeated = [0, 3, 0, 1, 2, *range(3, 20)]
+    np.savez(
+        path, **{name: values[repeated] if values.shape[:1] == (20,) else values for name, values in arrays.items()}
+    )
+    found = TableProblem(path, workers=3, full_runs=6)
+    order = [0, 3, 1, 2, *range(4, 20)]
+    assert found.size == 20
+    assert [found.params(row) for row in range(20)] == [table.params(row) for row in order]
+    assert [found.loss(row, 4) for row in range(20) if row != 1] == [table.loss(row, 4) for row in order if row != 3]
+    assert [found.seconds(row, 9) for row in range(20)] == [table.seconds(row, 9) for row in order]
+
+
 def test_both_ways_of_counting(table: TableProblem) -> None:
     losses = np.where(np.isfinite(table.curves.losses), table.curves.losses, np.inf)
     final, lowest = losses[:, -1], losses.min(axis=1)
