@@ -149,10 +149,11 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[bytes], None], e
         return
 
 
-def close_open_tasks() -> None:
-    """Let all end that wait for a job."""
-    for task in list(_open.values()):
-        task.close()
+def close_open_tasks(prefix: str = "") -> None:
+    """Let all end that wait for a job, and whose keys begin so."""
+    for key, task in list(_open.items()):
+        if key.startswith(prefix):
+            task.close()
 
 
 def gpu_of(worker: distributed.Worker) -> str:
@@ -217,9 +218,15 @@ async def close_all_children() -> None:
 
 
 async def forget_study(
-    folder: str, objective: str, pythonpath: tuple[str, ...], carried: Carried, dask_worker: distributed.Worker
+    study: str,
+    folder: str,
+    objective: str,
+    pythonpath: tuple[str, ...],
+    carried: Carried,
+    dask_worker: distributed.Worker,
 ) -> None:
-    """Leave a worker of others: end the trainers of this study, watch no partitions, tell nothing more."""
+    """Leave a worker of others: end tasks and trainers of this study, watch no partitions, tell nothing more."""
+    close_open_tasks(f"{study}/")
     objective = objective_here(objective, carried, dask_worker.local_directory)
     await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
     if not sees(carried):
