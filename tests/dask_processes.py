@@ -63,6 +63,12 @@ class DaskProcesses:
                 continue
         return found
 
+    def name_of(self, child: psutil.Process) -> str:
+        """The worker that trains in this process."""
+        above = {process.pid for process in child.parents()}
+        (name,) = (name for name, worker in self.workers.items() if worker.pid in above)
+        return name
+
     def kill(self, name: str) -> None:
         """SIGKILL to a worker."""
         worker = self.workers.pop(name)

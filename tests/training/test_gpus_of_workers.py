@@ -65,6 +65,17 @@ def test_each_attempt_sees_its_gpu_at_import_and_run_in_any_order(
     assert dict(os.environ) == before
 
 
+def test_a_process_that_waits_on_one_gpu_is_not_ended_for_an_attempt_on_another(
+    pool: TrainerPool, tmp_path: Path
+) -> None:
+    """It holds memory of its own GPU."""
+    first, other, again = (
+        pool.run(request(tmp_path, trial, gpu, "kept")).metrics["pid"] for trial, gpu in enumerate(("0", "3", "0"))
+    )
+    assert again == first != other
+    assert pool.run(request(tmp_path, 3, "3", "kept")).metrics["pid"] == other
+
+
 def test_a_start_prepares_every_gpu_of_a_large_machine(pool: TrainerPool, tmp_path: Path) -> None:
     """A limit on idle trainers for all GPUs together would have those of the first ones ended again."""
     request(tmp_path, 0, "")

@@ -406,7 +406,7 @@ class DaskExecutor:
             else:
                 if in_this_process:
                     trainers.close_all(self._folder)
-                self._run_on_each(forget_study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
+                self._run_on_each(forget_study, self._spec.study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)

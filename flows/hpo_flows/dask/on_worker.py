@@ -4,10 +4,10 @@ Coroutines run in a worker's event loop, which sends its heartbeats: whatever ma
 
 *Open tasks* train several short jobs in turn. A task of its own costs a job about 10 ms of processor time in client,
 scheduler and worker. So a task that is younger than :data:`OPEN_SECONDS` when its job ends stays open: it publishes the
-report at once and takes the next job by a call from the controller. Dask's scheduler still knows of the task, with all
-that this means: the slot is taken, an adaptive cluster keeps the worker, and the worker's death ends the task with an
-error. The task's result is the report of its last job. So a report or a call that was lost on its way delays a job, by
-``OPEN_SECONDS`` at most, and loses nothing.
+report at once and takes the next job by a call from the controller, or from its thread where it shares this process.
+Dask's scheduler still knows of the task, with all that this means: the slot is taken, an adaptive cluster keeps the
+worker, and the worker's death ends the task with an error. The task's result is the report of its last job. So a report
+or a call that was lost on its way delays a job, by ``OPEN_SECONDS`` at most, and loses nothing.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def train_in_turn(
         while (item := task.next()) is not None:
             request, answer = item
             report = train_job(request, leave_slot, worker=worker, gpu=gpu)
-            answer(report)
             if not _may_go_on(report, ends):
                 task.close()
+            answer(report)
     finally:
         task.close()
         del _open[key]
@@ -115,9 +115,18 @@ def _may_go_on(report: bytes, ends: float) -> bool:
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
+def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:
+    """Give an open task of this process a job; False where it takes no more.
+
+    Args:
+        answer: called with the report in the task's thread.
+    """
+    task = _open.get(key)
+    return task is not None and task.offer((request, answer))
+
+
 async def train_next(key: str, request: bytes) -> bytes | None:
     """Train a job in an open task; None where the task takes no more, or its own result will have the report."""
-    task = _open.get(key)
     loop = asyncio.get_running_loop()
     report: asyncio.Future[bytes] = loop.create_future()
 
@@ -125,7 +134,7 @@ async def train_next(key: str, request: bytes) -> bytes | None:
         if not report.done():
             report.set_result(encoded)
 
-    if task is None or not task.offer((request, lambda encoded: _call_on(loop, settle, encoded))):
+    if not offer_next(key, request, lambda encoded: _call_on(loop, settle, encoded)):
         return None
     try:
         return await asyncio.wait_for(report, OPEN_SECONDS)
@@ -140,10 +149,11 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[bytes], None], e
         return
 
 
-def close_open_tasks() -> None:
-    """Let all end that wait for a job."""
-    for task in list(_open.values()):
-        task.close()
+def close_open_tasks(prefix: str = "") -> None:
+    """Let all end that wait for a job, and whose keys begin so."""
+    for key, task in list(_open.items()):
+        if key.startswith(prefix):
+            task.close()
 
 
 def gpu_of(worker: distributed.Worker) -> str:
@@ -208,9 +218,15 @@ async def close_all_children() -> None:
 
 
 async def forget_study(
-    folder: str, objective: str, pythonpath: tuple[str, ...], carried: Carried, dask_worker: distributed.Worker
+    study: str,
+    folder: str,
+    objective: str,
+    pythonpath: tuple[str, ...],
+    carried: Carried,
+    dask_worker: distributed.Worker,
 ) -> None:
-    """Leave a worker of others: end the trainers of this study, watch no partitions, tell nothing more."""
+    """Leave a worker of others: end tasks and trainers of this study, watch no partitions, tell nothing more."""
+    close_open_tasks(f"{study}/")
     objective = objective_here(objective, carried, dask_worker.local_directory)
     await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
     if not sees(carried):
