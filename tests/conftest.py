@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -16,6 +16,10 @@ from hpo_core import Study, StudySpec
 from hpo_core.journal.protocol import Journal
 from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
 from tests import stated_skips
+from tests.dask_processes import DaskProcesses
+
+if TYPE_CHECKING:
+    from hpo_flows.prefect_api.shared_server import SharedServer
 
 __all__ = ["World", "completed", "failed", "fresh", "make_spec"]
 
@@ -39,8 +43,19 @@ hypothesis.settings.load_profile("any machine")
 """An example may take any time: by default one of 200 ms fails, as it takes where the machine is busy or paused."""
 
 
-LONG_FOLDERS = ("flows", "faults", "python", "deployed", "security", "retraining", "mlflow", "docs", "install")
-"""Tests of real services. They begin first, so that no process is left with a long file at the end."""
+LONG_FOLDERS = (
+    "flows",
+    "faults",
+    "python",
+    "deployed",
+    "security",
+    "retraining",
+    "mlflow",
+    "docs",
+    "install",
+    "training",
+)
+"""Tests of real services and processes. They begin first, so that no process is left with a long file at the end."""
 
 
 SLOW_LIMIT = 1800
@@ -105,17 +120,31 @@ def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[No
 
 
 @pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment that points at a Prefect server of our own: one for all tests of this process."""
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    """A Prefect server of our own: one for all tests of this process, for each start takes seconds."""
     from hpo_flows.prefect_api.shared_server import SharedServer
 
     server = SharedServer(tmp_path_factory.mktemp("prefect"))
     try:
         server.start()
         server.wait()
-        yield server.client_settings()
+        yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def dask_processes(tmp_path: Path) -> Iterator[DaskProcesses]:
+    """A Dask scheduler without workers yet."""
+    found = DaskProcesses(tmp_path / "dask")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def prefect_api(prefect_server: SharedServer) -> dict[str, str]:
+    """Environment that points at the server of all tests."""
+    return prefect_server.client_settings()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import logging
+import multiprocessing
 import queue
 import shutil
 import sys
@@ -48,7 +49,6 @@ from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
-from hpo_flows.dask.clusters.local_processes import keep_main_from_workers, refuse_child_import
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_arguments import (
     check_callbacks,
@@ -330,7 +330,6 @@ def _drive(
         session.add_observer(first.watch)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    keep_main_from_workers()
     with one_interrupt():
         try:
             if in_flow:
@@ -494,9 +493,22 @@ class _Callbacks(Observer):
 # Where it lies, and what it trained before.
 
 
+def _refuse_child_import() -> None:
+    """Refuse a call from a script that a process which it started imports again.
+
+    Raises:
+        HpoError: this process does that at the moment.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise HpoError(
+            "hpo.tune is called while a process that the script started imports it again, and would start the study "
+            'anew in each. Put what starts processes, and this call, below `if __name__ == "__main__":`.'
+        )
+
+
 @contextmanager
 def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
-    refuse_child_import("hpo.tune")
+    _refuse_child_import()
     if home is not None:
         yield Home(home, journal)
         return

@@ -97,7 +97,8 @@ class MpsDaemons:
         self._by_hand = by_hand
         self._wait = wait
         self._linger = linger
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        """By GPU: workers of several may start their daemons at once."""
         self._held: dict[str, int] = {}
         """By GPU: descriptor of the lock that tells its keeper of us."""
         self._jobs: dict[str, int] = {}
@@ -140,7 +141,8 @@ class MpsDaemons:
             NoMpsError: MPS is off for this GPU.
         """
         ends = time.monotonic() + self._wait
-        if not self._lock.acquire(timeout=self._wait):
+        lock = self._lock(gpu)
+        if not lock.acquire(timeout=self._wait):
             raise NoMpsError("another thread waits for a daemon")
         try:
             why, until = self._off.get(gpu, ("", 0.0))
@@ -155,11 +157,11 @@ class MpsDaemons:
             self._jobs[gpu] = self._jobs.get(gpu, 0) + 1
             return pipes
         finally:
-            self._lock.release()
+            lock.release()
 
     def end(self, gpu: str) -> None:
         """Use it no more; the last user's end is the daemon's, after a while."""
-        with self._lock:
+        with self._lock(gpu):
             self._jobs[gpu] -= 1
             if self._jobs[gpu] == 0:
                 timer = threading.Timer(self._linger, self._end_idle, [gpu])
@@ -170,9 +172,12 @@ class MpsDaemons:
                 timer.start()
 
     def _end_idle(self, gpu: str) -> None:
-        with self._lock:
+        with self._lock(gpu):
             if not self._jobs.get(gpu) and self._timers.get(gpu) is threading.current_thread():
                 self._let_go(gpu)
+
+    def _lock(self, gpu: str) -> threading.Lock:
+        return self._locks.setdefault(gpu, threading.Lock())
 
     def _let_go(self, gpu: str) -> None:
         if not self._jobs.get(gpu) and (descriptor := self._held.pop(gpu, None)) is not None:

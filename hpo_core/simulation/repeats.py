@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from hpo_core.execution.virtual import WHOLE, Faults, VirtualClock, Worker
+from hpo_core.execution.virtual import Faults, VirtualClock, Worker
+from hpo_core.execution.virtual_devices import WHOLE
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted

@@ -12,7 +12,8 @@ import msgspec
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.loop import Loop, Observer
 from hpo_core.execution.placing import PlacementWriter
-from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices, VirtualExecutor, Worker
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
+from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.model.devices.inventory import Device, Slot
 from hpo_core.model.trial import Job, Metrics, Outcome
 from hpo_core.placement.placer import Placer

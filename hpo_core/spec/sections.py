@@ -433,7 +433,7 @@ class ClusterSettings(Part):
 
     @property
     def encrypted(self) -> bool:
-        """Whether scheduler, workers and client talk TLS."""
+        """Whether scheduler, workers and client talk TLS, or within one process."""
         return True
 
     @property
@@ -598,7 +598,7 @@ class KubernetesClusterSpec(ClusterSettings):
 
 
 class LocalCudaClusterSpec(ClusterSettings):
-    """One Dask worker for each NVIDIA GPU of this machine, which alone it sees, as device 0."""
+    """A worker for each NVIDIA GPU of this machine, which alone its jobs see, as device 0."""
 
     kind: Literal["local_cuda"] = "local_cuda"
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(

@@ -101,6 +101,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Grace period: seconds between SIGTERM and SIGKILL."""
     zygote_timeout: float = 60.0
     """Seconds without an answer after which the zygote, which owns the child process, is killed."""
+    worker: str = ""
+    """Address of the Dask worker that runs it, which sets this and the next."""
+    gpu: str = ""
+    """The GPU of that worker, as ``CUDA_VISIBLE_DEVICES`` names it; empty: what its process sees."""
 
     def __post_init__(self) -> None:
         start = self.job.checkpoint.resource if self.job.checkpoint else 0

@@ -23,6 +23,8 @@ from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
+UNASKED_SECONDS = 300.0
+"""Time after which a watch ends that nobody has asked: a study's process may go on for days after it."""
 MISSES = 3
 """Number of looks in a row without an answer after which a device is gone; drivers miss single questions."""
 CPU = "CPU"
@@ -45,11 +47,13 @@ class DeviceWatch:
     Args:
         kind: ``gpu``, ``cpu``, or ``auto``: GPUs where the computer has any, whether they answer now or not.
         own: memory of these attempts and their children is not others' for the study that they are of.
+        gpu: what the jobs of its workers see, as ``CUDA_VISIBLE_DEVICES`` names it; empty: what this process sees.
     """
 
-    def __init__(self, kind: str, own: Callable[[], Own]) -> None:
+    def __init__(self, kind: str, own: Callable[[], Own], gpu: str = "") -> None:
         self._kind = kind
         self._own = own
+        self._gpu = gpu
         self._idle: dict[str, int] = {}
         """Bytes in use when last none of our attempts ran, by GPU."""
         self._missed: dict[str, int] = {}
@@ -58,6 +62,7 @@ class DeviceWatch:
         """What was seen last."""
         self._had_gpu = False
         self._ended = threading.Event()
+        self._asked = time.monotonic()
         self.problem = ""
         """Why no GPU can be seen; empty: they can, or nobody asked."""
 
@@ -70,8 +75,15 @@ class DeviceWatch:
         """End the thread."""
         self._ended.set()
 
+    def keep_on(self) -> bool:
+        """Go on looking for a while; returns whether it still looks."""
+        self._asked = time.monotonic()
+        return not self._ended.is_set()
+
     def _go_on(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
+            if time.monotonic() > self._asked + UNASKED_SECONDS:
+                self.stop()
             self.look()
 
     def look(self) -> None:
@@ -107,7 +119,8 @@ class DeviceWatch:
         """Whether processors are offered: not where a GPU does not answer now, for jobs that need it would fail."""
         if self._kind != "auto":
             return self._kind == "cpu"
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
+        visible = self._visible()
+        hidden = visible is not None and visible.strip() in ("", "-1")
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
@@ -116,9 +129,13 @@ class DeviceWatch:
         kept = {name: self.seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
 
+    def _visible(self) -> str | None:
+        """``CUDA_VISIBLE_DEVICES`` of the jobs; None: all."""
+        return self._gpu or os.environ.get("CUDA_VISIBLE_DEVICES")
+
     def _gpus(self, own: Own) -> Facts:
         reading = read_gpus()
-        wanted = visible(reading.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        wanted = visible(reading.gpus, self._visible())
         cores = 1000 * available_cores()
         found: Facts = {}
         for gpu in wanted:
@@ -180,7 +197,7 @@ def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
 
 def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
-    for ended in _parts.keys() - set().union(*own.values()):
+    for ended in [pid for pid in list(_parts) if not psutil.pid_exists(pid)]:  # other watches have some of them
         _parts.pop(ended, None)
     total, available = psutil.virtual_memory()[:2]
     for group in control_groups():
@@ -247,20 +264,25 @@ def _with_descendants(own: Own) -> dict[str, set[int]]:
     return {folder: {*pids, *(below for pid in pids for below in descendants(pid))} for folder, pids in own.items()}
 
 
-_watches: dict[str, DeviceWatch] = {}
-"""Watches by kind: studies with different ``packing.devices`` may share a worker."""
+_watches: dict[tuple[str, str], DeviceWatch] = {}
+"""Watches by kind and GPU: studies with different ``packing.devices`` may share a worker, and workers this process."""
 _starting = threading.Lock()
 
 
-def watch_devices(kind: str, own: Callable[[], Own]) -> str:
-    """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing."""
+def watch_devices(kind: str, own: Callable[[], Own], gpu: str = "") -> str:
+    """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing.
+
+    Args:
+        gpu: the only one to look at, of a worker that has it of its own; empty: all that this process sees.
+    """
     with _starting:
-        if kind not in _watches:
-            _watches[kind] = DeviceWatch(kind, own)
-            _watches[kind].start()
-        return _watches[kind].problem
+        watch = _watches.get((kind, gpu))
+        if watch is None or not watch.keep_on():
+            watch = _watches[kind, gpu] = DeviceWatch(kind, own, gpu)
+            watch.start()
+        return watch.problem
 
 
-def seen_devices() -> dict[str, Facts]:
-    """What :func:`watch_devices` saw last, by kind; empty before."""
-    return {kind: watch.seen for kind, watch in list(_watches.items())}
+def seen_devices(gpu: str = "") -> dict[str, Facts]:
+    """What :func:`watch_devices` saw last, by kind; empty before, and once nobody asked for long."""
+    return {kind: watch.seen for (kind, own), watch in list(_watches.items()) if own == gpu and watch.keep_on()}

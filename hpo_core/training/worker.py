@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices, watch_devices
 
 _MAX_IDLE = 8
+"""Trainers that are kept for the next job, for each GPU that workers of this process have of their own."""
 _Attempt = tuple[str, int, int, int]
 """Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
 
@@ -31,9 +33,10 @@ def _name(attempt: _Attempt) -> str:
 
 
 class TrainerPool:
-    """Lends a trainer to each running job and keeps idle ones for the next job of their objective.
+    """Lends a trainer to each running job and keeps idle ones for the next job of their objective and GPU.
 
-    All methods may be called from any thread.
+    Several workers may share it, each with a GPU of its own: a trainer serves one GPU. All methods may be called from
+    any thread.
     """
 
     def __init__(self) -> None:
@@ -41,8 +44,10 @@ class TrainerPool:
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
         """Trainers, and numbers of the units that they train where models hop."""
-        self._threads: dict[_Attempt, int] = {}
-        """Identifiers of the threads that run them."""
+        self._preparing: dict[Trainer, str] = {}
+        """Trainers that import their objective, and the folder of the study that they do it for."""
+        self._workers: dict[_Attempt, str] = {}
+        """Addresses of the workers that run them."""
         self._writing: dict[_Attempt, CheckpointWriter] = {}
         """What writes the checkpoints of attempts whose trainers run other jobs by now."""
         self._leaving: set[Trainer] = set()
@@ -61,16 +66,16 @@ class TrainerPool:
         job = request.job
         attempt = (request.folder, job.trial, job.attempt, request.rank)
         unit = None if job.unit is None else job.unit.number
-        key = (request.objective, request.pythonpath, request.threads)
+        key = (request.objective, request.pythonpath, request.threads, request.gpu)
         with self._lock:
             alike = [one for one in reversed(self._idle) if one.key == key]
             if alike:
                 trainer = min(alike, key=lambda one: one.distance(request))
                 self._idle.remove(trainer)
             else:
-                trainer = Trainer(request.objective, request.pythonpath, threads=request.threads)
+                trainer = Trainer(request.objective, request.pythonpath, threads=request.threads, gpu=request.gpu)
             self._running[attempt] = trainer, unit
-            self._threads[attempt] = threading.get_ident()
+            self._workers[attempt] = request.worker
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
@@ -95,7 +100,7 @@ class TrainerPool:
             free(None)
             with self._lock:
                 self._writing.pop(attempt, None)
-                self._threads.pop(attempt, None)
+                self._workers.pop(attempt, None)
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -121,11 +126,23 @@ class TrainerPool:
             ]
             if not found and not writers and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
-        for key, trainer in found:
-            trainer.cancel(*key[1:3])
+        self._cancel(found, writers)
+        return bool(found or writers)
+
+    def cancel_on(self, worker: str) -> None:
+        """End every attempt that runs on a worker, by its address."""
+        with self._lock:
+            here = {key for key, address in self._workers.items() if address == worker}
+            found = [(key, trainer) for key, (trainer, _) in self._running.items() if key in here]
+            writers = [writer for key, writer in self._writing.items() if key in here]
+        self._cancel(found, writers)
+
+    @staticmethod
+    def _cancel(found: Sequence[tuple[_Attempt, Trainer]], writers: Sequence[CheckpointWriter]) -> None:
+        for (_, trial, attempt, _), trainer in found:
+            trainer.cancel(trial, attempt)
         for writer in writers:
             writer.cancel()
-        return bool(found or writers)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
         """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
@@ -135,11 +152,11 @@ class TrainerPool:
             trainer.limit(trial, attempt, memory)
         return trainer is not None
 
-    def heartbeats(self, threads: Collection[int] | None = None) -> dict[str, int]:
+    def heartbeats(self, worker: str | None = None) -> dict[str, int]:
         """A number that grows while its trainer's thread goes on, by name of every running attempt.
 
         Args:
-            threads: identifiers of the threads to tell of; None: all. Several workers may share this process.
+            worker: address of the worker to tell of; None: all.
         """
         with self._lock:
             running = {attempt: trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
@@ -147,49 +164,80 @@ class TrainerPool:
             return {
                 _name(attempt): count
                 for attempt, count in (running | writing).items()
-                if threads is None or self._threads.get(attempt) in threads
+                if worker is None or self._workers.get(attempt) == worker
             }
 
-    def processes(self) -> dict[str, list[int]]:
-        """Process ids of the attempts that run, by folder of their study."""
+    def processes(self, gpu: str = "") -> dict[str, list[int]]:
+        """Process ids of the attempts that run, by folder of their study.
+
+        Args:
+            gpu: of those workers that have it of their own; empty: of those that have none.
+        """
         found: dict[str, list[int]] = {}
         with self._lock:
             for (folder, *_), (trainer, _) in self._running.items():
-                if trainer.child:
+                if trainer.child and trainer.gpu == gpu:
                     found.setdefault(folder, []).append(trainer.child)
         return found
 
-    def usages(self) -> dict[str, dict[str, Any]]:
+    def usages(self, worker: str | None = None) -> dict[str, dict[str, Any]]:
         """Usage so far of every running attempt whose profile is complete, by its name without the rank.
 
         The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
+
+        Args:
+            worker: see :meth:`heartbeats`.
         """
         with self._lock:
-            found = {_name((*attempt[:3], 0)): trainer.usage for attempt, (trainer, _) in self._running.items()}
+            found = {
+                _name((*attempt[:3], 0)): trainer.usage
+                for attempt, (trainer, _) in self._running.items()
+                if worker is None or self._workers.get(attempt) == worker
+            }
         return {name: msgspec.to_builtins(usage) for name, usage in found.items() if usage is not None}
 
     def prepare(
-        self, objective: str, pythonpath: Sequence[str] = (), threads: int | None = None, *, load: str = ""
+        self,
+        objective: str,
+        pythonpath: Sequence[str] = (),
+        threads: int | None = None,
+        *,
+        load: str = "",
+        gpu: str = "",
+        folder: str = "",
     ) -> None:
         """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
         Args:
             threads: that its jobs compute with.
             load: ``data.load`` of the study, which is looked for as well.
+            gpu: that they see; trainers of another one stay.
+            folder: of the study; the import ends with it.
 
         Raises:
             SpecError: there is no such module or function.
             ObjectiveError: it cannot be imported.
         """
-        self.close_idle(objective, pythonpath)
-        trainer = Trainer(objective, pythonpath, threads=threads)
-        trainer.prepare(load)
+        self.close_idle(objective, pythonpath, gpu)
+        trainer = Trainer(objective, pythonpath, threads=threads, gpu=gpu)
+        with self._lock:
+            self._preparing[trainer] = folder
+        try:
+            trainer.prepare(load)
+        finally:
+            with self._lock:
+                del self._preparing[trainer]
         self._give_back(trainer)
 
-    def close_idle(self, objective: str, pythonpath: Sequence[str] = ()) -> None:
-        """End the idle trainers of an objective, on workers that live on and serve other studies."""
+    def close_idle(self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None) -> None:
+        """End the idle trainers of an objective, on workers that live on and serve other studies.
+
+        Args:
+            gpu: only those that see this one; None: all.
+        """
+        own = objective, tuple(pythonpath)
         with self._lock:
-            closing = [trainer for trainer in self._idle if trainer.key[:2] == (objective, tuple(pythonpath))]
+            closing = [one for one in self._idle if one.key[:2] == own and gpu in (None, one.gpu)]
             self._idle = [trainer for trainer in self._idle if trainer not in closing]
         for trainer in closing:
             trainer.close()
@@ -198,6 +246,9 @@ class TrainerPool:
         """End the trainers of a study that has ended: idle ones now, others once their cancelled attempts are over."""
         with self._lock:
             self._leaving |= {trainer for key, (trainer, _) in self._running.items() if key[0] == folder}
+            preparing = [trainer for trainer, of in self._preparing.items() if of == folder]
+        for trainer in preparing:
+            trainer.close()
         self.close_idle(objective, pythonpath)
 
     def close_all(self, folder: str = "") -> None:
@@ -208,6 +259,7 @@ class TrainerPool:
         """
         with self._lock:
             trainers = [trainer for key, (trainer, _) in self._running.items() if folder in ("", key[0])]
+            trainers += [trainer for trainer, of in self._preparing.items() if folder in ("", of)]
             writers = [writer for key, writer in self._writing.items() if folder in ("", key[0])]
             if not folder:
                 trainers += self._idle
@@ -223,8 +275,8 @@ class TrainerPool:
             self._leaving.discard(trainer)
             if not trainer.closed and not surplus:
                 self._idle.append(trainer)
-            surplus += self._idle[:-_MAX_IDLE]
-            self._idle = self._idle[-_MAX_IDLE:]
+            surplus += [one for one in self._idle if one.gpu == trainer.gpu][:-_MAX_IDLE]
+            self._idle = [one for one in self._idle if one not in surplus]
         for old in surplus:
             old.close()
 
@@ -238,13 +290,22 @@ _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 
 
-def train_job(request_bytes: bytes, on_free: Callable[[], None] = lambda: None, *, folder: str | None = None) -> bytes:
+def train_job(
+    request_bytes: bytes,
+    on_free: Callable[[], None] = lambda: None,
+    *,
+    worker: str = "",
+    gpu: str = "",
+    folder: str | None = None,
+) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report.
 
     Args:
         on_free: see :meth:`TrainerPool.run`, like ``folder``.
+        worker: address of the worker that runs it.
+        gpu: see :attr:`JobRequest.gpu`.
     """
-    request = decode_request(request_bytes)
+    request = msgspec.structs.replace(decode_request(request_bytes), worker=worker, gpu=gpu)
     portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit, folder)
@@ -275,19 +336,20 @@ def lost_report(request_bytes: bytes, message: str) -> bytes:
     return encode_report(decode_request(request_bytes).report(Outcome.LOST, message, started=0.0, ended=0.0))
 
 
-def share_devices(kind: str) -> str:
+def share_devices(kind: str, gpu: str = "") -> str:
     """Look at the devices of this computer from now on, for jobs to share them (:mod:`visible_devices`).
 
     Args:
         kind: ``gpu``, ``cpu`` or ``auto``.
+        gpu: the worker's own; empty: those that this process sees.
 
     Returns:
         Why no GPU can be seen; empty where one can, or none was asked for.
     """
-    return watch_devices(kind, trainers.processes)
+    return watch_devices(kind, partial(trainers.processes, gpu), gpu)
 
 
-def start_mps() -> str:
+def start_mps(gpu: str = "") -> str:
     """Start the MPS daemons of the GPUs that :func:`share_devices` sees; returns why some have none, or nothing."""
-    seen = {name: facts for devices in seen_devices().values() for name, facts in devices.items()}
+    seen = {name: facts for devices in seen_devices(gpu).values() for name, facts in devices.items()}
     return _mps.prepare(name for name, facts in seen.items() if facts["gpu"])

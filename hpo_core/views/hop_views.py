@@ -320,11 +320,14 @@ def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNS
 
 
 def worker_name(worker: str) -> str:
-    """Address of a worker without its protocol.
+    """Address of a worker without its protocol; of one in its study's process, the numbers of both.
 
-    >>> worker_name("tcp://127.0.0.1:40001")
-    '127.0.0.1:40001'
+    >>> worker_name("tcp://127.0.0.1:40001"), worker_name("inproc://192.0.2.2/4711/6")
+    ('127.0.0.1:40001', 'worker 6 of process 4711')
     """
+    if worker.startswith("inproc://"):
+        _, process, number = worker.rsplit("/", 2)
+        return f"worker {number} of process {process}"
     return worker.removeprefix("tcp://").removeprefix("tls://")
 
 

@@ -1,7 +1,7 @@
 """The controller is killed with SIGKILL after (and before) every entry of a simulated study.
 
-Each controller is a forked process with the real SQLite journal. It drives the study, kills itself at the
-chosen moment, and the next one recovers; what remains must be whole.
+Each controller that dies is a forked process with the real SQLite journal. It drives the study, kills itself at the
+chosen moment, and the next one, in this process, recovers; what remains must be whole.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class DeadlyJournal(SqlJournal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def controller(url: str, spec: StudySpec, *, at: int, before: bool, train: Sequence[tuple[int, int]] = ()) -> None:
+def controller(
+    url: str, spec: StudySpec, *, at: int = -1, before: bool = False, train: Sequence[tuple[int, int]] = ()
+) -> None:
     """Drive the study to its end, or to the moment it is killed.
 
     Args:
@@ -60,6 +62,8 @@ def controller(url: str, spec: StudySpec, *, at: int, before: bool, train: Seque
     for trial, to in train:
         if not {(trial, to)} & {(e.trial, e.target) for e in facts(journal.entries("world"), TrialExtended)}:
             world.play(study, study.train_further(trial, to))
+    journal.release("world", epoch)
+    journal.close()
 
 
 def in_child(url: str, *, at: int, before: bool, spec: StudySpec = SPEC, train: Sequence[tuple[int, int]] = ()) -> int:
@@ -119,7 +123,7 @@ def test_a_controller_killed_after_each_entry_recovers(folder: Path, before: boo
             break  # the study ended before entry `at`
         assert os.WTERMSIG(status) == signal.SIGKILL
         killed += 1
-        assert os.waitstatus_to_exitcode(in_child(url, at=-1, before=False)) == 0
+        controller(url, SPEC)  # in another process than the killed one
         assert_whole(url)
         at += 1
     print(f"{killed} kills")
@@ -145,7 +149,7 @@ def test_a_controller_killed_after_each_entry_of_every_method_recovers(folder: P
             assert os.WEXITSTATUS(status) == 0
             break
         killed += 1
-        assert os.waitstatus_to_exitcode(in_child(url, at=-1, before=False, spec=spec)) == 0
+        controller(url, spec)
         entries = assert_whole(url, configs=len(plan.state.trials))
         if not name.startswith("pareto"):
             judge(spec, entries)
@@ -178,7 +182,7 @@ def test_a_controller_killed_after_each_entry_of_further_training_recovers(
 ) -> None:
     spec = spec_of(name)
     base = f"sqlite:///{folder / 'base.db'}"
-    assert in_child(base, at=-1, before=False, spec=spec) == 0
+    controller(base, spec)
     journal = SqlJournal(base)
     study = Study.open("world", journal, reading=True)
     journal.close()
@@ -195,7 +199,7 @@ def test_a_controller_killed_after_each_entry_of_further_training_recovers(
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         killed += 1
-        assert os.waitstatus_to_exitcode(in_child(url, at=-1, before=False, spec=spec, train=train)) == 0
+        controller(url, spec, train=train)
         after = Study.from_entries(assert_whole(url, configs=len(study.state.trials), further=True))
         assert after.method.rungs() == study.method.rungs()
         for trial, to in train:

@@ -25,7 +25,8 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import LIMIT, at_load, worker_processes
+from tests.dask_processes import DaskProcesses
+from tests.flows.conftest import LIMIT, at_load
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -217,8 +218,10 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
 
 
 @pytest.mark.usefixtures("storage")
-def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
-    real = Real(tmp_path, configs=16, cluster=worker_processes(2))
+def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
+    real = Real(tmp_path, configs=16, cluster=dask_processes.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
 
@@ -232,22 +235,19 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
             assert process.poll() is None and time.monotonic() < deadline, f"no {what} is running"
             time.sleep(0.01)
 
-    def zygotes() -> list[psutil.Process]:
-        return descendants(process, "hpo_core.training.child.zygote")
-
-    def workers_that_train() -> list[psutil.Process]:
-        """One, whose job cannot end any more before its worker does."""
-        for zygote in zygotes():
-            for child in zygote.children():
+    def that_train() -> list[tuple[psutil.Process, psutil.Process]]:
+        """A worker and the child of its zygote, whose job cannot end any more before they do."""
+        for worker in dask_processes.training():
+            for child in (child for zygote in worker.children() for child in zygote.children()):
                 child.suspend()
-                if child in zygote.children() and child.status() == psutil.STATUS_STOPPED:
-                    return [parent for parent in [zygote.parent()] if parent is not None]
+                if child.status() == psutil.STATUS_STOPPED:
+                    return [(worker, child)]
                 child.resume()  # it has not stopped yet, or ends: else it would stand still to the end of the test
         return []
 
-    kill_one("training child", lambda: [child for zygote in zygotes() for child in zygote.children()])
+    kill_one("training child", lambda: [child for _, child in that_train()])
     real.wait_for_entries(12, process)
-    kill_one("Dask worker", workers_that_train)
+    kill_one("Dask worker", lambda: [worker for worker, _ in that_train()])
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     entries = real.home.open_journal().entries("real")

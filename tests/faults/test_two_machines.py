@@ -4,93 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from tests.faults.test_real_study import ROOT, Real
+from tests.dask_processes import DaskProcesses
+from tests.faults.test_real_study import Real
 from tests.flows.conftest import LIMIT
-
-Start = Callable[..., subprocess.Popen[bytes]]
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a Dask command in a folder of its own, as another machine would."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def run(name: str, *arguments: str, hidden: Path | None = None) -> subprocess.Popen[bytes]:
-        folder = tmp_path / name
-        folder.mkdir()
-        command = [sys.executable, "-m", *arguments]
-        if hidden is not None:
-            script = 'mount -t tmpfs none "$1" && shift && exec "$@"'
-            command = ["unshare", "-m", "sh", "-c", script, "sh", str(hidden), *command]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)},
-            )  # fmt: skip
-        running.append(process)
-        return process
-
-    yield run
-    for process in reversed(running):  # the scheduler last: a worker whose scheduler is gone may not hear it
-        process.terminate()
-        try:
-            process.wait(600)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def address(start: Start) -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    start("scheduler", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
-    return f"tcp://127.0.0.1:{port}"
-
-
-@pytest.fixture
-def worker(start: Start, address: str) -> Start:
-    """Starts a worker; ``hidden``: a folder that is empty for it."""
-
-    def run(name: str, hidden: Path | None = None) -> subprocess.Popen[bytes]:
-        return start(
-            name, "distributed.cli.dask_worker", address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny",
-            "--no-dashboard", "--name", name, "--local-directory", f"{name}-scratch",
-            hidden=hidden,
-        )  # fmt: skip
-
-    return run
-
-
-def test_a_study_continues_when_one_worker_dies_and_another_joins(tmp_path: Path, address: str, worker: Start) -> None:
-    first, _ = worker("one"), worker("two")
+def test_a_study_continues_when_one_worker_dies_and_another_joins(
+    tmp_path: Path, dask_processes: DaskProcesses
+) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
     search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
     shared = f"local://{tmp_path}/shared"  # by its URL, so that all goes through fsspec
-    real = Real(
-        tmp_path, cluster={"kind": "address", "address": address}, search=search, checkpoints={"folder": shared}
-    )
+    real = Real(tmp_path, cluster=dask_processes.cluster, search=search, checkpoints={"folder": shared})
     controller = real.start()
     real.wait_for_entries(8, controller)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    dask_processes.kill("one")
     killed = real.entries()
     real.wait_for_entries(killed + 6, controller)
     came = time.time()
-    worker("three")
+    dask_processes.add_worker("three")
     assert controller.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     study = real.assert_whole()
     events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
@@ -105,7 +48,7 @@ def test_a_study_continues_when_one_worker_dies_and_another_joins(tmp_path: Path
     kept = {f"{shared}/{path.relative_to(tmp_path / 'shared')}" for path in tmp_path.glob("shared/real/*/*")}
     assert kept == study.checkpoints.uris and study.state.best_checkpoint().uri in kept
     for name in ("one", "two", "three"):
-        assert not list((tmp_path / name).rglob("*.safetensors")), "checkpoints lie in the shared place alone"
+        assert not list((tmp_path / "dask" / name).rglob("*.safetensors")), "checkpoints lie in the shared place alone"
     assert not list(real.home.folder.rglob("*.safetensors"))
 
 
@@ -122,7 +65,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("place", ["carried", "s3", "sftp"])
 @pytest.mark.parametrize("method", ["asha", "pbt"])
 def test_workers_without_the_folder_of_the_study_train_it(
-    request: pytest.FixtureRequest, tmp_path: Path, address: str, start: Start, home: Path, place: str, method: str
+    request: pytest.FixtureRequest, tmp_path: Path, dask_processes: DaskProcesses, home: Path, place: str, method: str
 ) -> None:
     """One worker sees the folder, one does not, one without it joins later; one of them is killed."""
     changes = {}
@@ -132,20 +75,18 @@ def test_workers_without_the_folder_of_the_study_train_it(
     elif place == "sftp":
         server = request.getfixturevalue("on_sftp")
         changes["checkpoints"] = {"folder": f"sftp://127.0.0.1:{server.port}{tmp_path}/served"}
-    worker = request.getfixturevalue("worker")
-    worker("seeing")
-    killed = worker("one", hidden=home)
+    dask_processes.add_worker("seeing")
+    dask_processes.add_worker("one", hidden=home)
     search = {
         "asha": {"method": "asha", "configs": 40, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
         "pbt": {"method": "pbt", "population": 4, "generations": 8, "steps_per_generation": 1},
     }[method]
-    real = Real(tmp_path, "heavy", cluster={"kind": "address", "address": address}, search=search, **changes)
+    real = Real(tmp_path, "heavy", cluster=dask_processes.cluster, search=search, **changes)
     controller = real.start()
     real.wait_for_entries(8, controller)
-    worker("two", hidden=home)
+    dask_processes.add_worker("two", hidden=home)
     real.wait_for_entries(14, controller)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    dask_processes.kill("one")
     real.wait_for_entries(real.entries() + 4, controller)
     os.kill(controller.pid, signal.SIGKILL)
     controller.wait()
@@ -159,6 +100,6 @@ def test_workers_without_the_folder_of_the_study_train_it(
     assert kept == study.checkpoints.uris and study.state.best_checkpoint().uri in kept
     for name in ("one", "two", "seeing"):
         if name != "one":
-            assert not list((tmp_path / name).rglob("*.safetensors")), "nothing is left on the workers"
+            assert not list((tmp_path / "dask" / name).rglob("*.safetensors")), "nothing is left on the workers"
     logs = {path.name for path in (real.home.study_folder("real") / "logs").iterdir()}
     assert {f"trial-{event.trial:05d}-attempt-{event.attempt}.log" for event in done} <= logs

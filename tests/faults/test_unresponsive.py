@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,12 +17,12 @@ import pytest
 from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, ClockTicked, JobGranted
 from hpo_core.replay.audit import audit
-from tests.faults.test_real_study import ROOT, Real, descendants
-from tests.flows.conftest import LIMIT, at_load, worker_processes
+from tests.dask_processes import DaskProcesses
+from tests.faults.test_real_study import Real, descendants
+from tests.flows.conftest import LIMIT, at_load
 
 RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
-QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], real: Real) -> Any:
@@ -35,11 +33,6 @@ def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], r
         assert time.monotonic() < deadline, real.log.read_text()[-3000:]
         time.sleep(0.05)
     return found
-
-
-def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The Dask workers whose zygote runs a child."""
-    return [zygote.parent() for zygote in zygotes_of(process)]  # type: ignore[misc]
 
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -107,12 +100,20 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
             left.kill()
 
 
+@pytest.fixture
+def pair(dask_processes: DaskProcesses) -> DaskProcesses:
+    """Two workers of somebody else's."""
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
+    return dask_processes
+
+
 @pytest.mark.slow
-def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real]) -> None:
-    real = make(timeout=60, cluster=worker_processes(2))
+def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real], pair: DaskProcesses) -> None:
+    real = make(timeout=60, cluster=pair.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
-    worker = eventually(lambda: workers_of(process), process, real)[0]
+    worker = eventually(pair.training, process, real)[0]
     worker.suspend()
     before = real.entries()
     real.wait_for_entries(before + 4, process)  # the other one goes on
@@ -123,17 +124,21 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
     assert not outcomes(real), messages(real)
 
 
-def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
-    real = make(cluster=worker_processes(1), search=RANDOM)
+def test_the_job_of_a_worker_that_does_not_answer_is_lost_and_one_that_joins_goes_on(
+    make: Callable[..., Real], dask_processes: DaskProcesses
+) -> None:
+    dask_processes.add_worker("one")
+    real = make(cluster=dask_processes.cluster, search=RANDOM)
     process = real.start()
     real.wait_for_entries(4, process)
-    worker = eventually(lambda: workers_of(process), process, real)[0]
+    worker = eventually(dask_processes.training, process, real)[0]
     worker.suspend()
+    dask_processes.add_worker("two")
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "gave no sign of life for 5 s" in messages(real)[0]
-    assert_gone([worker])
+    assert worker.is_running(), "it is the user's"
 
 
 @pytest.mark.slow
@@ -209,20 +214,16 @@ def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Rea
 
 
 STANDING = {
-    "worker": lambda process: workers_of(process)[:1],
     "zygote": lambda process: zygotes_of(process)[:1],
-    "everything": lambda process: [*workers_of(process), *zygotes_of(process), *children_of(process)],
+    "everything": lambda process: [*zygotes_of(process), *children_of(process)],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "which",
-    ["worker", "zygote", "everything"],
-)
+@pytest.mark.parametrize("which", STANDING)
 def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Real], which: str) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""
-    real = make(timeout=60, search=ENDLESS, cluster=worker_processes(2))
+    real = make(timeout=60, search=ENDLESS)
     process = real.start()
     real.wait_for_entries(3, process)
     eventually(lambda: len(children_of(process)) == 2, process, real)
@@ -233,73 +234,45 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Re
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
     assert_gone(below)
-    journal = real.home.open_journal()
-    halted = Study.open("real", journal, reading=True).state.halted
-    assert halted is not None and halted.reason == "interrupted"
+    assert was_interrupted(real)
 
 
-class Cluster:
-    """A scheduler and workers of somebody else's, on free ports of 127.0.0.1."""
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{port}"
-        self.scheduler = self._start(
-            "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"
-        )
-        deadline = time.monotonic() + LIMIT
-        while not self._listens(port):
-            assert time.monotonic() < deadline, "the scheduler does not come up"
-            time.sleep(0.1)
-        self.workers = [
-            self._start(
-                "worker", self.address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"
-            )
-            for _ in range(2)
-        ]
-
-    @staticmethod
-    def _listens(port: int) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    def _start(self, what: str, *arguments: str) -> psutil.Process:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
-        return psutil.Popen(command, cwd=ROOT, **QUIET)
-
-    def trains(self) -> bool:
-        """Whether every worker runs a child."""
-        found = [child for worker in self.workers for child in worker.children() if child.children()]
-        return len(found) == len(self.workers)
-
-    def close(self) -> None:
-        left = [p for process in (*self.workers, self.scheduler) for p in (process, *process.children(recursive=True))]
-        for process in left:
-            if process.is_running():
-                process.kill()
-        psutil.wait_procs(left, timeout=600)
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_sigterm_ends_a_study_whose_workers_are_stopped(
+    make: Callable[..., Real], pair: DaskProcesses, count: int
+) -> None:
+    real = make(timeout=60, search=ENDLESS, cluster=pair.cluster)
+    process = real.start()
+    real.wait_for_entries(3, process)
+    eventually(lambda: len(pair.training()) == 2, process, real)
+    for worker in pair.training()[:count]:
+        for stopped in (worker, *worker.children(recursive=True)):
+            stopped.suspend()
+    time.sleep(1.5)
+    below = all_below(process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(at_load(120))
+    assert_gone(below)
+    assert was_interrupted(real)
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    yield made
-    made.close()
+def was_interrupted(real: Real) -> bool:
+    halted = Study.open("real", real.home.open_journal(), reading=True).state.halted
+    return halted is not None and halted.reason == "interrupted"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("told", ["sigterm", "nothing"])
 def test_a_scheduler_that_does_not_answer_ends_the_study(
-    make: Callable[..., Real], cluster: Cluster, told: str
+    make: Callable[..., Real], pair: DaskProcesses, told: str
 ) -> None:
     timeout = 60 if told == "sigterm" else 5
-    real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address}, timeout=timeout)
+    real = make(search=ENDLESS, cluster=pair.cluster, timeout=timeout)
     process = real.start()
     real.wait_for_entries(3, process)
-    eventually(cluster.trains, process, real)
-    cluster.scheduler.suspend()
+    eventually(lambda: len(pair.training()) == 2, process, real)
+    pair.scheduler.suspend()
     time.sleep(1.5)
     if told == "sigterm":
         process.send_signal(signal.SIGTERM)
@@ -310,39 +283,36 @@ def test_a_scheduler_that_does_not_answer_ends_the_study(
 
 @pytest.mark.slow
 def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
-    make: Callable[..., Real], cluster: Cluster
+    make: Callable[..., Real], pair: DaskProcesses
 ) -> None:
     """It is the user's: it is not killed, and what it trained meanwhile is ended when it comes back."""
     real = make(
         search={"method": "random", "configs": 24, "max_resource": 40},
-        cluster={"kind": "address", "address": cluster.address},
+        cluster=pair.cluster,
     )
     process = real.start()
-    eventually(cluster.trains, process, real)
-    worker = cluster.workers[0]
+    eventually(lambda: len(pair.training()) == 2, process, real)
+    worker, other = pair.workers.values()
     worker.suspend()
     eventually(lambda: outcomes(real)["lost"] == 1, process, real)
     before = granted(real)
     eventually(lambda: granted(real) >= before + 2, process, real)  # by the other worker
     assert outcomes(real) == {"lost": 1}, messages(real)
     worker.resume()
-    eventually(cluster.trains, process, real)  # it is given jobs again
+    eventually(lambda: len(pair.training()) == 2, process, real)  # it is given jobs again
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
-    assert worker.is_running() and cluster.workers[1].is_running()
+    assert worker.is_running() and other.is_running()
     assert outcomes(real)["lost"] == 1, messages(real)
     os.kill(worker.pid, 0)
 
 
-def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
-    """A worker that never comes up keeps Dask's constructor waiting for ever."""
-    real = make(timeout=60, search=ENDLESS, cluster=worker_processes(2))
+def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real], tmp_path: Path) -> None:
+    """The objective's module does not come to the end of its import."""
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3600)\ndef train(trial): ...\n")
+    real = make(timeout=60, search=ENDLESS, objective="hangs:train", pythonpath=[str(tmp_path)])
     process = real.start()
-    started = eventually(lambda: descendants(process, "spawn_main"), process, real)
-    for worker in started:
-        worker.suspend()
-    time.sleep(5)
-    assert process.poll() is None
+    eventually(lambda: descendants(process, "hpo_core.training.child.zygote"), process, real)
     below = all_below(process)
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))

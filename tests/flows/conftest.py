@@ -23,11 +23,6 @@ LIMIT = 600
 """Seconds for one command: a machine at a load of 40 needs minutes for what takes ten seconds."""
 
 
-def worker_processes(count: int) -> dict[str, Any]:
-    """A cluster with a process for each worker, which can be killed: of the kind for GPUs, though no job uses one."""
-    return {"kind": "local_cuda", "devices": list(range(count))}
-
-
 def at_load(seconds: float) -> float:
     """A bound that holds on an idle machine, longer by the share of a processor that is left at the load of now."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

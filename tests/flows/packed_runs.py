@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -170,13 +169,6 @@ def _words(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-def is_worker(process: psutil.Process) -> bool:
-    """A Dask worker: a process whose children are zygotes, and which is none."""
-    with contextlib.suppress(psutil.Error):
-        return not is_zygote(process) and any(map(is_zygote, process.children()))
-    return False
 
 
 def is_zygote(process: psutil.Process) -> bool:

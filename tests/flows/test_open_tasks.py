@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import distributed
-import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Slot
@@ -22,6 +20,7 @@ from hpo_core.training.worker import trainers
 from hpo_flows.dask import on_worker as open_tasks
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
+from tests.dask_processes import DaskProcesses
 from tests.flows.conftest import ROOT
 
 SECONDS = 600.0
@@ -70,6 +69,12 @@ class _Worker:
         self._thread.join(SECONDS)
         assert self.result is not None
         return self.result
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back what a test sets in workers, which may be this process."""
+    monkeypatch.setattr(open_tasks, "OPEN_SECONDS", open_tasks.OPEN_SECONDS)
 
 
 @pytest.fixture
@@ -149,12 +154,21 @@ class _Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[_Cluster]:
+def processes(dask_processes: DaskProcesses) -> DaskProcesses:
+    """One worker in a process of its own."""
+    dask_processes.add_worker("one")
+    return dask_processes
+
+
+@pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Cluster]:
+    """A worker in this process, or in one of its own: its next job comes by another way."""
+    where = {"kind": "local", "workers": 1}
+    if request.param == "processes":
+        where = request.getfixturevalue("processes").cluster
     for part in ("checkpoints", "logs"):
         (tmp_path / part).mkdir()
-    spec = make_spec(
-        objective="tests.flows.objectives:good", pythonpath=[str(ROOT)], cluster={"kind": "local", "workers": 1}
-    )
+    spec = make_spec(objective="tests.flows.objectives:good", pythonpath=[str(ROOT)], cluster=where)
     executor = DaskExecutor(spec, str(tmp_path))
     try:
         executor.start()
@@ -167,7 +181,10 @@ def _keep_open(seconds: float) -> None:
     open_tasks.OPEN_SECONDS = seconds
 
 
-@pytest.mark.slow
+def _close_open_tasks() -> None:
+    open_tasks.close_open_tasks()
+
+
 class TestOnACluster:
     """Short jobs share Dask's tasks; whatever fails beside them, each is reported once."""
 
@@ -211,12 +228,30 @@ class TestOnACluster:
         assert (report.trial, report.outcome) == (1, Outcome.COMPLETED)
         assert cluster.reports.empty()
 
-    def test_a_worker_that_dies_with_an_open_task_loses_one_attempt_at_most(self, cluster: _Cluster) -> None:
+    def test_a_task_that_ends_takes_no_job_with_it(self, cluster: _Cluster) -> None:
+        cluster.client.run(_keep_open, SECONDS)
+        for trial in range(4):
+            assert (report := cluster.run(trial)).outcome is Outcome.COMPLETED and report.trial == trial
+            cluster.client.run(_close_open_tasks)  # the executor does not know, and gives it the next job
+        assert cluster.reports.empty()
+
+    @pytest.mark.parametrize("cluster", ["threads"], indirect=True)
+    def test_the_end_of_a_study_waits_for_no_open_task(self, cluster: _Cluster) -> None:
+        """Once it did, for up to a second of each study and each of its slots."""
+        cluster.client.run(_keep_open, 10 * SECONDS)
+        assert cluster.run(0).outcome is Outcome.COMPLETED
+        cluster.executor.close()
+        cluster.until(lambda: not open_tasks._open)
+
+    @pytest.mark.parametrize("cluster", [pytest.param("processes", marks=pytest.mark.slow)], indirect=True)
+    def test_a_worker_that_dies_with_an_open_task_loses_one_attempt_at_most(
+        self, cluster: _Cluster, processes: DaskProcesses
+    ) -> None:
         cluster.client.run(_keep_open, SECONDS)
         assert cluster.run(0).outcome is Outcome.COMPLETED
         before = set(cluster.client.scheduler_info()["workers"])
-        pid = next(iter(cluster.client.run(os.getpid).values()))
-        psutil.Process(pid).kill()
+        processes.kill("one")
+        processes.add_worker("two")
         report = cluster.run(1)  # at once: it may be sent to the open task
         assert report.outcome in (Outcome.COMPLETED, Outcome.LOST)
         cluster.until(

@@ -13,14 +13,13 @@ import pytest
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from tests.flows.conftest import worker_processes
+from tests.dask_processes import DaskProcesses
 from tests.flows.packed_runs import (
     LIMIT,
     MB,
     Judge,
     Packed,
     check_shares,
-    is_worker,
     measured,
     most_at_once,
     resident,
@@ -116,14 +115,14 @@ def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -
     assert study.status == "finished"
 
 
-def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
     packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
-    packed = Packed(tmp_path, **GRID, packing=packing, cluster=worker_processes(2))
+    packed = Packed(tmp_path, **GRID, packing=packing, cluster=dask_processes.cluster)
     process = packed.start("tune", "study.yaml")
     until(lambda: len(packed.ended()) >= 5, process)
-    workers = [one for one in psutil.Process(process.pid).children(recursive=True) if is_worker(one)]
-    assert len(workers) == 2
-    workers[0].kill()
+    dask_processes.kill("one")
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
     assert packed.study().status == "finished"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,8 @@ from hpo_core.model.events import AttemptFailed, ControllerStarted, Entry, JobCo
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.views.device_use import running_lines
-from tests.flows.packed_runs import LIMIT, MB, ROOT, Judge, Packed, check_shares, most_at_once, resident, until, usage
+from tests.dask_processes import DaskProcesses
+from tests.flows.packed_runs import LIMIT, MB, Judge, Packed, check_shares, most_at_once, resident, until, usage
 from tests.nvml_stub.cards import GIB, Cards
 
 pytestmark = pytest.mark.slow
@@ -43,78 +40,29 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
-class Cluster:
-    """A Dask scheduler, and workers that see the cards or none."""
-
-    def __init__(self, folder: Path, cards: dict[str, str]) -> None:
-        self._folder = folder
-        self._cards = cards
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{port}"
-        self._start("scheduler", {}, "--host", "127.0.0.1", "--port", str(port))
-
-    def add_worker(self, name: str, *, sees_cards: bool) -> None:
-        environment = self._cards if sees_cards else {"CUDA_VISIBLE_DEVICES": ""}
-        where = (self.address, "--host", "127.0.0.1", "--name", name, "--local-directory", f"{name}-scratch")
-        self._start("worker", environment, *where, "--nthreads", "1", "--no-nanny", name=name)
-
-    def _start(self, kind: str, environment: dict[str, str], *words: str, name: str = "") -> None:
-        folder = self._folder / (name or kind)
-        folder.mkdir()
-        with (folder / "log").open("wb") as log:
-            self.processes[name or kind] = subprocess.Popen(
-                [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--no-dashboard", *words],
-                cwd=folder, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)} | environment,
-            )  # fmt: skip
-
-    def kill(self, name: str) -> None:
-        process = self.processes.pop(name)
-        process.kill()
-        process.wait()
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(600)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 @pytest.fixture
-def cluster(tmp_path: Path, library: Path, cards: Cards) -> Iterator[Cluster]:
-    (tmp_path / "cluster").mkdir()
-    cluster = Cluster(tmp_path / "cluster", cards.variables(library))
-    try:
-        cluster.add_worker("one", sees_cards=True)
-        cluster.add_worker("two", sees_cards=True)
-        cluster.add_worker("processors", sees_cards=False)
-        yield cluster
-    finally:
-        cluster.close()
+def cluster(dask_processes: DaskProcesses, library: Path, cards: Cards) -> DaskProcesses:
+    """Workers that see the cards, and one that sees none."""
+    for name in ("one", "two"):
+        dask_processes.add_worker(name, environment=cards.variables(library))
+    dask_processes.add_worker("processors", environment={"CUDA_VISIBLE_DEVICES": ""})
+    return dask_processes
 
 
-def study_in(folder: Path, cluster: Cluster, search: str, **packing: Any) -> Packed:
+def study_in(folder: Path, cluster: DaskProcesses, search: str, **packing: Any) -> Packed:
     folder.mkdir()
-    where = {"kind": "address", "address": cluster.address}
-    given = STUDY | {"search": SEARCHES[search], "packing": PACKING | packing, "cluster": where}
+    given = STUDY | {"search": SEARCHES[search], "packing": PACKING | packing, "cluster": cluster.cluster}
     return Packed(folder, **given)
 
 
-def held(cards: Cards, cluster: Cluster) -> dict[str, int]:
+def held(cards: Cards, cluster: DaskProcesses) -> dict[str, int]:
     """Bytes of each card that living processes hold, and of this computer's memory those without a card."""
     found: Counter[str] = Counter()
     for path in (cards.folder / "processes").iterdir():
         if path.name.isdigit() and psutil.pid_exists(int(path.name)):
             uuid, memory, _ = path.read_text().split("\t")
             found[uuid] += int(memory)
-    return {**found, "processors": resident(cluster.processes["processors"].pid)}
+    return {**found, "processors": resident(cluster.workers["processors"].pid)}
 
 
 def check_most(judge: Judge, looks: int) -> None:
@@ -173,7 +121,7 @@ def check_whole(packed: Packed, search: str, allowed: set[Outcome]) -> list[JobC
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_packed_studies_are_done_twice_as_soon_as_with_one_job_on_a_device(
-    tmp_path: Path, cluster: Cluster, cards: Cards, search: str
+    tmp_path: Path, cluster: DaskProcesses, cards: Cards, search: str
 ) -> None:
     alone = study_in(tmp_path / "alone", cluster, search, most=1)
     packed = study_in(tmp_path / "packed", cluster, search)
@@ -194,7 +142,7 @@ def test_packed_studies_are_done_twice_as_soon_as_with_one_job_on_a_device(
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_worker_a_card_and_the_controller_go_and_others_come(
-    tmp_path: Path, cluster: Cluster, cards: Cards, search: str
+    tmp_path: Path, cluster: DaskProcesses, library: Path, cards: Cards, search: str
 ) -> None:
     packed = study_in(tmp_path / "packed", cluster, search)
 
@@ -213,7 +161,7 @@ def test_a_worker_a_card_and_the_controller_go_and_others_come(
         after(5, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        cluster.add_worker("three", sees_cards=True)
+        cluster.add_worker("three", environment=cards.variables(library))
         process = packed.start("resume", "packed")
         until(lambda: len(running_on(packed)) == 3, process)
         said, _ = process.communicate(timeout=LIMIT)

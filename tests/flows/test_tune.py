@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -24,8 +22,8 @@ from hpo_core.model.errors import StudyBusyError, StudyExistsError
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
 from hpo_flows.command import app
-from tests.faults.test_real_study import descendants
-from tests.flows.conftest import LIMIT, Runner, wait_for_entries, worker_processes
+from tests.dask_processes import DaskProcesses
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
 ONE = {"kind": "local", "workers": 1}
@@ -297,19 +295,14 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def trains(worker: psutil.Process) -> bool:
-    """Whether a child of its zygote runs; between two jobs there is none to lose."""
-    with contextlib.suppress(psutil.Error):
-        return any("zygote" in " ".join(c.cmdline()) and c.children() for c in worker.children())
-    return False
-
-
 @pytest.mark.slow
-def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
-    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto", cluster=worker_processes(2)))
+def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
+    process = hpo.start("tune", hpo.study("slow", study="mortal", prefect="auto", cluster=dask_processes.cluster))
     wait_for_entries(hpo, "mortal", 4, process)
     deadline = time.monotonic() + LIMIT
-    while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):
+    while not (workers := dask_processes.training()):
         assert time.monotonic() < deadline, "no worker trains anything"
     workers[0].kill()
     out, err = process.communicate(timeout=LIMIT)

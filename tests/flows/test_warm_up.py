@@ -10,21 +10,26 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.model.errors import StorageError
 from hpo_core.report.parameters import ENOUGH
+from hpo_core.study import Study
 from hpo_flows.study_run import session as module
 from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 
 
-@pytest.mark.parametrize(("from_results", "order"), [(1, ["imports", "report"]), (2, ["report"])])
+@pytest.mark.parametrize(("from_results", "order"), [(1, ["imports of 3", "report"]), (4, ["report"])])
 def test_the_report_is_written_once_its_imports_are_made(
     from_results: int, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plotly asks half imported packages for what they do not have yet: the study of a second ended with its error."""
+    """Plotly asks half imported packages for what they do not have yet: the study of a second ended with its error.
+
+    They begin with the first result for which no job is granted, the last one here: before, they would hold up jobs.
+    """
     ended: list[str] = []
 
     def slow_imports() -> None:
+        results = Study.open(spec.study, driven.journal).state.completed_jobs
         time.sleep(3.0)
-        ended.append("imports")
+        ended.append(f"imports of {results}")
 
     def write_report(*arguments: object, **named: object) -> Path:
         ended.append("report")
@@ -37,7 +42,7 @@ def test_the_report_is_written_once_its_imports_are_made(
     spec = make_spec(
         objective="tests.flows.objectives:good",
         pythonpath=[str(Path(__file__).parents[2])],
-        search={"method": "random", "configs": 1, "max_resource": 1},
+        search={"method": "random", "configs": 3, "max_resource": 1},
         cluster={"kind": "local", "workers": 1},
         tracking={"mlflow": "off"},
     )

@@ -20,6 +20,7 @@ from hpo_core.home import Home
 from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
+from tests.dask_processes import DaskProcesses
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 900
@@ -178,14 +179,16 @@ def test_a_rank_that_is_killed_or_hangs_costs_one_attempt(runs: Runs, how: str, 
     runs.whole("faulty")
 
 
-def test_a_worker_that_dies_takes_its_gang_along_and_it_begins_again(runs: Runs) -> None:
+def test_a_worker_that_dies_takes_its_gang_along_and_it_begins_again(runs: Runs, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two", "three"):
+        dask_processes.add_worker(name)
     constants = {"how": "slow", "culprit": -1}
     search = {"method": "random", "configs": 1, "max_resource": 20}
-    process = runs.start("tune", runs.study("worker", 3, "misbehaves", workers=3, search=search, constants=constants))
+    path = runs.study("worker", 3, "misbehaves", search=search, constants=constants, cluster=dask_processes.cluster)
+    process = runs.start("tune", path)
     pids = runs.until(process, lambda: pids if len(pids := runs.pids("worker")) == 3 else None)
-    child, zygote, worker, *_ = [psutil.Process(pids[1]), *psutil.Process(pids[1]).parents()]
-    assert child.pid == pids[1] and "zygote" in " ".join(zygote.cmdline())
-    worker.kill()
+    dask_processes.kill(dask_processes.name_of(psutil.Process(pids[1])))
+    dask_processes.add_worker("four")
     runs.end(process)
     (failure,) = runs.events("worker", AttemptFailed)
     assert failure.outcome is Outcome.LOST and failure.worker and failure.message.startswith("Rank ")

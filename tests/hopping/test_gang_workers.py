@@ -16,6 +16,7 @@ from hpo_core.checkpoints import files
 from hpo_core.home import Home
 from hpo_core.model.events import JobCompleted
 from hpo_core.model.hops import units_of
+from tests.dask_processes import DaskProcesses
 from tests.gangs import hopping_lab
 from tests.gangs.test_gang_runs import Runs
 
@@ -163,15 +164,14 @@ def test_what_was_too_slow_is_not_measured_again_after_a_controller_was_killed(r
     assert later and set(later) == {1}, later
 
 
-def test_a_worker_that_dies_with_its_rank_costs_one_unit(runs: HoppingRuns) -> None:
-    process = runs.start("tune", runs.hopping("worker", "train_slowly"))
+def test_a_worker_that_dies_with_its_rank_costs_one_unit(runs: HoppingRuns, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two", "three", "four"):
+        dask_processes.add_worker(name)
+    process = runs.start("tune", runs.hopping("worker", "train_slowly", cluster=dask_processes.cluster))
     scratch = runs.home / "studies" / "worker" / "scratch"
     found = runs.until(process, lambda: list(scratch.glob("*/rank-1.pid")))
     time.sleep(0.2)
-    child = psutil.Process(int(found[0].read_text()))
-    zygote, worker, *_ = child.parents()
-    assert "zygote" in " ".join(zygote.cmdline())
-    worker.kill()
+    dask_processes.kill(dask_processes.name_of(psutil.Process(int(found[0].read_text()))))
     runs.end(process)
     runs.judge("worker")
     assert runs.whole("worker").state.failed_attempts == 0, "a unit that is lost is repeated, the job goes on"

@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import dask
+import distributed
 import psutil
 import pytest
 
+from hpo_flows.dask.clusters.certificates import new_security
+from hpo_flows.dask.clusters.kind import NO_PAGES, scheduler_options
 from tests.faults.test_real_study import ROOT, Real
-from tests.flows.conftest import LIMIT, worker_processes
+from tests.flows.conftest import LIMIT
 from tests.security.listening import sockets_of
 
 ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
@@ -44,33 +49,29 @@ def attacked(mark: Path, ports: list[int]) -> dict[str, dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("cluster", "listeners"),
-    [({"kind": "local", "workers": 2}, 1), (worker_processes(2), 3)],
-    ids=["threads", "processes"],
-)
-def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: dict[str, Any], listeners: int) -> None:
-    """``listeners``: how many processes have ports."""
+def assert_refused(found: dict[str, dict[str, str]], ports: Collection[int], folder: Path) -> None:
+    """Every attack on each of the ports was refused, and no code of the intruder ran."""
+    marks = sorted(path.name for path in folder.glob("mark*"))
+    assert not marks, f"code of a stranger was executed: {marks}"
+    assert {int(port) for port in found} == set(ports)
+    for port, answers in found.items():
+        assert set(answers) == ATTACKS
+        assert all(answer.startswith("refused") for answer in answers.values()), (port, answers)
+
+
+@pytest.mark.parametrize("cluster", [{"kind": "local", "workers": 2}, {"kind": "local_cuda", "devices": [0, 1]}])
+def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: dict[str, Any]) -> None:
     real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9}, cluster=cluster)
     process = real.start()
     try:
         real.wait_for_entries(4, process)
         until = time.monotonic() + LIMIT
-        while True:  # the first worker process may train while the second begins
-            ports = listening(psutil.Process(process.pid))
-            owners = set(ports.values())
-            if process.pid in owners and len(owners) >= listeners:
-                break
+        while process.pid not in (ports := listening(psutil.Process(process.pid))).values():
             assert process.poll() is None and time.monotonic() < until, f"who listens: {ports}"
             time.sleep(0.1)
         found = attacked(tmp_path / "mark", sorted(ports))
         assert process.poll() is None, real.log.read_text()[-3000:]
-        marks = sorted(path.name for path in tmp_path.glob("mark*"))
-        assert not marks, f"code of a stranger was executed: {marks}"
-        assert {int(port) for port in found} == set(ports)
-        for port, answers in found.items():
-            assert set(answers) == ATTACKS
-            assert all(answer.startswith("refused") for answer in answers.values()), (port, answers)
+        assert_refused(found, ports, tmp_path)
         before = real.entries()
         real.wait_for_entries(before + 2, process)  # it was not disturbed
     finally:
@@ -78,11 +79,26 @@ def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: di
         process.wait()
 
 
+def test_no_port_of_processes_with_certificates_of_a_study_lets_a_stranger_in(tmp_path: Path) -> None:
+    """As those of Slurm's jobs, and of their scheduler: here a nanny and its worker on this machine."""
+    where = {"host": "127.0.0.1", "protocol": "tls://", "security": (security := new_security())}
+    worker = {"cls": distributed.Nanny, "options": {**where, "nthreads": 1}}
+    scheduler = {"cls": distributed.Scheduler, "options": {**where, **scheduler_options(False)}}
+    before = listening(psutil.Process())
+    with (
+        dask.config.set(NO_PAGES),
+        distributed.SpecCluster(workers={0: worker}, scheduler=scheduler, security=security) as cluster,
+    ):
+        ports = listening(psutil.Process()).keys() - before
+        addresses = [cluster.scheduler_address, *cluster.scheduler_info["workers"], cluster.workers[0].address]
+        assert {int(address.rpartition(":")[2]) for address in addresses} <= ports
+        found = attacked(tmp_path / "mark", sorted(ports))
+    assert_refused(found, ports, tmp_path)
+
+
 @pytest.mark.slow
 def test_the_intruder_gets_into_a_cluster_without_certificates(tmp_path: Path) -> None:
     """Else the test above would show nothing."""
-    import distributed
-
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
         (worker,) = cluster.scheduler_info["workers"]
         ports = [int(str(address).rpartition(":")[2]) for address in (cluster.scheduler_address, worker)]

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import time
 import urllib.error
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,15 +31,10 @@ PREFECT = tuple(map(int, version("prefect").split(".")[:3]))
 PATIENCE = 600.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
-    made = SharedServer(tmp_path_factory.mktemp("attacked") / "prefect")
-    try:
-        made.start()
-        made.wait()
-        yield made
-    finally:
-        made.close()
+@pytest.fixture
+def server(prefect_server: SharedServer) -> SharedServer:
+    """That of all tests, which refuses whatever would change it."""
+    return prefect_server
 
 
 class Answer:

@@ -194,7 +194,7 @@ def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
     file = hpo.study(
         objective="leaky:train", pythonpath=[str(hpo.folder)], tracking={}, prefect="auto",
         space={"kind": {"type": "categorical", "choices": list("6012345")}},
-        search={"method": "grid", "max_resource": 1}, training={"retries": {"crashed": 0}},
+        search={"method": "grid", "max_resource": 1}, training={"retries": {"crashed": 0}, "fail_fast": None},
     )  # fmt: skip
     process = hpo.start("tune", file)
     said = "\n".join(process.communicate(timeout=600))

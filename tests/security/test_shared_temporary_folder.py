@@ -24,7 +24,8 @@ from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.deployed.deployment_server import Deployed, serving
 from tests.faults.test_real_study import Real
-from tests.flows.conftest import LIMIT, ROOT, Runner, worker_processes
+from tests.flows.conftest import LIMIT, ROOT, Runner
+from tests.python.training import train
 from tests.security.watched_folder import watched
 
 STRANGER = 4321
@@ -86,33 +87,28 @@ def test_links_that_another_user_planted_in_dasks_scratch_folder_empty_no_file(
     assert {path.name for path in planted.iterdir()} == {"global.lock", "purge.lock"}
 
 
-def test_scratch_folders_of_scheduler_nannies_and_workers_are_private(
-    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cluster", [{"kind": "local", "workers": 2}, {"kind": "local_cuda", "devices": [0, 1]}])
+def test_scratch_folders_of_scheduler_and_workers_are_private(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any]
 ) -> None:
-    """Each process of Dask imports from its scratch folder first: whoever writes there runs code.
-
-    Nannies leave variables in this process, such as one thread for numerical libraries: they are taken back.
-    """
+    """Dask's servers import from their scratch folders first: whoever writes there runs code."""
     monkeypatch.delenv("OMP_NUM_THREADS")
     before = dict(os.environ)
     home = Home(tmp_path / "home")
-    spec = make_spec(cluster=worker_processes(2), objective="json:loads")
+    spec = make_spec(cluster=cluster, objective="json:loads")
     executor = DaskExecutor(spec, str(home.study_folder("world", create=True)))
     try:
         executor.start()
-        cluster = executor._kind.cluster
-        servers = [cluster.scheduler, *cluster.workers.values()]
+        started = executor._kind.cluster
+        servers = [started.scheduler, *started.workers.values()]
         places = [Path(server.local_directory) for server in servers]
         assert not [entry for entry in sys.path if Path(entry).is_relative_to(home.folder)]
-        client = executor._connected.client
-        for local, paths in client.run(_places_of_worker).values():
-            places += [Path(local), *map(Path, paths)]
         assert not [place for place in places if place.is_relative_to(shared)]
         scratch = [place for place in places if "dask-scratch-space" in place.parts]
-        assert len(scratch) >= 5 and all(place.is_relative_to(home.folder) for place in scratch), scratch
+        assert len(scratch) == len(servers) and all(place.is_relative_to(home.folder) for place in scratch), scratch
         open_ones = [place for place in scratch if place.stat().st_mode & 0o077]
         assert not open_ones, open_ones
-        assert os.environ["OMP_NUM_THREADS"] == "1", "what is taken back is there"
+        assert dict(os.environ) == before, "it is the user's process"
     finally:
         executor.close()
     assert dict(os.environ) == before
@@ -125,20 +121,12 @@ def test_worker_threads_of_this_process_leave_no_folder_to_import_from(shared: P
     with ThreadPoolExecutor(3) as threads:  # servers of Dask that end in another order than they began
         calls = [
             threads.submit(
-                hpo_core.tune, _loss, {"x": hpo_core.Float(0, 1)}, metric="loss", max_trials=2, name=name, home=None
+                hpo_core.tune, train, {"x": hpo_core.Float(0, 1)}, metric="loss", max_trials=2, name=name, home=None
             )
             for name in names
         ]
     assert all(call.result().best for call in calls)
     assert not [entry for entry in sys.path if Path(entry).is_relative_to(shared)]
-
-
-def _loss(trial: Any) -> None:
-    trial.report(loss=trial.params["x"])
-
-
-def _places_of_worker(dask_worker: Any) -> tuple[str, list[str]]:
-    return dask_worker.local_directory, sys.path
 
 
 @pytest.mark.slow

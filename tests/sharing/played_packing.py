@@ -12,7 +12,8 @@ import msgspec
 
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.placing import PlacementWriter, shared_devices_of
-from hpo_core.execution.virtual import Load, VirtualClock, VirtualDevices
+from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced

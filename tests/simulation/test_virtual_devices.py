@@ -11,7 +11,8 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.virtual import Load, VirtualDevices, Worker
+from hpo_core.execution.virtual import Worker
+from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.inventory import Capacity, Portion, Slot
 from hpo_core.model.devices.measurement import Measurement, Usage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -47,20 +46,6 @@ def network(trial: Any) -> None:
         trial.report(loss=float(loss))
 
 
-def unlucky(trial: Any) -> None:
-    """Repeat 1 fails in the way that its parameter says."""
-    memory = State(steps=0)
-    trial.track(memory=memory)
-    for _ in trial.steps():
-        memory.steps += 1
-        if trial.repeat == 1 and trial.params["x"] == 0.25:
-            raise KeyError("no such layer")
-        if trial.repeat == 1 and trial.params["x"] == 0.5:
-            os._exit(3)
-        trial.report(loss=float("nan") if trial.repeat == 1 and trial.params["x"] == 0.75 else trial.seed * 1.0)
-        print(f"repeat {trial.repeat} goes on in {trial.folder.name}")
-
-
 def deaf(trial: Any) -> None:
     """Uses no seed."""
     for _ in trial.steps():
@@ -82,10 +67,10 @@ def played(spec: StudySpec, folder: Path, objective: Any = network) -> tuple[Stu
     return study, journal
 
 
-def request_for(folder: Path, job: Job, objective: str = "network", **more: Any) -> JobRequest:
+def request_for(folder: Path, job: Job, objective: str = "test_seed_repeats:network", **more: Any) -> JobRequest:
     for part in ("checkpoints", "logs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    name = f"tests.training.test_seed_repeats:{objective}"
+    name = f"tests.training.{objective}"
     return JobRequest(study="s", job=job, objective=name, metric="loss", folder=str(folder), **{"seed": 9} | more)
 
 
@@ -248,10 +233,10 @@ def test_repeats_in_child_processes_give_the_same_and_share_a_log(tmp_path: Path
     ],
 )
 def test_a_repeat_that_fails_or_diverges_ends_the_job(tmp_path: Path, x: float, outcome: Outcome, message: str) -> None:
-    trainer = Trainer("tests.training.test_seed_repeats:unlucky")
+    trainer = Trainer("tests.training.repeated_objectives:unlucky")
     try:
         job = Job(4, 0, Rung(0, 0), target=2, params={"x": x})
-        report = trainer.run(request_for(tmp_path, job, "unlucky", repeats=3))
+        report = trainer.run(request_for(tmp_path, job, "repeated_objectives:unlucky", repeats=3))
     finally:
         trainer.close()
     assert report.outcome is outcome and report.message.endswith(message) and report.checkpoint is None
@@ -261,23 +246,15 @@ def test_a_repeat_that_fails_or_diverges_ends_the_job(tmp_path: Path, x: float, 
 
 @pytest.mark.slow
 def test_the_time_limit_holds_for_all_repeats_of_an_attempt_together(tmp_path: Path) -> None:
-    trainer = Trainer("tests.training.test_seed_repeats:slow")
+    trainer = Trainer("tests.training.repeated_objectives:slow")
     try:
         trainer.prepare()
         job = Job(4, 0, Rung(0, 0), target=2, params={"x": 0.5})
-        report = trainer.run(request_for(tmp_path, job, "slow", repeats=20, timeout=2.0))
+        report = trainer.run(request_for(tmp_path, job, "repeated_objectives:slow", repeats=20, timeout=2.0))
     finally:
         trainer.close()
     assert report.outcome is Outcome.TIMEOUT and "training.timeout = 2 s" in report.message
     assert "repeat 0 of" not in report.message
-
-
-def slow(trial: Any) -> None:
-    import time
-
-    for _ in trial.steps():
-        time.sleep(0.3)
-        trial.report(loss=1.0)
 
 
 def test_an_objective_that_ignores_its_seed_is_told_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpo_core.model.devices.seen_device import WAITING
@@ -149,7 +150,7 @@ def test_processors_are_offered_where_there_is_no_gpu(
 def test_studies_with_other_kinds_do_not_take_each_others_watch(
     driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watches: dict[str, DeviceWatch] = {}
+    watches: dict[tuple[str, str], DeviceWatch] = {}
     monkeypatch.setattr(visible_devices, "_watches", watches)
     driver((card(GIB),))
     try:
@@ -163,6 +164,43 @@ def test_studies_with_other_kinds_do_not_take_each_others_watch(
     finally:
         for watch in watches.values():
             watch.stop()
+
+
+def test_a_worker_with_a_gpu_of_its_own_tells_of_that_alone(
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number or UUID, whatever this process sees itself."""
+    watches: dict[tuple[str, str], DeviceWatch] = {}
+    monkeypatch.setattr(visible_devices, "_watches", watches)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    driver((card(GIB), msgspec.structs.replace(card(GIB, uuid="GPU-b"), index=1)))
+    try:
+        for gpu in ("0", "GPU-b"):
+            assert watch_devices("gpu", dict, gpu) == ""
+        told = {gpu: {name for seen in seen_devices(gpu).values() for name in seen} for gpu in ("0", "GPU-b", "")}
+        assert told == {"0": {"GPU-a"}, "GPU-b": {"GPU-b"}, "": set()}
+    finally:
+        for watch in watches.values():
+            watch.stop()
+
+
+def test_a_watch_that_nobody_asks_ends_and_begins_again_for_the_next_study(
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches: dict[tuple[str, str], DeviceWatch] = {}
+    monkeypatch.setattr(visible_devices, "_watches", watches)
+    monkeypatch.setattr(visible_devices, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(visible_devices, "UNASKED_SECONDS", -1.0)
+    driver((card(GIB),))
+    assert watch_devices("gpu", dict) == ""
+    first = watches["gpu", ""]
+    assert eventually(lambda: not first.keep_on()) and not seen_devices()
+    monkeypatch.setattr(visible_devices, "UNASKED_SECONDS", 600.0)
+    try:
+        assert watch_devices("gpu", dict) == "" and watches["gpu", ""] is not first
+        assert set(seen_devices()["gpu"]) == {"GPU-a"}
+    finally:
+        watches["gpu", ""].stop()
 
 
 @pytest.mark.parametrize("kind", ["gpu", "auto", "cpu"])

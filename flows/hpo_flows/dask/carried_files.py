@@ -226,7 +226,7 @@ def _sent_name(objective: str) -> str | None:
 
 
 def train_apart(
-    encoded: bytes, carried: Carried, scratch: str, on_free: Callable[[], None] = lambda: None
+    encoded: bytes, carried: Carried, scratch: str, *, worker: str = "", on_free: Callable[[], None] = lambda: None
 ) -> tuple[bytes, Returned]:
     """Train a job on a worker that does not see the study's folder."""
     request, folder = decode_request(encoded), own_folder(carried, scratch)
@@ -247,7 +247,7 @@ def train_apart(
     private_folder(folder)
     with _brought(folder, brought, carried):
         try:
-            report = decode_report(train_job(here, on_free, folder=str(folder)))
+            report = decode_report(train_job(here, on_free, worker=worker, folder=str(folder)))
             return _with_files(request, report, folder)
         finally:
             base, job = request.checkpoint_base, request.job

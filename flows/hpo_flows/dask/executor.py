@@ -45,7 +45,7 @@ from hpo_flows.dask.on_worker import (
     limit_attempt,
     prepare,
 )
-from hpo_flows.dask.process_settings import dask_settings, log_levels, variables, variables_of_nannies
+from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
@@ -59,7 +59,6 @@ _DASK_SETTINGS = {
     "distributed.scheduler.work-stealing": False,
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.deploy.lost-worker-timeout": "1h",
-    "distributed.worker.daemon": False,
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
@@ -135,7 +134,6 @@ class DaskExecutor:
         if self._kind.is_ours:
             patience = {CONNECTION_TIMEOUT: f"{timeout + CONNECTION_SECONDS:g}s"}
             self._restore.append(dask_settings.begin(_DASK_SETTINGS | patience | self._kind.dask_settings))
-            self._restore.append(variables.begin(variables_of_nannies()))
         connection = SchedulerClient(self._kind.connect(), spec.study)
         self._watch = ClusterWatch(
             connection.client,
@@ -282,8 +280,6 @@ class DaskExecutor:
     def abandon_start(self) -> None:
         """Make a :meth:`start` that another thread is in end soon, with an error."""
         self._abandoned.set()
-        if self._connection is None:
-            self._kind.abandon_start()
 
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
@@ -400,7 +396,6 @@ class DaskExecutor:
     def close(self) -> None:
         """End children, client and a cluster of ours, within a minute and for certain."""
         self._abandoned.set()
-        self._kind.remember_processes()
         objective = placed(self._spec.objective or "", self._folder)
         study = self._folder, objective, tuple(self._spec.pythonpath)
         in_this_process = self._kind.serves_others and self._kind.cluster is not None
@@ -411,7 +406,7 @@ class DaskExecutor:
             else:
                 if in_this_process:
                     trainers.close_all(self._folder)
-                self._run_on_each(forget_study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
+                self._run_on_each(forget_study, self._spec.study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)

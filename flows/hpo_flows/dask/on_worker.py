@@ -4,10 +4,10 @@ Coroutines run in a worker's event loop, which sends its heartbeats: whatever ma
 
 *Open tasks* train several short jobs in turn. A task of its own costs a job about 10 ms of processor time in client,
 scheduler and worker. So a task that is younger than :data:`OPEN_SECONDS` when its job ends stays open: it publishes the
-report at once and takes the next job by a call from the controller. Dask's scheduler still knows of the task, with all
-that this means: the slot is taken, an adaptive cluster keeps the worker, and the worker's death ends the task with an
-error. The task's result is the report of its last job. So a report or a call that was lost on its way delays a job, by
-``OPEN_SECONDS`` at most, and loses nothing.
+report at once and takes the next job by a call from the controller, or from its thread where it shares this process.
+Dask's scheduler still knows of the task, with all that this means: the slot is taken, an adaptive cluster keeps the
+worker, and the worker's death ends the task with an error. The task's result is the report of its last job. So a report
+or a call that was lost on its way delays a job, by ``OPEN_SECONDS`` at most, and loses nothing.
 """
 
 from __future__ import annotations
@@ -72,16 +72,18 @@ class _OpenTask:
 
 _open: dict[str, _OpenTask] = {}
 """Open tasks of this process, by Dask's key."""
-_threads: dict[str, set[int]] = {}
-"""Identifiers of threads that trained here, by address of their worker."""
 
 
-def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], None]) -> bytes:
+def train_in_turn(
+    request: bytes, key: str, publish: Callable[[bytes | None], None], *, worker: str = "", gpu: str = ""
+) -> bytes:
     """Train a job, then those that come while the task is open; return the report of the last.
 
     Args:
         publish: called with the report of the first job where the task stays open after it; and with None where the
             last job has left its slot and its checkpoint is being written.
+        worker: address of the task's worker.
+        gpu: see :func:`gpu_of`.
     """
     ends = time.monotonic() + OPEN_SECONDS
 
@@ -90,7 +92,7 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], No
         ends = 0.0
         publish(None)
 
-    report = train_job(request, leave_slot)
+    report = train_job(request, leave_slot, worker=worker, gpu=gpu)
     if not _may_go_on(report, ends):
         return report
     task = _open[key] = _OpenTask(ends)
@@ -98,10 +100,10 @@ def train_in_turn(request: bytes, key: str, publish: Callable[[bytes | None], No
         publish(report)
         while (item := task.next()) is not None:
             request, answer = item
-            report = train_job(request, leave_slot)
-            answer(report)
+            report = train_job(request, leave_slot, worker=worker, gpu=gpu)
             if not _may_go_on(report, ends):
                 task.close()
+            answer(report)
     finally:
         task.close()
         del _open[key]
@@ -113,9 +115,18 @@ def _may_go_on(report: bytes, ends: float) -> bool:
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
+def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:
+    """Give an open task of this process a job; False where it takes no more.
+
+    Args:
+        answer: called with the report in the task's thread.
+    """
+    task = _open.get(key)
+    return task is not None and task.offer((request, answer))
+
+
 async def train_next(key: str, request: bytes) -> bytes | None:
     """Train a job in an open task; None where the task takes no more, or its own result will have the report."""
-    task = _open.get(key)
     loop = asyncio.get_running_loop()
     report: asyncio.Future[bytes] = loop.create_future()
 
@@ -123,7 +134,7 @@ async def train_next(key: str, request: bytes) -> bytes | None:
         if not report.done():
             report.set_result(encoded)
 
-    if task is None or not task.offer((request, lambda encoded: _call_on(loop, settle, encoded))):
+    if not offer_next(key, request, lambda encoded: _call_on(loop, settle, encoded)):
         return None
     try:
         return await asyncio.wait_for(report, OPEN_SECONDS)
@@ -138,10 +149,16 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[bytes], None], e
         return
 
 
-def close_open_tasks() -> None:
-    """Let all end that wait for a job."""
-    for task in list(_open.values()):
-        task.close()
+def close_open_tasks(prefix: str = "") -> None:
+    """Let all end that wait for a job, and whose keys begin so."""
+    for key, task in list(_open.items()):
+        if key.startswith(prefix):
+            task.close()
+
+
+def gpu_of(worker: distributed.Worker) -> str:
+    """The GPU that jobs of this worker see (``cluster.kind: local_cuda``); empty: those that its process sees."""
+    return getattr(worker, "gpu", "")
 
 
 def train(
@@ -159,9 +176,7 @@ def train(
     """
     worker = distributed.get_worker()
     address = worker.address
-    threads = _threads.setdefault(address, set())
-    threads.add(threading.get_ident())
-    worker.metrics[METRIC] = lambda _: trainers.heartbeats(threads)  # goes out with each heartbeat
+    worker.metrics[METRIC] = lambda _: trainers.heartbeats(address)  # goes out with each heartbeat
     if workers is not None:
         if address not in workers:
             return lost_report(request, "its Dask worker went before the job reached it"), "", None
@@ -173,9 +188,11 @@ def train(
         worker.log_event(topic, (key, address, report))
 
     if carried is not None and not sees(carried):
-        report, returned = train_apart(request, carried, worker.local_directory, lambda: publish(None))
+        report, returned = train_apart(
+            request, carried, worker.local_directory, worker=address, on_free=lambda: publish(None)
+        )
         return report, address, returned
-    return train_in_turn(request, key, publish), address, None
+    return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address, None
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
@@ -201,15 +218,21 @@ async def close_all_children() -> None:
 
 
 async def forget_study(
-    folder: str, objective: str, pythonpath: tuple[str, ...], carried: Carried, dask_worker: distributed.Worker
+    study: str,
+    folder: str,
+    objective: str,
+    pythonpath: tuple[str, ...],
+    carried: Carried,
+    dask_worker: distributed.Worker,
 ) -> None:
-    """Leave a worker of others: end the trainers of this study, watch no partitions, tell nothing more."""
+    """Leave a worker of others: end tasks and trainers of this study, watch no partitions, tell nothing more."""
+    close_open_tasks(f"{study}/")
     objective = objective_here(objective, carried, dask_worker.local_directory)
     await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
     if not sees(carried):
         await asyncio.to_thread(forget_folder, carried, dask_worker.local_directory)
     await asyncio.to_thread(forget_partitions, folder)
-    if not trainers.heartbeats():  # no other study trains here; one that is between two jobs asks again
+    if not trainers.heartbeats(dask_worker.address):  # no other study trains; one between two jobs asks again
         for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
             dask_worker.metrics.pop(metric, None)
 
@@ -231,22 +254,24 @@ async def prepare(
     """
     await asyncio.to_thread(check_base, base)
     objective, load = (objective_here(name, carried, dask_worker.local_directory) for name in (objective, load))
-    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load)
+    gpu, folder = gpu_of(dask_worker), carried.folder
+    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder)
 
 
 async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
     """Send what a study asks with each heartbeat; returns why no GPU can be seen here, and why MPS is off."""
     problem = no_mps = ""
+    address, gpu = dask_worker.address, gpu_of(dask_worker)
     if asked.partitions:
         await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
         dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
     if asked.devices is not None:
-        problem = await asyncio.to_thread(share_devices, asked.devices)
-        dask_worker.metrics[DEVICES] = lambda _: seen_devices()
-        dask_worker.metrics[USAGES] = lambda _: trainers.usages()
+        problem = await asyncio.to_thread(share_devices, asked.devices, gpu)
+        dask_worker.metrics[DEVICES] = lambda _: seen_devices(gpu)
+        dask_worker.metrics[USAGES] = lambda _: trainers.usages(address)
     await dask_worker.heartbeat()
     if asked.mps:
-        no_mps = await asyncio.to_thread(start_mps)
+        no_mps = await asyncio.to_thread(start_mps, gpu)
     return problem, no_mps
 
 

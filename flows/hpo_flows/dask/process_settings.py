@@ -1,9 +1,8 @@
-"""Settings of this process that studies change while they run: Dask's configuration, levels of loggers, variables."""
+"""Settings of this process that studies change while they run: Dask's configuration, levels of loggers."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,24 +51,3 @@ dask_settings = ProcessSettings(
 log_levels = ProcessSettings(
     lambda name: logging.getLogger(name).level, lambda name, level: logging.getLogger(name).setLevel(level)
 )
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-variables = ProcessSettings(os.environ.get, _set_variable)
-"""Environment variables; None: it is not set."""
-
-
-def variables_of_nannies() -> dict[str, str | None]:
-    """What Dask's nannies set where they start workers, and leave there: one thread for numerical libraries, and more.
-
-    Returns:
-        the values now, by name.
-    """
-    names = {*dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED", "__DASK_PARENT_PID"}
-    return {name: os.environ.get(name) for name in names}

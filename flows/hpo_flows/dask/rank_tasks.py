@@ -15,8 +15,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from hpo_core.training.request import JobRequest, RankPlace, decode_report, enco
 from hpo_flows.dask.carried_files import CarriedFiles
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next
+from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, offer_next, train, train_next
 from hpo_flows.dask.scheduler_client import SchedulerClient
 
 OWN_END_SECONDS = 5.0
@@ -225,12 +226,8 @@ class RankTasks:
             again: a task of the rank's own has ended without training it, and Dask may know its key still.
         """
         wanted = rank.workers
-        with self._lock:
-            for key, task in self._open.items() if may_be_open else ():
-                if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
-                    self._open.pop(key).rank = rank
-                    self._client.loop.add_callback(self._begin_call, task, rank)
-                    return
+        if may_be_open and self._started_in_open_task(rank):
+            return
         try:
             carried = self._files.of(rank.request)
         except StorageError as error:
@@ -270,6 +267,22 @@ class RankTasks:
                 self._forget(key)
             raise
         task.future.add_done_callback(self._task_ended)
+
+    def _started_in_open_task(self, rank: _Rank) -> bool:
+        """Give the rank to a task that is open; False where none takes it."""
+        wanted = rank.workers
+        with self._lock:
+            for key, task in list(self._open.items()):
+                if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
+                    self._open.pop(key).rank = rank
+                    if not task.address.startswith("inproc://"):
+                        self._client.loop.add_callback(self._begin_call, task, rank)
+                        return True
+                    report = partial(self._open_task_reported, key, task.address)
+                    if offer_next(key, encode_request(rank.request), report):
+                        return True
+                    task.rank = None  # it is ending
+        return False
 
     def _forget(self, key: str) -> _Task | None:
         self._open.pop(key, None)
@@ -338,19 +351,11 @@ class RankTasks:
     async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
         """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
         with contextlib.suppress(Exception):  # then the task's end tells
-            data = await asyncio.wait_for(
-                self._call(task.address, train_next, task.key, encode_request(rank.request)),
-                OPEN_SECONDS + self._timeout,
-            )
-            if data is not None:
+            request = encode_request(rank.request)
+            call = self._client.run(train_next, task.key, request, workers=[task.address], on_error="ignore")
+            found = await asyncio.wait_for(call, OPEN_SECONDS + self._timeout)
+            if (data := found.get(task.address)) is not None:
                 self._open_task_reported(task.key, task.address, data)
-
-    async def _call(self, address: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Run a coroutine function in a worker's event loop, which is this one where the worker is in this process."""
-        if address.startswith("inproc://"):
-            return await function(*arguments)
-        found = await self._client.run(function, *arguments, workers=[address], on_error="ignore")
-        return found.get(address)
 
     def _leave_slot(self, key: str) -> None:
         with self._lock:

@@ -69,10 +69,12 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class _ReportImports(Observer):
-    """Imports what the report of a study needs while it runs: that takes seconds, which its end need not wait for.
+    """Imports what the report of a study needs while its last jobs train: that takes a second of processor time.
 
-    Not before the study has the results that importances need: the report of a smaller one does without. Not where one
-    of Optuna's samplers may import the same packages at this moment, in the main thread.
+    It begins when nothing was granted for a result, and a slot is idle: imports hold up every thread of this process,
+    and so every job that begins meanwhile. Not before the study has the results that importances need: the report of a
+    smaller one does without. Not where one of Optuna's samplers may import the same packages at this moment, in the
+    main thread.
     """
 
     def __init__(self, study: Study) -> None:
@@ -80,9 +82,9 @@ class _ReportImports(Observer):
         self._thread: threading.Thread | None = None
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Begin, once there are enough results."""
+        """Begin, once there are enough results and a slot is idle."""
         enough = self._study.state.completed_jobs >= IMPORTANCES_FROM
-        if self._thread is None and enough and self._study.spec.sampler.name in OURS:
+        if self._thread is None and enough and not granted and self._study.spec.sampler.name in OURS:
             from hpo_core.report import prepare
 
             self._thread = threading.Thread(target=prepare, name="import-for-report", daemon=True)

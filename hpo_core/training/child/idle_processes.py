@@ -36,9 +36,12 @@ def _start(place: str = "") -> str:
 
 
 def _place(request: JobRequest, worker: int) -> tuple[str, int]:
-    """Where an attempt takes how much: bytes of a device that jobs share, or one slot of its worker."""
+    """Where an attempt takes how much: bytes of a device that jobs share, or one slot of its worker process.
+
+    A process that has workers for several GPUs has slots for each of them: what waits holds memory of one.
+    """
     if request.portion is None:
-        return f"worker {worker}", 1
+        return f"worker {worker} {request.gpu}", 1
     return request.portion.device, request.portion.allowed
 
 

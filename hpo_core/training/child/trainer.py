@@ -185,10 +185,13 @@ class Trainer:
         objective: training function as ``package.module:function``.
         pythonpath: folders put in front of ``sys.path`` before the import.
         threads: threads that its jobs compute with; None: as this process's environment says, or 1.
+        gpu: the one that its jobs see, as ``CUDA_VISIBLE_DEVICES`` names it; empty: those that this process sees.
     """
 
-    def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None) -> None:
-        self.key = objective, tuple(pythonpath), threads
+    def __init__(
+        self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None, gpu: str = ""
+    ) -> None:
+        self.key = objective, tuple(pythonpath), threads, gpu
         self._zygote: ZygoteProcess | None = None
         self._shared: SharedState | None = None
         """Memory of the state that the last attempt saved."""
@@ -204,6 +207,11 @@ class Trainer:
         """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that its jobs see; empty: those that this process sees."""
+        return self.key[3]
 
     @property
     def child(self) -> int:
@@ -247,9 +255,11 @@ class Trainer:
             return
         self._end_zygote()
         environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
-        objective, pythonpath, threads = self.key
+        objective, pythonpath, threads, gpu = self.key
         if threads is not None:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+        if gpu:  # here, not in the child: torch may look at the GPUs when it is imported
+            environment |= {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the driver's numbers
         zygote = ZygoteProcess(environment)
         with self._lock:
             self._zygote, self._shared = zygote, zygote.shared

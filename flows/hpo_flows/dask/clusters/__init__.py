@@ -14,7 +14,7 @@ KINDS = {
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
     "kubernetes": "kubernetes:KubernetesPods",
-    "local_cuda": "local_cuda:LocalGpuWorkers",
+    "local_cuda": "local_cuda:GpuThreads",
 }
 """Module of this package and class, by ``cluster.kind``; a further kind is a further line."""
 

@@ -47,8 +47,8 @@ class ClusterKind(ABC, Generic[Settings]):
     Each kind is a subclass in a file of its own. Only :meth:`create` has to be written; the other methods say what
     holds for most kinds.
 
-    Whoever reaches a port of Dask runs code: scheduler, nannies and workers that a kind starts should talk TLS, with a
-    certificate made for the study. Every worker should have one thread, for a thread is a slot.
+    Whoever reaches a port of Dask runs code: scheduler and workers that a kind starts talk within this process
+    (:class:`ThreadKind`), or TLS with a certificate made for the study. A thread of a worker is a slot.
 
     Args:
         settings: ``spec.cluster``.
@@ -79,7 +79,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def scratch(self) -> Path:
-        """Folder in which scheduler, nannies and workers make their scratch folders.
+        """Folder in which scheduler and workers make their scratch folders.
 
         Dask's default is a folder of this name in ``/tmp``. Another user who makes it first has files of this user
         emptied (its locks may be links), and code imported: each process of Dask imports from its scratch folder first.
@@ -119,7 +119,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def serves_others(self) -> bool:
-        """Whether its worker processes train other studies as well, which go on when this one ends."""
+        """Whether the processes of its workers train other studies as well, which go on when this one ends."""
         return self.cluster is None
 
     def connect(self) -> Any:
@@ -173,9 +173,6 @@ class ClusterKind(ABC, Generic[Settings]):
         """News of the workers for a person; each is returned once. Empty: none."""
         return ""
 
-    def abandon_start(self) -> None:
-        """Make a :meth:`connect` that another thread is in end soon. By default there is nothing to do."""
-
     @property
     def may_start(self) -> bool:
         """Whether workers may be asked for now."""
@@ -195,15 +192,11 @@ class ClusterKind(ABC, Generic[Settings]):
         """End a worker that counts as gone; its nanny starts another one. Runs on the client's loop."""
         await client.restart_workers([address], timeout=_RESTART_SECONDS, raise_for_error=False)
 
-    def remember_processes(self) -> None:
-        """Note which processes there are, before they are asked to end. Only kinds on this machine can."""
-
     def close(self) -> None:
         """End the cluster; safe to call twice, and before anything was started."""
         if self.cluster is None:
             return
-        # A cancelled flow run's workers got the signal too: their nannies, busy starting others, miss the time.
-        loud = log_levels.begin(dict.fromkeys(("distributed.nanny", "distributed.scheduler"), logging.CRITICAL))
+        loud = log_levels.begin({"distributed.scheduler": logging.CRITICAL})  # workers that are gone are no error now
         try:
             self.cluster.close(timeout=CLOSE_SECONDS)
         except Exception as error:
@@ -211,7 +204,7 @@ class ClusterKind(ABC, Generic[Settings]):
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
         loud()
         self.cluster = None
-        self._import_nothing_from_scratch()  # of nannies that were started later
+        self._import_nothing_from_scratch()  # of workers that came later
 
 
 @functools.cache

@@ -1,54 +1,50 @@
-"""Cluster kind ``local``: worker threads of this process."""
+"""Clusters in this process: its workers are threads, and each job trains in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from typing import Any
 
 import distributed
 
 from hpo_core.spec.sections import LocalClusterSpec
 from hpo_core.training.worker import trainers
-from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, scheduler_options
+from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
 
 
-class LocalThreads(ClusterKind[LocalClusterSpec]):
-    """A scheduler and one worker in this process, with a thread for each slot.
-
-    Where models hop, and where the number of workers follows the study, each slot is a worker.
+class ThreadKind(ClusterKind[Settings]):
+    """A scheduler and workers in this process; only :meth:`workers` has to be written.
 
     No other process can reach them: Dask's messages take no port. Each job trains in a process of its own all the same,
     so threads only wait for it, and they start in a tenth of the time that worker processes take.
     """
 
+    @abstractmethod
+    def workers(self) -> dict[Any, dict[str, Any]]:
+        """Options of each :class:`LocalWorker`, by its name: ``nthreads`` (by default 1) are its slots."""
+
     def create(self) -> Any:
         """Start them."""
-        each = self.hops or self.settings.scales is not None
+        scheduler = {"protocol": "inproc://", **scheduler_options(self.dashboard)}
         options = {
-            "nthreads": 1 if each else self.wanted,
+            "nthreads": 1,
             "memory_limit": None,
             "silence_logs": logging.CRITICAL,
             "dashboard_address": f"{LOOPBACK}:0",  # its web server listens whatever one says, by default to everybody
         }
-        worker = {"cls": distributed.Worker, "options": options}
-        cluster = distributed.SpecCluster(  # type: ignore[no-untyped-call]
-            scheduler={
-                "cls": distributed.Scheduler,
-                "options": {"protocol": "inproc://", **scheduler_options(self.dashboard)},
-            },
-            workers=dict.fromkeys(range(self.wanted if each else 1), worker),
-            worker=worker,
+        return distributed.SpecCluster(  # type: ignore[no-untyped-call]
+            scheduler={"cls": distributed.Scheduler, "options": scheduler},
+            workers={name: {"cls": LocalWorker, "options": options | own} for name, own in self.workers().items()},
+            worker={"cls": LocalWorker, "options": options},  # of those that come later
             silence_logs=logging.CRITICAL,
         )
-        if self.settings.scales is not None:
-            self.keep_wanted(cluster)
-        return cluster
 
     @property
     def starting_workers(self) -> int:
-        """All of them: they are there at once. Of a range one, for the others may come while jobs run."""
-        return self.wanted if self.settings.scales is None else 1
+        """All of them: they are there at once."""
+        return sum(worker.state.nthreads for worker in self.cluster.workers.values())
 
     @property
     def may_hold_attempts(self) -> bool:
@@ -62,7 +58,46 @@ class LocalThreads(ClusterKind[LocalClusterSpec]):
 
     async def replace_worker(self, client: Any, address: str) -> None:
         """Start another worker in place of one that a thread holds up, and end what it trains."""
-        scheduler = self.cluster.scheduler
-        await scheduler.remove_worker(address, stimulus_id="hpo-replace-worker", expected=True)
-        self.cluster.scale(len(self.cluster.worker_spec) + 1)
-        await asyncio.to_thread(trainers.cancel, self.folder)
+        scheduler, name = self.cluster.scheduler, self.cluster.scheduler.workers[address].name
+        await scheduler.remove_worker(address, stimulus_id="hpo-replace-worker")  # its tasks end with an error
+        del self.cluster.workers[name]  # it may never end; Dask starts one for each name that has none
+        self.cluster.scale(len(self.cluster.worker_spec))
+        await asyncio.to_thread(trainers.cancel_on, address)
+
+
+class LocalWorker(distributed.Worker):
+    """A Dask worker in this process.
+
+    Args:
+        gpu: the one that its jobs see, as ``CUDA_VISIBLE_DEVICES`` names it; empty: those that this process sees.
+        more: arguments of Dask's class, as ``named``.
+    """
+
+    def __init__(self, *more: Any, gpu: str = "", **named: Any) -> None:
+        self.gpu = gpu
+        super().__init__(*more, **named)
+
+
+class LocalThreads(ThreadKind[LocalClusterSpec]):
+    """One worker with a thread for each slot: slots of one machine are alike.
+
+    Where models hop, and where the number of workers follows the study, each slot is a worker.
+    """
+
+    def workers(self) -> dict[Any, dict[str, Any]]:
+        """One worker, or one for each slot."""
+        if self.hops or self.settings.scales is not None:
+            return {number: {} for number in range(self.wanted)}
+        return {0: {"nthreads": self.wanted}}
+
+    def create(self) -> Any:
+        """Start them, and others later where the study can use them."""
+        cluster = super().create()
+        if self.settings.scales is not None:
+            self.keep_wanted(cluster)
+        return cluster
+
+    @property
+    def starting_workers(self) -> int:
+        """All of them; of a range one, for the others may come while jobs run."""
+        return super().starting_workers if self.settings.scales is None else 1

@@ -5,46 +5,27 @@ dask-cuda pins an older Dask, and what it adds (memory pools, spilling, UCX) is 
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
-import distributed
-
 from hpo_core.model.errors import SpecError
 from hpo_core.spec.sections import LocalCudaClusterSpec
-from hpo_flows.dask.clusters.certificates import new_security
-from hpo_flows.dask.clusters.kind import LOOPBACK, optional_package, scheduler_options
-from hpo_flows.dask.clusters.local_processes import ProcessKind
+from hpo_flows.dask.clusters.kind import optional_package
+from hpo_flows.dask.clusters.local import ThreadKind
 
 
-class LocalGpuWorkers(ProcessKind[LocalCudaClusterSpec]):
-    """A worker for each GPU; each sees one alone, as do the processes it starts."""
+class GpuThreads(ThreadKind[LocalCudaClusterSpec]):
+    """A worker for each GPU; the processes that train for it see that GPU alone."""
 
-    def create(self) -> Any:
-        """Start a scheduler and one nanny for each GPU.
+    def workers(self) -> dict[Any, dict[str, Any]]:
+        """One worker with one slot for each GPU.
 
         Raises:
             SpecError: the settings name no devices, and none can be found.
         """
         given = self.settings.devices
         numbers = visible_devices() if given is None else [str(device) for device in given]
-        security = new_security()
-        where = {"host": LOOPBACK, "protocol": "tls://", "security": security}
-        worker = {**where, "nthreads": 1, "memory_limit": None, "silence_logs": logging.CRITICAL}
-        order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts them, not as CUDA guesses their speed
-        return distributed.SpecCluster(  # type: ignore[no-untyped-call]
-            scheduler={"cls": distributed.Scheduler, "options": {**where, **scheduler_options(self.dashboard)}},
-            workers={
-                f"gpu-{number}": {
-                    "cls": distributed.Nanny,
-                    "options": {**worker, "env": {**order, "CUDA_VISIBLE_DEVICES": number}},
-                }
-                for number in numbers
-            },
-            security=security,
-            silence_logs=logging.CRITICAL,
-        )
+        return {f"gpu-{number}": {"gpu": number} for number in numbers}
 
 
 def visible_devices() -> list[str]:

@@ -1,0 +1,143 @@
+"""Virtual executor of devices that several jobs share: crowded ones train slower."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo_core.execution.executor import Inbox
+from hpo_core.execution.virtual import END, VirtualAttempt, VirtualClock, VirtualExecutor, Worker
+from hpo_core.model.devices.inventory import Device, Slot
+from hpo_core.model.trial import Job, Report
+
+WHOLE = 1000
+"""Compute of one device in permille."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one job is to a device."""
+
+    seconds: float
+    """Seconds that the job takes alone on the device."""
+    compute: int
+    """Permille of the device that it keeps busy while it runs; more than all of it counts as all."""
+
+
+class VirtualDevices(VirtualExecutor):
+    """Runs jobs on virtual devices that they share.
+
+    The rule: jobs that claim together no more compute than the device has run as fast as alone. Where they claim more
+    (oversubscription), each runs at the device's compute over the sum of the claims. Memory and cores are the
+    placement's concern: what it gives is not exceeded here, and no attempt runs out of memory.
+
+    Args:
+        clock: moved forward by :meth:`wait`; the study's own.
+        devices: each with its capacity.
+        load: what a job is to the device of its slot.
+        train: what training a job gives, as for :class:`~hpo_core.execution.virtual.VirtualExecutor`.
+        poll_seconds: how often the loop looks how many jobs may wait, in virtual time.
+        workers: when each device joins and leaves; default: all are there from the beginning to the end.
+        more: ``objectives``, ``curve``, ``checkpoints``, ``faults`` of the virtual executor.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        devices: Sequence[Device],
+        load: Callable[[Job, Slot], Load],
+        train: Callable[[Job], Any],
+        poll_seconds: float,
+        workers: Sequence[Worker] | None = None,
+        **more: Any,
+    ) -> None:
+        workers = [Worker() for _ in devices] if workers is None else workers
+        super().__init__(clock, workers=workers, train=train, seconds=lambda job: 0.0, **more)
+        self._devices = list(devices)
+        self._numbers = {device.name: number for number, device in enumerate(devices)}
+        self._load = load
+        self._placed = Load(0.0, 0)
+        """What the job that is being submitted is to its device."""
+        self.poll_seconds = poll_seconds
+        self._running: list[list[VirtualAttempt]] = [[] for _ in devices]
+        """By device: its attempts."""
+        self._counted = [clock.now for _ in devices]
+        """By device: until then, what its jobs have done is counted."""
+        self._claims = [0 for _ in devices]
+        """By device: permille that its jobs claim together; above 1000 they slow each other down."""
+        self.history: list[list[tuple[float, int]]] = [[] for _ in devices]
+        """By device: (moment, permille claimed from then on)."""
+        self.used_seconds = 0.0
+        """Device time with at least one job, until the last change."""
+        self.claimed_seconds = 0.0
+        """Device time weighted with the compute claimed, likewise."""
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        heap = self._heap
+        while heap and heap[0][1] == END and heap[0][3].end != heap[0][0]:  # it ends at another moment by now
+            heapq.heappop(heap)
+        if not inbox.reports and not heap:
+            return False  # nothing runs, and no device will join, however often the loop looks
+        return super().wait(inbox, until)
+
+    def _duration(self, job: Job, slot: Slot) -> float:
+        self._placed = self._load(job, slot)
+        return self._placed.seconds
+
+    def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
+        self._count_until_now(attempt.worker)
+        attempt.left, attempt.compute = seconds, min(self._placed.compute, WHOLE)
+        self._running[attempt.worker].append(attempt)
+        self._changed(attempt.worker, new=attempt)
+
+    def _report(self, attempt: VirtualAttempt, report: Report) -> None:
+        self._count_until_now(attempt.worker)
+        self._running[attempt.worker].remove(attempt)
+        attempt.end = math.nan
+        self._changed(attempt.worker)
+        super()._report(attempt, report)
+
+    def _count_until_now(self, number: int) -> None:
+        """Advance the work done by a device's jobs to the present moment."""
+        passed, self._counted[number] = self.clock.now - self._counted[number], self.clock.now
+        if self._running[number] and passed > 0:
+            self.used_seconds += passed
+            self.claimed_seconds += passed * self._claims[number] / WHOLE
+            for attempt in self._running[number]:
+                attempt.left = max(0.0, attempt.left - passed * self._rate(number))
+
+    def _rate(self, number: int) -> float:
+        """Speed of a device's jobs, as part of their speed alone."""
+        return WHOLE / max(self._claims[number], WHOLE)
+
+    def _changed(self, number: int, new: VirtualAttempt | None = None) -> None:
+        """A job began (``new``) or ended: the others may run at another speed from now on."""
+        before = self._rate(number)
+        self._claims[number] = sum(attempt.compute for attempt in self._running[number])
+        rate = self._rate(number)
+        for attempt in self._running[number]:
+            if rate != before or attempt is new:
+                self._end_at(attempt, self.clock.now + attempt.left / rate)
+        history = self.history[number]
+        if history and history[-1][0] == self.clock.now:
+            history.pop()
+        history.append((self.clock.now, self._claims[number]))
+
+    @property
+    def utilization(self) -> float:
+        """Share of the devices' time so far in which at least one job ran."""
+        return self._part_of_time(lambda: self.used_seconds)
+
+    @property
+    def occupancy(self) -> float:
+        """Compute claimed, over the compute that was there so far; above 1 with oversubscription."""
+        return self._part_of_time(lambda: self.claimed_seconds)
+
+    def _part_of_time(self, seconds: Callable[[], float]) -> float:
+        for number in range(len(self._devices)):
+            self._count_until_now(number)
+        return seconds() / self.offered_seconds if self.offered_seconds else 0.0

@@ -1,0 +1,215 @@
+"""``cluster: {kind: local_cuda}``: each attempt sees the GPU of its worker alone, from the import of its module on.
+
+No card is needed: what a process may see is in its environment, and NVML is the stand-in of ``tests/nvml_stub``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpo_core
+from hpo_core.home import Home
+from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.events import JobCompleted
+from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.result import Result
+from hpo_flows.dask.executor import DaskExecutor
+from tests.conftest import make_spec
+from tests.flows.conftest import LIMIT, ROOT
+from tests.flows.gpu_objectives import train
+from tests.flows.packed_runs import Packed, check_shares, most_at_once, usage
+from tests.nvml_stub.cards import GIB, Cards
+
+PCI = "PCI_BUS_ID"
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def tuned(folder: Path, devices: list[int], **more: Any) -> Result:
+    """A study of 12 trials whose attempts write to ``folder/seen``."""
+    folder.mkdir(exist_ok=True)
+    given: dict[str, Any] = {"training": {"process": "fresh"}} | more
+    return hpo_core.tune(
+        given.pop("objective", train),
+        {"x": hpo_core.Float(0.0, 1.0)},
+        metric="loss",
+        method=given.pop("method", hpo_core.Random(configs=12, max_resource=1)),
+        constants={"file": str(folder / "seen"), "seconds": 0.1},
+        cluster=hpo_core.LocalCuda(devices=devices),
+        home=folder / "home",
+        name="seen",
+        prefect="off",
+        tracking={"mlflow": "off"},
+        progress=False,
+        pythonpath=[ROOT],
+        **given,
+    )
+
+
+def completed(folder: Path) -> list[JobCompleted]:
+    entries = Home(folder / "home").read_journal().entries("seen")
+    return [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
+
+
+def check_one_gpu_each(folder: Path, devices: list[int]) -> None:
+    """Each attempt saw one GPU, the same at import and run, and always that of its worker; all were used."""
+    seen = {line["trial"]: line for line in lines(folder / "seen")}
+    of_worker = defaultdict(set)
+    for event in completed(folder):
+        line = seen[event.trial]
+        assert line["run"] == line["import"] and line["run"][1] == PCI
+        of_worker[event.worker].add(line["run"][0])
+    assert all(len(gpus) == 1 for gpus in of_worker.values()), of_worker
+    assert sorted(gpu for gpus in of_worker.values() for gpu in gpus) == sorted(map(str, devices))
+
+
+@pytest.mark.parametrize("process", ["fresh", "kept"])
+def test_each_attempt_sees_the_gpu_of_its_worker_at_import_and_run(tmp_path: Path, process: str) -> None:
+    before = dict(os.environ)
+    result = tuned(tmp_path, [0, 3], training={"process": process})
+    assert dict(os.environ) == before, "the study's own process sees what it saw"
+    assert result.status == "finished" and len(lines(tmp_path / "seen")) == 12
+    check_one_gpu_each(tmp_path, [0, 3])
+    processes = {line["pid"] for line in lines(tmp_path / "seen")}
+    assert len(processes) == 12 if process == "fresh" else len(processes) < 12
+
+
+def test_two_studies_in_one_process_have_gpus_of_their_own(tmp_path: Path) -> None:
+    """Of one objective, whose trainers they would share, and with one GPU in common."""
+    devices = {"one": [0, 3], "two": [3, 5]}
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(tuned, tmp_path / name, numbers) for name, numbers in devices.items()]
+        assert [call.result().status for call in calls] == ["finished"] * 2
+    for name, numbers in devices.items():
+        check_one_gpu_each(tmp_path / name, numbers)
+
+
+def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    tuned(tmp_path, [0, 3], method=hpo_core.Random(configs=2, max_resource=1), training={"gang": 2, "process": "fresh"})
+    gangs = defaultdict(set)
+    for line in lines(tmp_path / "seen"):
+        assert line["run"] == line["import"] and line["run"][1] == PCI
+        gangs[line["trial"]].add(line["run"][0])
+    assert list(gangs.values()) == [{"0", "3"}] * 2
+
+
+def test_a_model_that_hops_sees_the_gpu_of_the_worker_that_it_visits(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    names = [f"part-{number}" for number in range(4)]
+    for name in names:
+        (tmp_path / "data" / name).write_text(name)
+    tuned(
+        tmp_path,
+        [0, 3],
+        objective="tests.flows.gpu_objectives:train_on_parts",
+        method=hpo_core.Random(configs=3, max_resource=2),
+        data={"partitions": names, "folder": str(tmp_path / "data")},
+    )
+    seen = lines(tmp_path / "seen")
+    assert all(line["run"] == line["import"] and line["run"][1] == PCI for line in seen)
+    assert {line["run"][0] for line in seen} == {"0", "3"}
+    assert len(seen) == 3 * 2 * len(names)
+
+
+class Started:
+    """An executor with a worker for each of two GPUs, and what it reports."""
+
+    def __init__(self, folder: Path, **study: Any) -> None:
+        spec = make_spec(
+            cluster={"kind": "local_cuda", "devices": [0, 3]},
+            objective="tests.flows.gpu_objectives:train",
+            pythonpath=[str(ROOT)],
+            **study,
+        )
+        self.seen = folder / "seen"
+        self.executor = DaskExecutor(spec, str(Home(folder / "home").study_folder(spec.study, create=True)))
+        self.executor.start()
+        self.reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
+
+    def submit(self, trial: int, seconds: float) -> None:
+        job = Job(trial, 0, Rung(0, 0), 1, {"x": 0.5, "file": str(self.seen), "seconds": seconds})
+        self.executor.submit(job, Slot(0, 0, "dask"), lambda _, report: self.reports.put(report))
+
+    def report(self) -> Report:
+        while (report := self.reports.get(timeout=LIMIT)) is None:
+            pass
+        return report
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    found = Started(tmp_path)
+    try:
+        yield found
+    finally:
+        found.executor.close()
+
+
+def test_a_worker_that_counts_as_gone_is_replaced_by_one_with_its_gpu(started: Started) -> None:
+    """What the others train goes on."""
+    executor, client = started.executor, started.executor._connected.client
+    workers = {facts["name"]: address for address, facts in client.scheduler_info()["workers"].items()}
+    assert set(workers) == {"gpu-0", "gpu-3"}
+    for trial in (0, 1):
+        started.submit(trial, seconds=3.0)
+    started.until(lambda: len(lines(started.seen)) == 2)
+    watch, gone = executor._watch, workers["gpu-0"]
+    client.loop.add_callback(watch._put_out, gone, watch._workers[gone], "stands still")
+    ends = {(report := started.report()).trial: report.outcome for _ in range(2)}
+    gpus = {line["trial"]: line["run"][0] for line in lines(started.seen)}
+    assert {gpus[trial]: outcome for trial, outcome in ends.items()} == {"0": Outcome.LOST, "3": Outcome.COMPLETED}
+    started.until(lambda: executor.inventory().slots == 2)
+    for trial in (2, 3):
+        started.submit(trial, seconds=1.0)
+    assert {started.report().outcome for _ in range(2)} == {Outcome.COMPLETED}
+    after = {facts["name"]: address for address, facts in client.scheduler_info()["workers"].items()}
+    assert set(after) == set(workers) and after["gpu-3"] == workers["gpu-3"] and after["gpu-0"] != workers["gpu-0"]
+    assert {line["run"][0] for line in lines(started.seen) if line["trial"] > 1} == {"0", "3"}
+
+
+def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, cards: Cards) -> None:
+    """The zygote sees its worker's GPU by number, the job the same one by its UUID; nobody's memory counts twice."""
+    packed = Packed(
+        tmp_path,
+        cards.environment(library),
+        objective="tests.flows.gpu_objectives:on_card",
+        space={"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
+        search={"method": "random", "configs": 24, "max_resource": 1},
+        constants={"file": str(tmp_path / "seen"), "seconds": 0.8},
+        packing={"devices": "gpu", "demand": {"memory": "1GB * gb", "compute": 10, "cores": 0.05}},
+        cluster={"kind": "local_cuda"},
+    )
+    packed.run("tune", "study.yaml")
+    assert packed.study().status == "finished"
+    events = packed.ended()
+    done = {event.trial: event for event in events if isinstance(event, JobCompleted)}
+    seen = {line["trial"]: line for line in lines(tmp_path / "seen")}
+    numbers, workers = {"GPU-large": "0", "GPU-small": "1"}, defaultdict(set)
+    for trial, event in done.items():
+        device = usage(event).device
+        assert seen[trial]["import"] == [numbers[device], PCI] and seen[trial]["run"] == [device, PCI]
+        workers[device].add(event.worker)
+    assert len(done) == 24 and set(workers) == set(numbers)
+    assert all(len(addresses) == 1 for addresses in workers.values()), "a GPU has one worker, which alone tells of it"
+    check_shares(events, {"GPU-large": 80 * GIB, "GPU-small": 32 * GIB})
+    large = [event for event in events if usage(event).device == "GPU-large"]
+    assert most_at_once(large) >= 3, "memory of the study's own jobs is not taken for that of others"
