@@ -205,7 +205,7 @@ def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) ->
         ("raise", Outcome.ERROR, "Rank 2 of 3: KeyError: 'no such layer'"),
         ("memory", Outcome.OUT_OF_MEMORY, "Rank 2 of 3: MemoryError: all of it"),
         ("exit", Outcome.CRASHED, "Rank 2 of 3: The training process exited by itself with code 3"),
-        ("kill", Outcome.OUT_OF_MEMORY, "Rank 2 of 3: The training process was killed by"),
+        ("kill", Outcome.CRASHED, "Rank 2 of 3: The training process was ended by SIGKILL"),
         ("leave", Outcome.ERROR, "Rank 2 of 3: ObjectiveError: The training function left the loop"),
         ("order", Outcome.ERROR, "trial.shard(): rank 2 of 3 has another batch than rank 0"),
         ("metric", Outcome.ERROR, "Rank 2 of 3 reported 'loss', 'other' at step 3, and rank 0 'loss'"),
