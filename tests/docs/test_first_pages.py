@@ -111,7 +111,21 @@ def test_names_of_theirs_exist(page: Path, library: str, count: int) -> None:
 def test_figures_of_the_first_page_are_those_of_the_benchmarks() -> None:
     table = README.split("What was measured")[1].split("\n\n")[1]
     benchmarks = (ROOT / "benchmarks" / "README.md").read_text()
-    for figure in ("15.4", "158", "1,697", "2,956", "756", "14.1", "10.0", "12.4", "5.5", "3,439", "1,190", "27.6", "0.60"):
+    for figure in (
+        "15.4",
+        "158",
+        "1,697",
+        "2,956",
+        "756",
+        "14.1",
+        "10.0",
+        "12.4",
+        "5.48",
+        "3,439",
+        "1,190",
+        "27.6",
+        "0.60",
+    ):
         assert figure in benchmarks, figure
         short = str(round(float(figure))) if "." in figure and float(figure) > 1 else figure
         assert re.search(rf"\b{re.escape(short)}\b", table), short
