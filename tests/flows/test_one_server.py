@@ -175,7 +175,10 @@ def test_the_database_of_another_hosts_server_is_left_alone(tmp_path: Path, take
         server.start()
         try:
             assert server.pid is not None
-            url = psutil.Process(server.pid).environ()["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+            variables: dict[str, str] = {}
+            while not variables:  # the kernel shows none for a moment after a program began
+                variables = psutil.Process(server.pid).environ()
+            url = variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
         finally:
             server.close()
     name = f"prefect-{socket.gethostname()}.db" if taken else "prefect.db"

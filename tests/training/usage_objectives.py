@@ -156,7 +156,7 @@ def minibatches(trial):
             time.sleep(0.02)
         if "then" in trial.params:
             more = take(trial.params["then"])
-            be_seen()
+            be_seen(2)  # and, where it is too much, ended for it before the second look
             del more
     trial.report(loss=float(kept[0]))
 

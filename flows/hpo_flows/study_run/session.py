@@ -164,7 +164,11 @@ class Session:
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
-        self._starting: threading.Thread | None = None
+        self._start_ended: threading.Event | None = None
+        """Set once the start of the cluster has ended, however; None: nobody began it.
+
+        Not the thread itself: one that is joined when Ctrl-C comes counts as ended from then on (Python 3.11).
+        """
         self._start_error: BaseException | None = None
         self._closing: threading.Thread | None = None
 
@@ -272,19 +276,19 @@ class Session:
                 self.executor.start()
             except BaseException as error:
                 self._start_error = error
+            finally:
+                ended.set()
 
-        self._starting = threading.Thread(target=start, name="start-cluster", daemon=True)
-        self._starting.start()
+        ended = self._start_ended = threading.Event()
+        threading.Thread(target=start, name="start-cluster", daemon=True).start()
 
     def wait_for_cluster(self) -> None:
         """Return when workers are there and can import the objective; raises what went wrong."""
-        if self._starting is None:
+        if self._start_ended is None:
             self.start_cluster()
-        assert self._starting is not None
-        while self._starting.is_alive():
-            self._starting.join(NEWS_SECONDS)
-            if self._start_error is None:
-                self._tell(self.executor.news())
+        assert self._start_ended is not None
+        while not self._start_ended.wait(NEWS_SECONDS):
+            self._tell(self.executor.news())
         if self._start_error is not None:
             raise self._start_error
 
@@ -377,9 +381,9 @@ class Session:
 
     def close(self) -> None:
         """End what was started; safe to call twice."""
-        if self._starting is not None:
+        if self._start_ended is not None:
             self.executor.abandon_start()
-            self._starting.join(timeout=START_ENDS_SECONDS)
+            self._start_ended.wait(START_ENDS_SECONDS)
         if self._closing is not None:
             self._closing.join()
         self.executor.close()
