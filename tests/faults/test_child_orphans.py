@@ -34,7 +34,7 @@ def request_for(folder, trial=4):
 def gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
         return True
 
 

@@ -138,7 +138,7 @@ def waiting_in(pool: TrainerPool) -> list[int]:
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
         return True
 
 

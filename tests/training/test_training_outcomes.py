@@ -70,7 +70,7 @@ def bench(trainer, tmp_path, request):
 def gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
         return True
 
 
