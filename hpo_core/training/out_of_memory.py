@@ -83,10 +83,7 @@ def _count_in_group() -> int | None:
 def _count(file: Path) -> int | None:
     """The number behind ``oom_kill``."""
     with contextlib.suppress(OSError, ValueError):
-        for line in file.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        return int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0])
     return None
 
 

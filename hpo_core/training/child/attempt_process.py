@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpo_core.checkpoints.held_state import HeldState
@@ -287,5 +286,9 @@ _prctl = getattr(_libc, "prctl", None)  # looked up before the fork; Linux only
 
 def open_descriptors() -> frozenset[int]:
     """Numbers of the file descriptors that are open in this process."""
-    listed = [path.name for path in Path("/proc/self/fd").iterdir()]  # and the one for this listing, closed by now
-    return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())
+    found = set()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (a tenth of the time)
+        with contextlib.suppress(OSError):  # the one for this listing, closed by now
+            os.fstat(int(name))
+            found.add(int(name))
+    return frozenset(found)

@@ -106,7 +106,7 @@ def may_stay(request: JobRequest) -> bool:
 
 def has_gpu() -> bool:
     """Whether this computer has an NVIDIA GPU."""
-    return any(_DEVICE_FILES.glob("nvidia[0-9]*"))
+    return any(name[:6] == "nvidia" and name[6:7].isdigit() for name in os.listdir(_DEVICE_FILES))  # noqa: PTH208
 
 
 _DEVICE_FILES = Path("/dev")

@@ -32,20 +32,16 @@ COMPUTED = "was computing"
 WAITED = "waited"
 HANGING = (STOPPED, AT_DISK, COMPUTED, WAITED)
 """States of a process, from what surely hangs to what may well wait for somebody else."""
-_STATES = {
-    psutil.STATUS_STOPPED: STOPPED,
-    psutil.STATUS_TRACING_STOP: STOPPED,
-    psutil.STATUS_DISK_SLEEP: AT_DISK,
-    psutil.STATUS_RUNNING: COMPUTED,
-}
+_STATES = {b"T": STOPPED, b"t": STOPPED, b"D": AT_DISK, b"R": COMPUTED}
 
 
 def process_state(pid: int) -> str:
     """What the main thread of a process does now; empty where it is gone."""
     try:
-        return _STATES.get(psutil.Process(pid).status(), WAITED)
-    except psutil.NoSuchProcess:
+        about = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
         return ""
+    return _STATES.get(about.rpartition(b") ")[2][:1], WAITED)  # a process may have any name
 
 
 def become_subreaper() -> None:
