@@ -18,7 +18,7 @@ _END_SECONDS = 600
 
 
 class DaskProcesses:
-    """A scheduler, and workers of one thread; each process has a folder of its own, as on another machine.
+    """A scheduler and workers; each process has a folder of its own, as on another machine.
 
     Args:
         folder: for these folders, each with a ``log``.
@@ -41,14 +41,24 @@ class DaskProcesses:
         """What a study file says to use them."""
         return {"kind": "address", "address": self.address}
 
-    def add_worker(self, name: str, *, environment: Mapping[str, str] = {}, hidden: Path | None = None) -> psutil.Popen:
+    def add_worker(
+        self,
+        name: str,
+        *,
+        threads: int = 1,
+        nanny: bool = False,
+        environment: Mapping[str, str] = {},
+        hidden: Path | None = None,
+    ) -> psutil.Popen:
         """Start a worker.
 
         Args:
+            nanny: whether it is a child of a process that starts another one when it ends, as it is by default in Dask.
             environment: variables of it.
             hidden: a folder that is empty for it.
         """
-        words = (self.address, "--name", name, "--nthreads", "1", "--no-nanny", "--local-directory", f"{name}-scratch")
+        words = [self.address, "--name", name, "--nthreads", str(threads), "--local-directory", f"{name}-scratch"]
+        words += [] if nanny else ["--no-nanny"]
         self.workers[name] = self._start(name, "worker", *words, environment=environment, hidden=hidden)
         return self.workers[name]
 

@@ -300,8 +300,7 @@ class ModelRegistry:
                 plain, built = write_model(what, served, file, build=spec.build, code=code, side=Path(side))
             model = built or Path(side) / _FOLDER
             model.mkdir(exist_ok=True)
-            if plain is not None:
-                shutil.copytree(plain, model, dirs_exist_ok=True)
+            shutil.copytree(plain, model, dirs_exist_ok=True)
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"

@@ -46,7 +46,7 @@ def write_plain(model: Trained, file: Path, target: Path) -> str:
 
 def write_model(
     what: str, model: Trained, file: Path, *, build: str | None, code: Sequence[str], side: Path
-) -> tuple[Path | None, Path | None]:
+) -> tuple[Path, Path | None]:
     """Write what loads a trained model, below ``side``; what cannot be made is logged: it is worth less than the rest.
 
     Args:
@@ -56,8 +56,8 @@ def write_model(
         code: folders that ``build`` is imported from.
 
     Returns:
-        A folder with weights and parameters, and one with a model of MLflow's flavour ``pytorch``, which a process of
-        its own makes; None for what is not there.
+        A folder with the parameters and, where the checkpoint holds those of a model, the weights; and one with a
+        model of MLflow's flavour ``pytorch``, which a process of its own makes, or None.
     """
     plain, built = side / "plain", side / MODEL_FOLDER
     plain.mkdir()
@@ -65,7 +65,7 @@ def write_model(
         tracked = write_plain(model, file, plain)
     except CheckpointError as error:
         log.warning("%s: its weights are not there as a file of their own: %s", what, error)
-        return None, None
+        return plain, None
     if build is None:
         return plain, None
     request = BuildRequest(placed(build, model.folder), tuple(code), model, tracked=tracked, target=str(built))
@@ -190,16 +190,15 @@ def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pa
     what = f"best model of study {spec.study!r}"
     with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
         plain, built = write_model(what, model, file, build=spec.build, code=code, side=Path(side))
-        if plain is not None:
-            store.upload(run, plain, BEST_FOLDER)
+        store.upload(run, plain, BEST_FOLDER)
         if built is not None:
             if run.tags.get(MODEL_TAG):
                 store.remove(run, MODEL_FOLDER)
             store.upload(run, built, MODEL_FOLDER)
-    return {
-        WEIGHTS_TAG: "" if plain is None else f"{BEST_FOLDER}/{WEIGHTS}",
-        MODEL_TAG: "" if built is None else f"runs:/{run.run_id}/{MODEL_FOLDER}",
-    }
+        return {
+            WEIGHTS_TAG: f"{BEST_FOLDER}/{WEIGHTS}" if (plain / WEIGHTS).exists() else "",
+            MODEL_TAG: "" if built is None else f"runs:/{run.run_id}/{MODEL_FOLDER}",
+        }
 
 
 _BUILT = """Load it with MLflow (that runs the code that came with it):

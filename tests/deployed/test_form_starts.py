@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -16,9 +17,9 @@ import pytest
 
 from hpo_core.spec import load_spec
 from hpo_flows.deployed.form import Sampler
+from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
 from tests.deployed.test_browser import PATIENCE, address, choose, field, newer_field, page, page_inside, pictures
-from tests.flows.test_interrupt import dask_processes
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -37,11 +38,12 @@ METHODS: dict[str, tuple[str, dict[str, int]]] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def allowed_cluster() -> Iterator[str]:
+def allowed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scheduler with two workers that the deployments offer."""
-    with dask_processes() as scheduler, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HPO_ALLOWED_CLUSTERS", scheduler)
-        yield scheduler
+    dask = DaskProcesses(tmp_path_factory.mktemp("dask"), "one", "two")
+    with contextlib.closing(dask), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPO_ALLOWED_CLUSTERS", dask.address)
+        yield dask.address
 
 
 class Older:

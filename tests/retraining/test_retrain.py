@@ -13,14 +13,16 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
+from tests.dask_processes import DaskProcesses
 from tests.flows.conftest import LIMIT, ROOT, Runner
-from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 from tests.flows.test_tune import api
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # eighteen retrainings in a row
-def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:  # noqa: F811
+def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcesses) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
     asha = {"method": "asha", "min_resource": 2, "max_resource": 8, "reduction_factor": 2}
     line: dict[str, Any] = {
         "study": "line",
@@ -30,7 +32,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
             "rate": {"type": "float", "low": 0.1, "high": 1.0},
         },
         "search": asha | {"configs": 8},
-        "cluster": {"kind": "address", "address": dask_cluster},
+        "cluster": dask_processes.cluster,
     }
     elsewhere = {"experiment": "elsewhere", "mlflow": f"sqlite:///{hpo.folder / 'elsewhere.db'}"}
     hpo.study(**line | {"study": "aaa", "tracking": elsewhere}).rename(hpo.folder / "aaa.json")

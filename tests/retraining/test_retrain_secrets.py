@@ -15,9 +15,9 @@ from hpo_core.home import Home
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
 from tests.contracts.conftest import postgresql_url  # noqa: F401 - a fixture
+from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import LINE
 from tests.flows.conftest import LIMIT, ROOT, Runner
-from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 
 PLANTED = "pl4nted-s3cret"
 
@@ -47,11 +47,17 @@ def kept_in(url: str) -> dict[str, str]:
     return found
 
 
-def test_no_password_of_the_settings_is_stored_or_printed(hpo: Runner, dask_cluster: str, postgresql_url: str) -> None:  # noqa: F811
+def test_no_password_of_the_settings_is_stored_or_printed(
+    hpo: Runner,
+    dask_processes: DaskProcesses,
+    postgresql_url: str,  # noqa: F811
+) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
     url = database(postgresql_url)
     file = hpo.study(
         study="line", objective=LINE["objective"], space=LINE["space"], search=LINE["search"], tracking={},
-        cluster={"kind": "address", "address": dask_cluster},
+        cluster=dask_processes.cluster,
     )  # fmt: skip
     journal = Home(hpo.home, url).open_journal()
     first = Study.create(load_spec(file), journal)
