@@ -168,20 +168,20 @@ def test_what_a_failed_attempt_left_is_looked_for_and_removed(on_s3: S3, tmp_pat
 
 @pytest.mark.slow
 def test_a_study_asks_a_server_for_what_its_jobs_need(on_s3: S3, tmp_path: Path) -> None:
-    """Its 13 jobs or more, the probes of two workers, and two looks at all files."""
+    """Its 13 jobs or more, the probe of the process whose threads its workers are, and two looks at all files."""
     real = Real(tmp_path, "heavy", configs=9, checkpoints={"folder": "s3://bucket/hpo"})
     real.finish()
     events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
     done = [event.checkpoint for event in events if isinstance(event, JobCompleted) and event.checkpoint is not None]
     read = [event.checkpoint for event in events if isinstance(event, JobGranted) and event.checkpoint is not None]
     asked = dict(on_s3.requests)
-    assert sum(on_s3.written.values()) == sum(checkpoint.size for checkpoint in done) + 2 * 3
+    assert sum(on_s3.written.values()) == sum(checkpoint.size for checkpoint in done) + 3
     assert sum(on_s3.read.values()) == sum(checkpoint.size for checkpoint in read) and read
     removed = len(done) - len(real.checkpoint_files())
     trials = len({event.trial for event in events if isinstance(event, JobGranted)})
     assert removed and asked == {
-        "PUT": len(done) + 2,
-        "HEAD": len(done) + 2 + 2,
+        "PUT": len(done) + 1,
+        "HEAD": len(done) + 1 + 2,
         "GET": len(read) + 2 + trials,
-        "DELETE": removed + 2,
+        "DELETE": removed + 1,
     }
