@@ -126,7 +126,7 @@ def test_devices_and_the_grid_are_drawn_and_saved(page: Any, errors: list[str], 
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(path.as_uri())
     for theme in ("light", "dark"):
-        for key in ("grid-states", "grid-metric", "devices", "device-load"):
+        for key in ("grid-states", "grid-metric", "jobs", "device-load"):
             page.locator(f"#{key}").scroll_into_view_if_needed()
             page.wait_for_selector(f"#{key} .main-svg")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{theme}: wider than the window"
@@ -136,7 +136,8 @@ def test_devices_and_the_grid_are_drawn_and_saved(page: Any, errors: list[str], 
     assert waiting.value.suggested_filename == "packed-gpus-devices.csv"
     waiting.value.save_as(tmp_path / "devices.csv")
     rows = list(csv.DictReader((tmp_path / "devices.csv").open(newline="")))
-    assert len(rows) == 3 and sum(int(row["jobs"]) for row in rows) == 9
+    assert len(rows) == 3 and sum(int(row["jobs"]) for row in rows) == 12, "each point of the grid"
+    assert sum(int(row["running"]) for row in rows) == 3
     assert all(row["memory claimed"].endswith("B") for row in rows)
 
 
