@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import random
 import re
 import signal
@@ -28,6 +27,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from tests.dask_processes import DaskProcesses
 from tests.hopping.hopping_objectives import write_partitions
 from tests.storage_servers import s3, sftp
 
@@ -38,56 +38,22 @@ BUSY = 300
 """``training.worker_timeout`` of a computer that does much else."""
 
 
-class Cluster:
-    """A scheduler, and workers that hold different partitions."""
+class Cluster(DaskProcesses):
+    """Workers that hold different partitions."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs: list[Any] = []
+        super().__init__(folder / "dask")
+        self._partitions = folder
         self.hidden: Path | None = None
         """Folder that is empty for workers that start."""
-        self._file = folder / "scheduler.json"
-        self._start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-                    "--scheduler-file", str(self._file))  # fmt: skip
-        until(lambda: self._file.exists() and bool(self._file.read_text()))
-        self.address = json.loads(self._file.read_text())["address"]
 
     def worker(self, name: str, numbers: list[int], *, validation: int = 0) -> Path:
         """Start one whose folder holds these partitions."""
-        place = self.folder / name / "data"
+        place = self._partitions / name / "data"
         write_partitions(place, numbers, validation=validation)
-        self._start(name, "worker", self.address, "--nthreads", "1", "--no-nanny", "--name", name, "--host",
-                    "127.0.0.1", "--no-dashboard", "--local-directory", str(self.folder / name),
-                    HPO_PARTITION_FOLDER=str(place))  # fmt: skip
+        environment = {"HPO_PARTITION_FOLDER": str(place), "HOP_TEST_SECONDS": "0.1"}
+        self.add_worker(name, environment=environment, hidden=self.hidden)
         return place
-
-    def _start(self, name: str, *words: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "dask", *words]
-        if self.hidden is not None:
-            script = 'mount -t tmpfs none "$1" && shift && exec "$@"'
-            command = ["unshare", "-m", "sh", "-c", script, "sh", str(self.hidden), *command]
-        log = (self.folder / f"{name}.log").open("wb")
-        self._logs.append(log)
-        self.processes[name] = subprocess.Popen(
-            command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
-            env=os.environ | environment | {"PYTHONPATH": str(ROOT), "HOP_TEST_SECONDS": "0.1"},
-        )  # fmt: skip
-
-    def kill(self, name: str) -> None:
-        self.processes[name].kill()
-        self.processes.pop(name).wait()
-
-    def close(self) -> None:
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            process.kill()
-            process.wait()
-        for log in self._logs:
-            log.close()
 
 
 @pytest.fixture
@@ -337,14 +303,14 @@ def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_pa
     process = hopping.start()
     hops = hopping.home.study_folder(hopping.name) / "hops"
     until(lambda: any(hops.glob("*/progress.msgpack")), process)  # while all six still have units for both workers
-    cluster.processes["b"].send_signal(signal.SIGSTOP)
+    cluster.workers["b"].send_signal(signal.SIGSTOP)
     assert process.stdout is not None
     said = ""
     while "counts as gone" not in said:  # the study cannot end before: a unit of it lies on the one that stands still
         line = process.stdout.readline()
         assert line, said
         said += line
-    cluster.processes["b"].send_signal(signal.SIGCONT)
+    cluster.workers["b"].send_signal(signal.SIGCONT)
     said += process.stdout.read()
     process.wait(LIMIT)
     assert process.returncode == 0, said

@@ -32,7 +32,7 @@ def test_a_worker_holds_its_own_partitions_alone(cluster: Cluster, tmp_path: Pat
     numbers = {"a": [0, 2, 4], "b": [1, 3, 5]}
     for name, mine in numbers.items():
         write_partitions(cluster.worker(name, []), mine, rows=ROWS)
-    workers = {name: psutil.Process(cluster.processes[name].pid) for name in numbers}
+    workers = dict(cluster.workers)
     peak = dict.fromkeys(numbers, 0)
     ended = threading.Event()
 
