@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from hpo_core.pool.words import standings
 from hpo_core.replay.audit import audit
 from hpo_core.state import StudyState
 from hpo_core.study import Study
+from tests.dask_processes import DaskProcesses
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -99,18 +99,10 @@ def wait_until(what: str, is_so: Callable[[], bool], limit: float = LIMIT) -> No
 
 
 def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another_comes(
-    tmp_path: Path, start: Start
+    tmp_path: Path, dask_processes: DaskProcesses, start: Start
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    port = address.rpartition(":")[2]
-    start("scheduler", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
     for number in range(4):
-        start(
-            f"worker-{number}", "distributed.cli.dask_worker", address, "--host", "127.0.0.1", "--nthreads", "2",
-            "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / f"scratch-{number}"),
-        )  # fmt: skip
+        dask_processes.add_worker(f"worker-{number}", threads=2)
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, weight: float) -> subprocess.Popen[bytes]:
@@ -121,7 +113,7 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
             "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
             "constants": {"mark": name, "seconds": JOB_SECONDS, "file": str(measured.file)},
             "search": {"method": "random", "configs": 10_000, "max_resource": 1},
-            "cluster": {"kind": "address", "address": address},
+            "cluster": dask_processes.cluster,
             "share": {"weight": weight},
             "tracking": {"mlflow": "off"},
         }
