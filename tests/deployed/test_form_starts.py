@@ -17,7 +17,7 @@ import pytest
 from hpo_core.spec import load_spec
 from hpo_flows.deployed.form import Sampler
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.deployed.test_browser import address, choose, field, newer_field, page, page_inside, pictures
+from tests.deployed.test_browser import PATIENCE, address, choose, field, newer_field, page, page_inside, pictures
 from tests.flows.test_interrupt import dask_processes
 from tests.hopping.hopping_objectives import write_partitions
 
@@ -81,8 +81,19 @@ class Newer(Older):
         return newer_field(self.page, label, nth)
 
     def choose(self, label: str, value: str) -> None:
-        self.field(label).get_by_role("button", name=re.compile("^Select ")).first.click()
-        self.page.get_by_role("option", name=value, exact=True).click()
+        """A list that opens while the form takes what was chosen before closes again: then it is opened once more."""
+        from playwright.sync_api import TimeoutError
+
+        option = self.page.get_by_role("option", name=value, exact=True)
+        for opened_again_after in (5_000, 20_000, PATIENCE):
+            self.field(label).get_by_role("button", name=re.compile("^Select ")).first.click()
+            try:
+                option.click(timeout=opened_again_after)
+                return
+            except TimeoutError:
+                if opened_again_after == PATIENCE:
+                    raise
+                self.page.keyboard.press("Escape")  # it is open still where the machine is busy
 
 
 def open_form(

@@ -102,9 +102,9 @@ def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("storage")
 def test_disk_use_of_a_population_does_not_grow_with_its_generations(tmp_path: Path) -> None:
-    """Two generations to meet, the one that fills, the best, and what two jobs write."""
+    """Two generations to meet, the one that fills, the best, and what two jobs write: no member lags far behind."""
     members, generations = 4, 15
-    search = {"method": "pbt", "population": members, "generations": generations}
+    search = {"method": "pbt", "population": members, "generations": generations, "max_gap": 1}
     real = Real(tmp_path, "heavy", search=search)
     watcher = Watcher(real)
     watcher.start()

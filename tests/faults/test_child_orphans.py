@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
+from tests.waiting import eventually, gone
 
 ROOT = Path(__file__).parents[2]
 OBJECTIVES = str(ROOT / "tests/training")
@@ -31,22 +31,6 @@ def request_for(folder, trial=4):
     )
 
 
-def gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
-        return True
-
-
-def wait_for(condition, seconds=600.0):  # far beyond what a busy machine needs
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def pids(folder, trial=4):
     note = Path(folder) / f"scratch/trial-{trial:05d}/pids"
     return [int(pid) for pid in note.read_text().split()] if note.exists() else []
@@ -58,14 +42,14 @@ def test_children_of_a_killed_worker_end(tmp_path, end):
     code = "import sys; from hpo_core.training.worker import train_job; train_job(open(sys.argv[1], 'rb').read())"
     worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "request")], cwd=ROOT)
     try:
-        assert wait_for(lambda: len(pids(tmp_path)) == 2)
+        assert eventually(lambda: len(pids(tmp_path)) == 2)
         child, grandchild = pids(tmp_path)
         zygote = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
         assert not gone(child) and not gone(zygote)
         worker.send_signal(end)
         worker.wait(600)
         for pid in (child, grandchild, zygote):
-            assert wait_for(lambda pid=pid: gone(pid)), f"process {pid} outlived its worker"
+            assert eventually(lambda pid=pid: gone(pid)), f"process {pid} outlived its worker"
     finally:
         worker.kill()
         worker.wait()
@@ -77,17 +61,17 @@ def test_children_of_a_killed_zygote_end(tmp_path):
     thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request))))
     thread.start()
     try:
-        assert wait_for(lambda: len(pids(tmp_path, 5)) == 2)
+        assert eventually(lambda: len(pids(tmp_path, 5)) == 2)
         child, grandchild = pids(tmp_path, 5)
         os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         thread.join(600)
         assert reports[0].outcome == Outcome.LOST
-        assert all(wait_for(lambda pid=pid: gone(pid)) for pid in (child, grandchild))
+        assert all(eventually(lambda pid=pid: gone(pid)) for pid in (child, grandchild))
 
         thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request_again))))
         request_again = encode_request(request_for(tmp_path, 6))
         thread.start()
-        assert wait_for(lambda: len(pids(tmp_path, 6)) == 2)
+        assert eventually(lambda: len(pids(tmp_path, 6)) == 2)
         assert trainers.cancel("another study", 6, 0) is False
         assert trainers.cancel(request_for(tmp_path, 6).folder, 6, 0) is True
         thread.join(600)

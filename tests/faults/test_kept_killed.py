@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
+from tests.dask_processes import DaskProcesses
 from tests.gangs.test_gang_runs import Runs, runs
 
 __all__ = ["runs"]
@@ -39,14 +40,13 @@ KILLS = [
 ]  # fmt: skip
 
 
-def zygotes(process: subprocess.Popen[str], runs: Runs) -> list[psutil.Process]:
-    """Those below the command, without the children that they forked."""
+def zygotes(roots: Iterable[psutil.Process], runs: Runs) -> list[psutil.Process]:
+    """Those of workers, which are threads of the command or processes."""
     found = []
-    for one in runs.look(process):
+    for root in roots:
         try:
-            parent = one.parent()
-            if is_zygote(one) and not (parent is not None and is_zygote(parent)):
-                found.append(one)
+            runs.seen.update(root.children(recursive=True))
+            found += [one for one in root.children() if is_zygote(one)]
         except psutil.Error:
             continue
     return found
@@ -56,17 +56,15 @@ def is_zygote(process: psutil.Process) -> bool:
     return "hpo_core.training.child.zygote" in process.cmdline()
 
 
-def chosen(what: str, process: subprocess.Popen[str], runs: Runs) -> psutil.Process | None:
-    """A process of that kind, if there is one now."""
+def chosen(what: str, roots: Iterable[psutil.Process], runs: Runs) -> psutil.Process | None:
+    """A process of that kind, if there is one now; for a worker its zygote."""
     waiting = {word.split("/")[-2] for word in Path("/proc/net/unix").read_text().split() if "@hpo-idle/" in word}
-    for zygote in zygotes(process, runs):
+    for zygote in zygotes(roots, runs):
         try:
             children = [one for one in zygote.children() if is_zygote(one)]
             is_waiting = str(zygote.pid) in waiting
-            if what == "zygote" and children:
+            if what in ("zygote", "worker") and children:
                 return zygote
-            if what == "worker" and children:
-                return zygote.parent()
             if children and what in ("waits", "trains") and is_waiting == (what == "waits"):
                 return children[0]
         except psutil.Error:
@@ -74,9 +72,19 @@ def chosen(what: str, process: subprocess.Popen[str], runs: Runs) -> psutil.Proc
     return None
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_study_whose_processes_are_killed_and_stopped_ends_whole(runs: Runs, mode: str) -> None:
+def test_a_study_whose_processes_are_killed_and_stopped_ends_whole(
+    runs: Runs, mode: str, workers: str, request: pytest.FixtureRequest
+) -> None:
+    """A worker that is a thread is killed with its study; that is ``test_real_study``."""
     described = dict(MODES[mode])
+    dask: DaskProcesses | None = None
+    if workers == "processes":
+        dask = request.getfixturevalue("dask_processes")
+        dask.add_worker("one")
+        dask.add_worker("two")
+        described["cluster"] = dask.cluster
     for name in "abc":
         (runs.folder / name).write_text(str(ord(name)))
     function = "train_on_partition" if "data" in described else "train"
@@ -89,13 +97,20 @@ def test_a_study_whose_processes_are_killed_and_stopped_ends_whole(runs: Runs, m
     process = runs.start("tune", path)
     done: list[tuple[str, signal.Signals]] = []
     for what, how in KILLS:
+        if what == "worker" and dask is None:
+            continue
         target, until = None, time.monotonic() + 30
         while target is None and process.poll() is None and time.monotonic() < until:
-            target = chosen(what, process, runs)
+            roots = [psutil.Process(process.pid)] if dask is None else dask.workers.values()
+            target = chosen(what, roots, runs)
             time.sleep(0.01)
         if target is not None:
             try:
-                target.send_signal(how)
+                if what == "worker" and dask is not None:
+                    dask.kill(dask.name_of(target))
+                    dask.add_worker("three")
+                else:
+                    target.send_signal(how)
             except psutil.NoSuchProcess:
                 continue
             done.append((what, how))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +18,7 @@ from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
 from tests.faults.test_real_study import Real
+from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "poison_objectives:dispatch"
@@ -63,20 +63,6 @@ class Bench:
 def bench(trainer, tmp_path):
     trainer.prepare()
     return Bench(trainer, tmp_path)
-
-
-def gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def eventually(condition, seconds=600.0):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.02)
-    return condition()
 
 
 def assert_zygote_is_the_same(bench, before):

@@ -76,11 +76,11 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
     name = f"hops-{grain}"
     facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect=grain))
     assert facts["status"] == "finished" and facts["jobs"] == 6
-    runs = {run["name"]: run for run in task_runs(hpo, name, 6 if grain == "job" else 2)}
+    runs = {run["name"]: run for run in task_runs(hpo, name, 6 if grain == "jobs" else 2)}
     recorded = hpo.json("show", name, "--trial", "0")["visits"]
     first = [visit for visit in recorded if visit["epoch"] == 0]
     assert sorted(visit["partition"] for visit in first) == ["part-0.npz", "part-1.npz", "part-2.npz", "val-0.npz"]
-    if grain == "job":
+    if grain == "jobs":
         lines = logs(hpo, runs["trial-00000/rung-0/to-1"]["id"], 1)
         (line,) = [line for line in lines if line.startswith("epoch 0: ")]
         order = [visit["partition"].removesuffix(".npz") for visit in first]

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from hpo_core.training.child.processes import TAG_VARIABLE
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
+from tests.waiting import eventually, gone
 
 MODULE = """
 import importlib, os, sys, time
@@ -123,23 +123,9 @@ class Bench:
         return before, report
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert condition()
-
-
 def waiting_in(pool: TrainerPool) -> list[int]:
     """Processes that wait for an attempt in the trainers of a pool."""
     return [one.waiting[0] for one in pool._idle if one.waiting[0] and not gone(one.waiting[0])]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
-        return True
 
 
 def left(tag: str) -> list[psutil.Process]:

@@ -31,7 +31,8 @@ from hpo_core.training.request import JobRequest, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
 from tests.training.stub_gpu_objectives import use_gpu
-from tests.training.test_kept_faults import eventually, gone, left, waiting_in
+from tests.training.test_kept_faults import left, waiting_in
+from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
 ROOT = str(Path(__file__).parents[2])

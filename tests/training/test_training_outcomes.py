@@ -20,6 +20,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import TrainerPool, train_job, trainers
+from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "test_training_objectives:dispatch"
@@ -66,20 +67,6 @@ def bench(trainer, tmp_path, request):
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)
     return bench
-
-
-def gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read
-        return True
-
-
-def eventually(condition, seconds=600.0):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_one_process_and_four_processes_give_the_same_bits(bench):

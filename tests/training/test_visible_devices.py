@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
 from hpo_core.training.visible_devices import DeviceWatch, computer, seen_devices, watch_devices
+from tests.waiting import eventually
 
 MB = 2**20
 GIB = 2**30
@@ -57,13 +57,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     monkeypatch.setattr(visible_devices, "waiting_processes", list)  # those of tests that run beside this one
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return lambda now: answer.__setitem__(0, now)
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 600
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return holds()
 
 
 def look(watch: DeviceWatch) -> Mapping[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ from hpo_flows.guarded_server import BEGAN
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.prefect_process import CANCEL, SHOWN, Ending, ShowRequest
-from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
+from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, ShownRun, end_task_runs, report_killed_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -160,7 +160,7 @@ def _main(shown: ShowRequest, controller: Controller, server: SharedServer | Non
 
     began = datetime.fromtimestamp(shown.began, UTC)
     with get_client(sync_client=True) as client:
-        report_killed_runs(client, Path(shown.runs_folder), which_server(shown))
+        killed = report_killed_runs(client, Path(shown.runs_folder), which_server(shown))
         flow_run = _begin_flow_run(client, shown, began)
     note = ShownRun(Path(shown.runs_folder), flow_run.id, which_server(shown))
     controller.tell(SHOWN)
@@ -186,6 +186,9 @@ def _main(shown: ShowRequest, controller: Controller, server: SharedServer | Non
         client.set_flow_run_state(flow_run.id, _final_state(pages.study, ending, flow_run.id, began))
     if not pages.wait_for_states():
         return 1
+    with get_client(sync_client=True) as client:
+        for run in killed:  # the server has recorded our states by now, so also what it was sent before them
+            end_task_runs(client, run)
     note.ended()
     return 0
 

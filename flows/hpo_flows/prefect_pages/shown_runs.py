@@ -60,7 +60,8 @@ class ShownRun:
 def report_killed_runs(client: SyncPrefectClient, folder: Path, server: str) -> list[UUID]:
     """Propose Crashed for runs, and their task runs, whose process is gone; returns those that took it.
 
-    It is proposed, not forced: a run that has ended keeps its state.
+    It is proposed, not forced: a run that has ended keeps its state. Prefect's server records a task run some time
+    after it was told of it: a process that was killed just now may leave some that ``end_task_runs`` finds only later.
     """
     crashed = []
     for path, run in _killed(folder, server):
@@ -68,6 +69,17 @@ def report_killed_runs(client: SyncPrefectClient, folder: Path, server: str) -> 
             crashed.append(run)
         path.unlink(missing_ok=True)
     return crashed
+
+
+def end_task_runs(client: SyncPrefectClient, run: UUID) -> None:
+    """End the open task runs of a flow run that is over: Crashed."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter
+    from prefect.states import Crashed
+
+    of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+    open_ones = TaskRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING"]}}})
+    for task_run in client.read_task_runs(flow_run_filter=of_run, task_run_filter=open_ones, limit=_PAGE):
+        client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
 
 
 def any_killed(folder: Path, server: str) -> bool:
@@ -85,7 +97,6 @@ def _killed(folder: Path, server: str) -> Iterator[tuple[Path, UUID]]:
 
 
 def _report(client: SyncPrefectClient, run: UUID) -> bool:
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
 
@@ -95,11 +106,7 @@ def _report(client: SyncPrefectClient, run: UUID) -> bool:
         return False
     if state is None or state.is_final():
         return False
-    of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
-    open_ones = TaskRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING"]}}})
-    task_runs = client.read_task_runs(flow_run_filter=of_run, task_run_filter=open_ones, limit=_PAGE)
-    for task_run in task_runs:
-        client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
+    end_task_runs(client, run)
     answer: OrchestrationResult[Any] = client.set_flow_run_state(run, Crashed(message=KILLED), force=False)
     log.warning("flow run %s was %s and its process is gone: Crashed", run, state.name)
     return answer.state is not None and answer.state.is_crashed()
