@@ -6,6 +6,7 @@ import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -205,6 +206,7 @@ class TrainerPool:
         load: str = "",
         gpu: str = "",
         folder: str = "",
+        jobs: int = 1,
     ) -> None:
         """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
@@ -213,21 +215,27 @@ class TrainerPool:
             load: ``data.load`` of the study, which is looked for as well.
             gpu: that they see; trainers of another one stay.
             folder: of the study; the import ends with it.
+            jobs: number that may run here at once; each has a trainer of its own, and these import side by side.
 
         Raises:
             SpecError: there is no such module or function.
             ObjectiveError: it cannot be imported.
         """
         self.close_idle(objective, pythonpath, gpu)
-        trainer = Trainer(objective, pythonpath, threads=threads, gpu=gpu)
+        new = [Trainer(objective, pythonpath, threads=threads, gpu=gpu) for _ in range(min(jobs, _MAX_IDLE))]
         with self._lock:
-            self._preparing[trainer] = folder
-        try:
-            trainer.prepare(load)
-        finally:
-            with self._lock:
-                del self._preparing[trainer]
-        self._give_back(trainer)
+            self._preparing |= dict.fromkeys(new, folder)
+
+        def make_ready(trainer: Trainer) -> None:
+            try:
+                trainer.prepare(load)
+            finally:
+                with self._lock:
+                    del self._preparing[trainer]
+            self._give_back(trainer)
+
+        with ThreadPoolExecutor(len(new)) as threads_of_imports:
+            list(threads_of_imports.map(make_ready, new))  # raises what the first one raised
 
     def close_idle(self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None) -> None:
         """End the idle trainers of an objective, on workers that live on and serve other studies.

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import train_job, trainers
+from hpo_core.training.worker import TrainerPool, train_job, trainers
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
@@ -246,6 +247,31 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
         assert trainers.cancel(str(tmp_path), 0, 0) is False
     finally:
         trainers.close_all()
+
+
+def test_the_trainers_of_all_slots_import_side_by_side(tmp_path):
+    code = f"""
+        import os, pathlib, time
+        place = pathlib.Path({str(tmp_path)!r})
+        (place / f"{{os.getpid()}}.importing").touch()
+        until = time.monotonic() + 120
+        while len(list(place.glob("*.importing"))) < 3:  # one after another, nobody would get on
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        def train(trial): trial.report(loss=1)
+    """
+    (tmp_path / "meeting.py").write_text(textwrap.dedent(code))
+    pool = TrainerPool()
+    try:
+        pool.prepare("meeting:train", (str(tmp_path),), jobs=3)
+        assert len(pool._idle) == 3 and not pool._preparing
+        assert {one._zygote.is_running() for one in pool._idle} == {True}
+        (tmp_path / "meeting.py").write_text("raise OSError('no data')")
+        with pytest.raises(ObjectiveError, match="no data"):
+            pool.prepare("meeting:train", (str(tmp_path),), jobs=3)
+        assert not pool._idle and not pool._preparing
+    finally:
+        pool.close_all()
 
 
 def test_the_controller_loads_no_torch():

@@ -254,8 +254,10 @@ async def prepare(
     """
     await asyncio.to_thread(check_base, base)
     objective, load = (objective_here(name, carried, dask_worker.local_directory) for name in (objective, load))
-    gpu, folder = gpu_of(dask_worker), carried.folder
-    await asyncio.to_thread(trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder)
+    gpu, folder, jobs = gpu_of(dask_worker), carried.folder, dask_worker.state.nthreads
+    await asyncio.to_thread(
+        trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder, jobs=jobs
+    )
 
 
 async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
