@@ -150,7 +150,7 @@ def test_check_names_what_differs_as_written(tmp_path: Path) -> None:
     process = hpo.start(*shlex.split(shown.command)[1:])
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1, out + err
-    check(shown, out)
+    check(shown, err + out)  # what runs is said on standard error
 
 
 @pytest.mark.parametrize("shown", samples("hpo simulate .*"), ids=lambda shown: shown.command[:60])
