@@ -109,7 +109,7 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
         ),
         deployed.start("resume", study="elsewhere"): not_allowed,
         deployed.start("rerun", study="elsewhere"): not_allowed,
-        deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "should match pattern",
+        deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "is no name",
         deployed.start("retrain", **keep, evaluate="os:system"): "evaluate = 'os:system' is not allowed here",
         deployed.start("retrain", **keep | {"data": "/etc/passwd"}): "no file of the deployment's folder of data",
         deployed.start("compare", studies=["../../out"]): "../../out",
