@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -52,7 +52,8 @@ class TrainerPool:
         self._writing: dict[_Attempt, CheckpointWriter] = {}
         """What writes the checkpoints of attempts whose trainers run other jobs by now."""
         self._leaving: set[Trainer] = set()
-        """Trainers that end with the attempt that they run: their study has ended."""
+        """Trainers that end with the attempt that they run, or with their import: their study has ended, or a newer one
+        imports anew."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
@@ -70,9 +71,13 @@ class TrainerPool:
         key = (request.objective, request.pythonpath, request.threads, request.gpu)
         with self._lock:
             alike = [one for one in reversed(self._idle) if one.key == key]
+            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
             if alike:
                 trainer = min(alike, key=lambda one: one.distance(request))
                 self._idle.remove(trainer)
+            elif importing:
+                trainer = importing[0]
+                del self._preparing[trainer]
             else:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads, gpu=request.gpu)
             self._running[attempt] = trainer, unit
@@ -210,32 +215,46 @@ class TrainerPool:
     ) -> None:
         """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
+        It returns once one trainer has imported it.
+
         Args:
             threads: that its jobs compute with.
             load: ``data.load`` of the study, which is looked for as well.
             gpu: that they see; trainers of another one stay.
             folder: of the study; the import ends with it.
-            jobs: number that may run here at once; each has a trainer of its own, and these import side by side.
+            jobs: number that may run here at once; each gets a trainer of its own, and these import side by side.
 
         Raises:
             SpecError: there is no such module or function.
             ObjectiveError: it cannot be imported.
         """
         self.close_idle(objective, pythonpath, gpu)
-        new = [Trainer(objective, pythonpath, threads=threads, gpu=gpu) for _ in range(min(jobs, _MAX_IDLE))]
+        new = [Trainer(objective, pythonpath, threads=threads, gpu=gpu) for _ in range(max(1, min(jobs, _MAX_IDLE)))]
         with self._lock:
+            self._leaving |= {one for one, of in self._preparing.items() if one.key == new[0].key and of != folder}
             self._preparing |= dict.fromkeys(new, folder)
+        ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def make_ready(trainer: Trainer) -> None:
+            error: BaseException | None = None
             try:
                 trainer.prepare(load)
-            finally:
-                with self._lock:
-                    del self._preparing[trainer]
-            self._give_back(trainer)
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                is_lent = self._preparing.pop(trainer, None) is None
+            if error is not None and not is_lent:
+                trainer.close()
+            if not is_lent:
+                self._give_back(trainer)
+            ended.put(error)
 
-        with ThreadPoolExecutor(len(new)) as threads_of_imports:
-            list(threads_of_imports.map(make_ready, new))  # raises what the first one raised
+        for trainer in new:
+            threading.Thread(target=make_ready, args=[trainer], name="import-objective", daemon=True).start()
+        if (error := ended.get()) is not None:
+            for trainer in new:
+                trainer.close()
+            raise error
 
     def close_idle(self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None) -> None:
         """End the idle trainers of an objective, on workers that live on and serve other studies.

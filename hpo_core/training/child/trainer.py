@@ -196,6 +196,8 @@ class Trainer:
         self._shared: SharedState | None = None
         """Memory of the state that the last attempt saved."""
         self._lock = threading.Lock()
+        self._importing = threading.Lock()
+        """Held while the objective is imported: the first job may come before it is."""
         self._cancelled: tuple[int, int] | None = None
         self._lowered: tuple[tuple[int, int], int] | None = None
         self._measured: Usage | None = None
@@ -251,8 +253,11 @@ class Trainer:
             SpecError: there is no such module or function.
             ObjectiveError: the import raised, crashed, or took longer than ``IMPORT_SECONDS``.
         """
-        if self._zygote is not None and self._zygote.is_running():
-            return
+        with self._importing:
+            if self._zygote is None or not self._zygote.is_running():
+                self._start_zygote(load)
+
+    def _start_zygote(self, load: str) -> None:
         self._end_zygote()
         environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
         objective, pythonpath, threads, gpu = self.key
