@@ -243,9 +243,9 @@ class TrainerPool:
                 error = raised
             with self._lock:
                 is_lent = self._preparing.pop(trainer, None) is None
-            if error is not None and not is_lent:
-                trainer.close()
             if not is_lent:
+                if error is not None:
+                    trainer.close()
                 self._give_back(trainer)
             ended.put(error)
 
