@@ -21,6 +21,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from distributed.comm.core import CommClosedError
+
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
@@ -420,7 +422,10 @@ class DaskExecutor:
 
 
 def _check_import(address: str, answer: concurrent.futures.Future[Any]) -> None:
+    """Raise what the answer of a worker says against it; where the worker died meanwhile, it says nothing."""
     problem = answer.exception() or answer.result()
+    if isinstance(problem, CommClosedError):  # the watch will see it; a worker that lives on imports for its first job
+        return
     if isinstance(problem, HpoError):
         raise problem
     if isinstance(problem, BaseException):
