@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpo_core.spec.sections import CheckpointSpec as Checkpoints
     from hpo_core.spec.sections import KubernetesClusterSpec as Kubernetes
     from hpo_core.spec.sections import LocalCudaClusterSpec as LocalCuda
+    from hpo_core.spec.sections import PrefectSpec as Prefect
     from hpo_core.spec.sections import SamplerSpec as Sampler
     from hpo_core.spec.sections import ScalingSpec as Scaling
     from hpo_core.spec.sections import ShareSpec as Share
@@ -85,6 +86,7 @@ _PUBLIC = {
     "LocalCuda": "hpo_core.spec.sections:LocalCudaClusterSpec",
     "Packing": "hpo_core.spec.packing:PackingSpec",
     "Demand": "hpo_core.spec.packing:DemandSpec",
+    "Prefect": "hpo_core.spec.sections:PrefectSpec",
     "Share": "hpo_core.spec.sections:ShareSpec",
     "Data": "hpo_core.spec.data:DataSpec",
     "Stop": "hpo_core.spec.sections:StopSpec",
@@ -142,6 +144,7 @@ __all__ = [
     "Packing",
     "Pasha",
     "Pbt",
+    "Prefect",
     "Random",
     "Reference",
     "Report",

@@ -20,19 +20,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from datetime import datetime
 from hmac import compare_digest
 from typing import Any
-
-from hpo_core.model.process_priority import PAGES, step_back
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BEGAN = "hpo.began"
-"""Key in the context of a flow run: when its study began, where that was before the server was there."""
 _LOOK_SECONDS = 0.5
 _SHUTDOWN_SECONDS = 3
 _END_SECONDS = 5.0
@@ -139,44 +134,15 @@ def serve_prefect(listening: int, lock: int, database: int, users: str) -> None:
         os.set_inheritable(given, False)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     threading.Thread(target=_end_when_unused, args=(users,), daemon=True).start()
-    step_back(PAGES)
     _stage("importing Prefect")
     from prefect.server.api.server import create_app
 
-    begin_flow_runs_with_their_studies()
     _stage("preparing API and pages")
     app = create_app()
     with socket.socket(fileno=listening) as bound:
         guarded = OwnPagesOnly(app, bound.getsockname()[1], "Prefect server")
         _stage("opening the database")
         _serve(guarded, bound, timeout_keep_alive=30)
-
-
-def begin_flow_runs_with_their_studies() -> None:
-    """Have this process's Prefect take the time in a flow run's context for its start.
-
-    A study does not wait for its server, and Prefect's API takes no time for the start of a flow run: it would begin
-    after its first task runs.
-    """
-    from prefect.server.orchestration import core_policy, dependencies
-    from prefect.server.orchestration.rules import FlowRunUniversalTransform
-
-    class BeginWithTheStudy(FlowRunUniversalTransform):
-        async def before_transition(self, context: Any) -> None:
-            began = (context.run.context or {}).get(BEGAN)
-            state = context.proposed_state
-            if began is not None and state is not None and state.is_running() and context.run.start_time is None:
-                state.timestamp = min(datetime.fromisoformat(began), state.timestamp)
-
-    class Policy(core_policy.CoreFlowPolicy):
-        @staticmethod
-        def priority() -> list[Any]:
-            return [*core_policy.CoreFlowPolicy.priority(), BeginWithTheStudy]
-
-    async def policy() -> type[Policy]:
-        return Policy
-
-    dependencies.ORCHESTRATION_DEPENDENCIES["flow_policy_provider"] = policy
 
 
 def serve_mlflow(listening: int) -> None:

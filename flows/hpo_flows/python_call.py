@@ -34,6 +34,7 @@ from hpo_core.spec.packing import PackingSpec
 from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import (
     CheckpointSpec,
+    PrefectSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -64,8 +65,7 @@ from hpo_flows.python_arguments import (
     stop_rules,
 )
 from hpo_flows.python_progress import ShownProgress, write_line
-from hpo_flows.study_run.session import Session
-from hpo_flows.study_run.shown_session import ShownSession
+from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.python")
 CALLBACK_SECONDS = 10.0
@@ -93,7 +93,7 @@ def tune(
     target: float | None = None,
     fail_fast: bool = True,
     progress: bool = True,
-    prefect: Literal["auto", "jobs", "rungs", "off"] = "auto",
+    prefect: PrefectSpec | Mapping[str, Any] | Literal["auto", "jobs", "rungs", "off"] = "auto",
     style: Literal["handle", "optuna"] | None = None,
     constraints: Sequence[str] = (),
     forbidden: Sequence[Mapping[str, Any]] = (),
@@ -148,7 +148,8 @@ def tune(
         target: value of the first metric that is good enough (``stop.target``).
         fail_fast: whether an exception of the training function is raised here when no trial has reported before it.
         progress: whether the terminal or the notebook shows how the study goes on.
-        prefect: whether and how the study is shown in Prefect.
+        prefect: how Prefect runs the study: ``off``, ``jobs``, ``rungs``, or ``hpo.Prefect(...)`` with tags for its
+            concurrency limits.
         style: what the function is; default: an Optuna objective where ``space`` is missing, else ``train(trial)``.
         constraints: names of values reported beside the metric that must be at most 0.
         forbidden: combinations of parameters that are never tried, such as ``{"optimizer": "sgd", "lr": {"low": 1}}``.
@@ -323,8 +324,7 @@ def _drive(
     progress: bool,
     shown: bool = True,
 ) -> Result:
-    shown = shown and session.spec.prefect != "off"
-    in_flow = shown and _is_in_flow_run()
+    shown = shown and session.spec.prefect.tasks != "off"
     first = _FirstError()
     if fail_fast:
         session.add_observer(first.watch)
@@ -332,15 +332,14 @@ def _drive(
         session.add_observer(lambda study: _Callbacks(callbacks))
     with one_interrupt():
         try:
-            if in_flow:
-                from hpo_flows.deployed.flow_run import drive_as_subflow
-
-                drive_as_subflow(session, action)  # the log of the flow run shows how it goes on
+            if shown and _is_in_flow_run():  # the log of the flow run shows how it goes on
+                _drive_here(session, action, in_flow=True)
             else:
-                with ShownProgress(session.name, on=progress) as board:
+                with ShownProgress(session.name, on=progress) as board, closing(session):
                     if progress:
                         session.add_observer(board)
-                    _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
+                    session.say = write_line if progress else log.info
+                    _drive_here(session, action, shown=shown)
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
             raise
@@ -379,39 +378,35 @@ def _cure(session: Session, study: Study) -> str:
     return cure_in_python(study, _home_named(session))
 
 
-def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
-    cancel = _Cancel()
-    session.add_observer(lambda study: cancel)
-    with ShownSession(
-        session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
-    ) as driven:
-        driven.start()
-        study, summary = session.run()
-        if why := failed_words(study, _cure(session, study)):
-            raise HpoError(why)
-        driven.ended(summary.links)
+def _drive_here(session: Session, action: str, *, shown: bool = True, in_flow: bool = False) -> None:
+    failures: list[str] = []
+
+    def ended(study: Study, summary: Summary) -> None:
+        failures.append(failed_words(study, _cure(session, study)))
         if warning := session.trackers.finish():
             log.warning("%s", warning)
+
+    if in_flow:
+        from hpo_flows.deployed.flow_run import run_as_subflow
+
+        run_as_subflow(session, action, ended)
+    elif shown:
+        from hpo_flows.study_run.in_prefect import run_in_prefect
+
+        run_in_prefect(session, action, cure=lambda study: _cure(session, study), ended=ended)
+    else:
+        ended(*session.run())
+    if failures and failures[0]:
+        raise HpoError(failures[0])
 
 
 def _is_in_flow_run() -> bool:
     """Whether the caller runs in a flow or task of Prefect, which then is imported."""
     if "prefect" not in sys.modules:
         return False
-    from hpo_flows.deployed.flow_run import is_in_flow_run
+    from hpo_flows.study_flow import is_in_flow_run
 
     return is_in_flow_run()
-
-
-class _Cancel(Observer):
-    """Interrupts the study once its flow run was cancelled in Prefect."""
-
-    def __init__(self) -> None:
-        self.requested = threading.Event()
-
-    def on_tick(self) -> None:
-        if self.requested.is_set():
-            raise KeyboardInterrupt
 
 
 class _FirstError(Observer):

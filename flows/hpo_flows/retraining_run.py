@@ -61,11 +61,10 @@ from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
-from hpo_flows.deployed.flow_run import drive
+from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.prefect_api.api_watch import PATIENT_SECONDS
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.prefect_pages.study_pages import run_in_flow
+from hpo_flows.study_flow import run_study
 from hpo_flows.study_run.session import Session
 
 
@@ -409,7 +408,8 @@ class Retraining:
                 Permissions.of_environment().check(spec)
             with closing(Session(self.home, name, spec=None if known else spec)) as session:
                 action = "resume" if known else "tune"
-                run_in_flow(session.spec, lambda: drive(session, action, PATIENT_SECONDS).status).result()
+                session.start_cluster()
+                run_study(session, action, cure=cure_in_python)
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
             reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"

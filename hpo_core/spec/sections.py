@@ -184,6 +184,32 @@ class CheckpointSpec(Part):
         return folder
 
 
+class PrefectSpec(Part):
+    """``prefect``: how Prefect runs the study; a word alone is ``tasks``."""
+
+    tasks: Literal["auto", "jobs", "rungs", "off"] = Field(
+        default="auto",
+        description="Task runs: one for each rung or generation and in it one for each job (jobs), or for rungs alone "
+        "(rungs); auto: jobs up to about 300 expected ones. off: a command or a call from Python runs the study "
+        "without Prefect.",
+    )
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=list,
+        description="Tags of the task runs of jobs. A job waits for a slot of each concurrency limit that Prefect has "
+        "on them, before it goes to the cluster: so a team limits its GPUs across studies and flows. Tags need a task "
+        "run for each job.",
+    )
+
+    @model_validator(mode="after")
+    def _tags_need_jobs(self) -> Self:
+        if self.tags and self.tasks in ("rungs", "off"):
+            raise ValueError(
+                f"tags = {self.tags} are of the task runs of jobs, which tasks = {self.tasks!r} does not have; leave "
+                "tags out, or write tasks: jobs"
+            )
+        return self
+
+
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 

@@ -27,6 +27,7 @@ from hpo_core.spec.sections import (
     Cluster,
     JournalSpec,
     LocalClusterSpec,
+    PrefectSpec,
     SamplerSpec,
     ScalingSpec,
     ShareSpec,
@@ -122,10 +123,8 @@ class StudySpec(Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
-    prefect: Literal["auto", "jobs", "rungs", "off"] = Field(
-        default="auto",
-        description="Task runs in Prefect: one per job, or one per rung; auto: per job up to about 300 expected jobs. "
-        "off: a command does not show the study in Prefect, in whose UI a run is shown anyway.",
+    prefect: PrefectSpec = Field(
+        default=PrefectSpec(), description="How Prefect runs the study; one word alone: off, auto, jobs or rungs."
     )
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
@@ -135,10 +134,9 @@ class StudySpec(Part):
     @field_validator("prefect", mode="before")
     @classmethod
     def _prefect_word(cls, given: Any) -> Any:
-        """Plain YAML reads ``off`` as false."""
-        if isinstance(given, dict):
-            raise ValueError("takes one word, not settings of its own: write prefect: off, or auto, jobs or rungs")
-        return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
+        """One word is ``tasks``; YAML 1.1 reads ``off`` as false."""
+        word = {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
+        return {"tasks": word} if isinstance(word, str) else word
 
     @model_validator(mode="before")
     @classmethod

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hpo_flows.prefect_pages.task_runs import EPOCHS_LISTED, visit_lines
 
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.views.hop_views import PartitionNames
-from hpo_flows.prefect_pages.task_runs import EPOCHS_LISTED, visit_lines
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.test_tune import api, task_runs
 from tests.hopping.hopping_objectives import write_partitions

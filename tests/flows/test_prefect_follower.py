@@ -14,6 +14,9 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from hpo_flows.prefect_pages.prefect_follower import Controller, _final_state
+from hpo_flows.prefect_pages.prefect_process import Ending
+from hpo_flows.prefect_pages.task_runs import TaskRuns
 from prefect.exceptions import ObjectNotFound
 
 from hpo_core.journal.memory import MemoryJournal
@@ -30,10 +33,7 @@ from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import call
 from hpo_flows.prefect_pages import study_pages, task_runs
-from hpo_flows.prefect_pages.prefect_follower import Controller, _final_state
-from hpo_flows.prefect_pages.prefect_process import Ending
 from hpo_flows.prefect_pages.study_pages import StudyPages
-from hpo_flows.prefect_pages.task_runs import TaskRuns
 from tests.conftest import failed, make_spec
 
 

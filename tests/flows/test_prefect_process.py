@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from hpo_flows.prefect_pages.prefect_process import RESTARTS, PrefectProcess, ShowRequest
+
 from tests.flows.conftest import LIMIT
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hpo_flows.prefect_pages.prefect_process import WAIT_SECONDS
 
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.prefect_process import WAIT_SECONDS
 from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
 from tests.flows.prefect_api import ask
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hpo_flows.prefect_pages.task_runs import final_state
 from markdown_it import MarkdownIt
 from rich.text import Text
 
@@ -29,7 +30,6 @@ from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value
 from hpo_flows.prefect_pages.artifacts import best_markdown
-from hpo_flows.prefect_pages.task_runs import final_state
 from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner

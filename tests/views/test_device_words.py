@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from hpo_flows.prefect_pages.task_runs import device_tags, final_state
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
-from hpo_flows.prefect_pages.task_runs import device_tags, final_state
 from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study

@@ -24,9 +24,9 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.summary import extension_of
-from hpo_flows.deployed.flow_run import drive, failed
+from hpo_flows.deployed.flow_run import drive
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
-from hpo_flows.prefect_pages.study_pages import end_state
+from hpo_flows.prefect_pages.flow_states import end_state, failed
 from hpo_flows.study_run.session import Session
 
 _FOLDER = "flow-runs"

@@ -8,11 +8,15 @@ import ssl
 import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpo_core.model.errors import HpoError
 
 _CURE = "or run without Prefect: --no-prefect, or prefect: off."
+DRAIN_SECONDS = 5.0
+"""How long what was told to an API is waited for at most before another one is used."""
 NO_EPHEMERAL_SERVER = {"PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
 
 
@@ -131,12 +135,15 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
     }
 
 
-def point_prefect_at(api_url: str, auth: str) -> None:
-    """Have all of Prefect in this process use a server, whether it was imported already or not.
+@contextmanager
+def pointed_at(api_url: str, auth: str) -> Iterator[None]:
+    """Have all of Prefect in this process use a server while this is open.
 
     Not by environment variables: the processes of a study inherit those, and its training functions print them.
     """
     from prefect import context
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
         PREFECT_API_URL,
@@ -155,3 +162,10 @@ def point_prefect_at(api_url: str, auth: str) -> None:
     )
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
+    try:
+        with context.SettingsContext(profile=before.profile, settings=settings):
+            yield
+    finally:
+        context.GLOBAL_SETTINGS_CONTEXT = before
+        for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
+            worker.drain_all(timeout=DRAIN_SECONDS)

@@ -14,37 +14,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
-from inspect import Parameter, Signature
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import LogCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
-from prefect.events.worker import EventsWorker
-from prefect.states import Completed, Failed
 
-from hpo_core.cli.output import best_line
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import JournalError, StudyNotFoundError
-from hpo_core.model.events import Entry
+from hpo_core.model.events import AttemptReported, Entry, JobGranted
 from hpo_core.pool.store import live_rows
 from hpo_core.pool.words import standings
-from hpo_core.security.masking import masked
-from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import failed_words
-from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts
-from hpo_flows.prefect_pages.prefect_process import shown_parameters
-from hpo_flows.prefect_pages.task_runs import TaskRuns
+from hpo_flows.prefect_pages.flow_states import log_line
 from hpo_flows.progress import ResultLines
 
 POLL_SECONDS = 0.3
@@ -54,7 +42,6 @@ _LINES = 200
 """Lines of a log that are sent together."""
 _LINE_LENGTH = 100_000
 """Most characters of a line."""
-_PAGE = 200
 log = logging.getLogger("hpo.prefect")
 
 
@@ -86,7 +73,6 @@ class StudyPages:
     _told: bool = field(default=False, init=False)
     _journal: Journal | None = field(default=None, init=False)
     _lines: list[LogCreate] = field(default_factory=list, init=False)
-    _task_runs: TaskRuns | None = field(default=None, init=False)
     _asked: float = field(default=0.0, init=False)
     _answers: bool = field(default=True, init=False)
 
@@ -102,8 +88,7 @@ class StudyPages:
                     time.sleep(POLL_SECONDS)
                 else:
                     self.ended.wait(POLL_SECONDS)
-            if self._task_runs is not None:
-                self._task_runs.close(time.time())
+            if self.study is not None:
                 self._artifacts.update(client)
             self._send_log(client)
 
@@ -113,39 +98,9 @@ class StudyPages:
         Args:
             links: title to target, for example MLflow and the report; see :func:`study_markdown`.
         """
-        if self._task_runs is not None and links:
+        if self.study is not None and links:
             with get_client(sync_client=True) as client:
                 self._artifacts.update(client, links)
-
-    def wait_for_states(self, seconds: float = 20.0) -> bool:
-        """Wait until the API holds the final state of every task run; whether it does.
-
-        States travel through this process, a websocket and the server's recorder. A server that ended before that
-        would show a finished study with task runs that run for ever.
-
-        Args:
-            seconds: how long the next one is waited for: on a busy machine they come slowly, but they come. After that,
-                what is missing is sent once more.
-        """
-        wanted = set() if self._task_runs is None else {one.id for one in self._task_runs.shown.values()}
-        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[self.flow_run]))
-        for again in (False, True):
-            EventsWorker.drain_all(timeout=seconds)
-            deadline, best = time.monotonic() + seconds, 0
-            with get_client(sync_client=True) as client:
-                while time.monotonic() < deadline:
-                    final: set[UUID] = set()
-                    for offset in range(0, len(wanted), _PAGE):
-                        runs = client.read_task_runs(flow_run_filter=of_run, limit=_PAGE, offset=offset)
-                        final |= {run.id for run in runs if run.state is not None and run.state.is_final()}
-                    if wanted <= final:
-                        return True
-                    if len(final) > best:
-                        deadline, best = time.monotonic() + seconds, len(final)
-                    time.sleep(POLL_SECONDS)
-            if self._task_runs is not None and not again:
-                self._task_runs.send_again(final)
-        return False
 
     # What is new.
 
@@ -195,7 +150,6 @@ class StudyPages:
         except StudyNotFoundError:
             return False
         self.study = study
-        self._task_runs = TaskRuns(study, self.flow_run, self._write)
         self._artifacts = StudyArtifacts(study, self.flow_run, began=self.began, pool=self._pool_words)
         self._result_lines = ResultLines(study)
         for notice in notices_of(study):
@@ -210,16 +164,17 @@ class StudyPages:
         return list(self._journal.entries(self.name, self.study.seq))
 
     def _show(self, entry: Entry) -> None:
-        assert self.study is not None and self._task_runs is not None
+        assert self.study is not None
         self.study.replay(entry)
-        report, granted = self._task_runs.show(entry)
-        if report is not None:
+        if isinstance(entry.stimulus, AttemptReported):
+            report, state = entry.stimulus.report, self.study.state
+            granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
             self._write(logging.INFO, self._result_lines.lines(report, granted)[0], entry.time)
         if news := self._result_lines.news():
             self._write(logging.WARNING, news, entry.time)
 
-    def _write(self, level: int, words: str, time: float, task_run: UUID | None = None) -> None:
-        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(time, UTC), task_run))
+    def _write(self, level: int, words: str, time: float) -> None:
+        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(time, UTC)))
 
     def _send_log(self, client: SyncPrefectClient) -> None:
         while self._lines:
@@ -236,69 +191,3 @@ class StudyPages:
             if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:
                 return found.words
         return ""
-
-
-def log_line(flow_run: UUID, level: int, words: str, when: datetime, task_run: UUID | None = None) -> LogCreate:
-    """A line of a flow run's log, and of that of one of its task runs."""
-    timestamp: Any = when
-    return LogCreate(
-        name="hpo",
-        level=level,
-        message=masked(words)[:_LINE_LENGTH],
-        timestamp=timestamp,
-        flow_run_id=flow_run,
-        task_run_id=task_run,
-    )
-
-
-def run_in_flow(spec: StudySpec, body: Callable[[], Any]) -> State[Any]:
-    """Run ``body`` in a flow run ``tune`` of its own below the present one; returns the state in which that ended."""
-    parameters = shown_parameters(spec)
-
-    def tune(**_: Any) -> Any:
-        return body()
-
-    # Prefect shows parameters by the names of the signature
-    tune.__signature__ = Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters])  # type: ignore[attr-defined]
-    # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
-    tune.__qualname__ = f"tune-{spec.study.replace('.', '-')}"
-    made: Flow[..., Any] = Flow(tune, name="tune", validate_parameters=False, persist_result=False)
-    state: Any = made(**parameters, return_state=True)
-    return cast("State[Any]", state)
-
-
-def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
-    """The final state of a flow run whose study ended by itself.
-
-    Args:
-        failed: makes the state Failed from words.
-        cure: what to do about a study that gave up, or has no result.
-    """
-    if why := failed_words(study, cure):
-        return failed(why)
-    halted = None if study.finished else study.state.halted
-    words = "" if halted is None else f"{halt_words(study.spec, halted)}; "
-    return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
-
-
-def failed_state(message: str, run: UUID | None, began: datetime) -> State[Any]:
-    """The state Failed with these words; :func:`tell_first` tells them, too."""
-    words = masked(terminal_text(message, lines=True))
-    tell_first(words, run, began)
-    return Failed(message=words)
-
-
-def tell_first(reason: str, run: UUID | None, began: datetime) -> None:
-    """Have the log of a flow run begin with why it failed.
-
-    A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
-    message, which is a tab away. The line has the time at which the run began, and says when it was written.
-    """
-    if run is None:
-        return
-    line = log_line(run, logging.ERROR, f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}", began)
-    try:
-        with get_client(sync_client=True) as client:
-            client.create_logs([line])
-    except Exception as error:  # the state has the reason
-        log.debug("the reason at the top of the log: %s", error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from functools import partial
 
 import msgspec
@@ -26,10 +27,8 @@ from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import extension_of, notices_of, summarize
 from hpo_flows.early_interrupt import raise_at_interrupt
-from hpo_flows.prefect_api.connection import NO_EPHEMERAL_SERVER
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
-from hpo_flows.study_run.shown_session import ShownSession
 
 HALTED = 7
 MOST_FAILED = 9
@@ -56,47 +55,44 @@ def launch(
         prefect: whether it is shown in Prefect; None: as the study says.
     """
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
-    shown = session.spec.prefect != "off" if prefect is None else prefect
+    shown = session.spec.prefect.tasks != "off" if prefect is None else prefect
     crowding = oversubscription(session.spec, available_cores(), os.environ)
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     has_board = out.is_terminal and not as_json
     session.trackers.is_awaited = not has_board
-    say = session.say = partial(_say, out if has_board else err, as_json)
-    driven = ShownSession(
-        session,
-        action,
-        shown=shown,
-        waits=session.trackers.is_awaited,
-        say=say,
-        warn=partial(_say, out if has_board else err, False),  # with --json as well
-        on_cancel=partial(os.kill, os.getpid(), signal.SIGINT),
-        with_password=err.is_terminal,
-    )
+    session.say = partial(_say, out if has_board else err, as_json)
+
+    def ended(study: Study, summary: Summary) -> None:
+        if warning := session.trackers.finish():
+            err.print(warning, style="yellow")
+        try:
+            _finish(session, summary, as_json, file)
+        except (HpoError, typer.Exit) as error:  # the exit code of the study; its flow run has a state of its own
+            outcome.append(error)
+
+    outcome: list[Exception] = []
     try:
-        with driven:
+        with closing(session):
             try:
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 raise_at_interrupt()
-                if shown:  # a training function that uses Prefect starts no server either
-                    os.environ.update(NO_EPHEMERAL_SERVER)
-                driven.start()
                 _say_what_starts(session, shown)
-                session.wait_for_cluster()
-                if dashboard := session.executor.dashboard:
-                    say(f"Dask dashboard: {dashboard}")
                 _show_in_terminal(session, has_board, as_json)
+                if shown:
+                    from hpo_flows.study_run.in_prefect import run_in_prefect
 
-                _, summary = session.run()
-                driven.ended(summary.links)
-                if warning := session.trackers.finish():
-                    err.print(warning, style="yellow")
-                _finish(session, summary, as_json, file)
+                    run_in_prefect(session, action, cure=cure_words, ended=ended, with_password=err.is_terminal)
+                else:
+                    session.start_cluster()
+                    ended(*session.run())
             except KeyboardInterrupt:
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
                 raise
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    if outcome:
+        raise outcome[0]
 
 
 def _say_what_starts(session: Session, shown: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.executor import Executor
 from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
@@ -137,6 +138,8 @@ class Session:
         """The trial to train further, and to what."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
+        self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
+        """Puts another executor around the study's; called once the study is open."""
         checked_name(name)
         if spec is None:
             with contextlib.closing(home.read_journal()) as looked_at:
@@ -323,7 +326,7 @@ class Session:
         ]
         loop = Loop(
             study,
-            wired.executor,
+            self.wrap(study, wired.executor),
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,

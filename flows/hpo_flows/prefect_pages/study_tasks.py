@@ -1,0 +1,383 @@
+"""Task runs of a study, executed by Prefect's engine: one for each rung or generation, and in it one for each job.
+
+The study's loop stays in the main thread of the flow; tasks run on an event loop in a thread of its own, in the context
+of the flow run. A task of a job holds no thread: it awaits the job's report. The search never waits for a task, with
+one exception: a job whose task has tags waits for the slots of Prefect's concurrency limits on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
+from prefect.states import Cancelled, Completed, Crashed, Failed
+
+from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.events import StudyExtended
+from hpo_core.model.trial import RESULTS, Further, Generation, Job, JobKey, Outcome, Report
+from hpo_core.security.masking import masked
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
+from hpo_core.study import Study
+from hpo_core.views.rungs import is_unlimited
+
+JOB_GRAIN_LIMIT = 300
+"""Most expected task runs of jobs; Prefect's timeline of more is a grey line."""
+CLOSE_SECONDS = 20.0
+"""How long the end of a study waits for its tasks to end."""
+_LOG_LINES = 40
+"""Lines of a failed job's output that its task's log repeats."""
+
+log = logging.getLogger("hpo.prefect")
+TaskBody = Callable[[], Awaitable[State[Any]]]
+
+
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
+async def rung(name: str, body: TaskBody) -> State[Any]:
+    """Hold the jobs of one rung of a bracket, from the first to the last."""
+    return await body()
+
+
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
+async def generation(name: str, body: TaskBody) -> State[Any]:
+    """Hold the jobs of one generation of a population, from the first to the last."""
+    return await body()
+
+
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
+async def job(name: str, body: TaskBody) -> State[Any]:
+    """Train one trial to its target: its work is a Dask task, and this awaits the report."""
+    return await body()
+
+
+def group_name(of: Job) -> str:
+    """Name of the task run that holds a job.
+
+    >>> from hpo_core.model.trial import Job, Rung
+    >>> group_name(Job(trial=17, attempt=1, stage=Rung(0, 2), target=9, params={}))
+    'rung 2 of bracket 0, to 9'
+    """
+    match of.stage:
+        case Generation():
+            return f"generation {of.rung}"
+        case Further():
+            return "training beyond the search"
+        case _:
+            return f"rung {of.rung} of bracket {of.bracket}, to {of.target}"
+
+
+def full_groups(study: Study) -> set[str]:
+    """Names of the rungs and generations of a study that have all the results that they expect."""
+    members = study.spec.search.outline().members
+    return {
+        f"generation {one.rung}" if members else f"rung {one.rung} of bracket {one.bracket}, to {one.level}"
+        for one in study.method.rungs()
+        if one.results >= one.expected
+    }
+
+
+def job_name(of: Job, device: str = "") -> str:
+    """Name of a job's task run.
+
+    >>> from hpo_core.model.trial import Job, Rung
+    >>> job_name(Job(trial=17, attempt=2, stage=Rung(0, 2), target=9, params={}, retry=True), "GPU 1")
+    'trial 17 -> 9, attempt 2, on GPU 1'
+    """
+    member = f"member {of.stage.member}, " if isinstance(of.stage, Generation) else ""
+    again = f", attempt {of.attempt}" if of.retry else ""
+    where = f", on {terminal_text(device)}" if device else ""
+    return f"{member}trial {of.trial} -> {of.target}{again}{where}"
+
+
+def state_of(report: Report, metric: str) -> State[Any]:
+    """The final state of a job's task run.
+
+    Args:
+        metric: what the study optimizes.
+    """
+    usage = report.usage
+    where = f" on {usage.device}" if isinstance(usage, Usage) and usage.share is not None else ""
+    if report.outcome in RESULTS:
+        word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
+        names = [metric] if metric in report.metrics or not report.metrics else list(report.metrics)
+        values = ", ".join(f"{name} = {report.metrics.get(name, float('nan')):.6g}" for name in names)
+        return Completed(message=terminal_text(f"{word}{values}{where}"))
+    words = masked(terminal_text(f"{report.outcome}{where}: {report.message}"))
+    kinds = {Outcome.LOST: Crashed, Outcome.PREEMPTED: Cancelled}
+    return kinds.get(report.outcome, Failed)(message=words)
+
+
+@dataclass(slots=True)
+class _Group:
+    """A rung or generation whose task runs."""
+
+    context: asyncio.Future[TaskRunContext]
+    """Of its task run, once that began."""
+    ended: asyncio.Event
+    counts: list[int] = field(default_factory=lambda: [0, 0])
+    """Jobs that completed, attempts that did not."""
+    under_way: int = 0
+    """Jobs that run."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A job that waits for its task's concurrency limits."""
+
+    job: Job
+    slot: Slot
+    on_report: OnReport
+
+
+class StudyTasks:
+    """Executor that runs each job of another one within a task of the present flow run.
+
+    Made and used in the thread of the flow. :meth:`close` ends what still runs.
+
+    Args:
+        inner: runs the jobs.
+        metric: what the study optimizes.
+        per_job: whether each job has a task run; else rungs alone have.
+        tags: of the jobs' task runs; with tags, a job waits for Prefect's concurrency limits before it is submitted.
+        full: names of the rungs and generations that have all the results that they expect. They end once another one
+            begins and none of their jobs runs; a job that comes after that opens a second task run of that name.
+    """
+
+    def __init__(
+        self,
+        inner: Executor,
+        metric: str,
+        *,
+        per_job: bool,
+        tags: Iterable[str] = (),
+        full: Callable[[], set[str]] = set,
+    ) -> None:
+        self._inner = inner
+        self.poll_seconds = inner.poll_seconds
+        self._metric = metric
+        self._per_job = per_job
+        self._tags = frozenset(tags)
+        self._full = full
+        self._known: set[str] = set()
+        """Names of rungs and generations that have begun."""
+        self._groups: dict[str, _Group] = {}
+        self._reports: dict[JobKey, asyncio.Future[Report | None]] = {}
+        """Of jobs that run; None: the study ended before theirs came."""
+        self._ready: deque[JobKey] = deque()
+        """Jobs whose tasks have their slots of Prefect's limits."""
+        self._waiting: dict[JobKey, _Waiting] = {}
+        self._inbox: Inbox | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._told: set[str] = set()
+        """Messages of failures whose output is in a log already."""
+        self._loop = asyncio.new_event_loop()
+        self._context: Context = copy_context()
+        self._context.run(
+            lambda: TagsContext(current_tags=set()).__enter__()
+        )  # tags of the flow run are not the tasks'
+        self._thread = threading.Thread(target=self._context.run, args=(self._run,), name="prefect-tasks", daemon=True)
+        self._started = threading.Event()
+        self._thread.start()
+        self._started.wait()
+
+    # The executor, in the thread of the study's loop.
+
+    def inventory(self) -> Inventory:
+        """What jobs can run on now."""
+        return self._inner.inventory()
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Begin the job's task, and the job itself: at once, or once its task has its slots of Prefect's limits."""
+        if (name := group_name(job)) not in self._known:
+            self._known.add(name)
+            self._call(self._end_idle, self._full())
+        self._call(self._begin, job, slot)
+        if self._per_job and self._tags:
+            self._waiting[job.key] = _Waiting(job, slot, on_report)
+        else:
+            self._submit(job, slot, on_report)
+
+    def cancel(self, attempts: Iterable[JobKey]) -> None:
+        """End these attempts; one that waits for a limit was never submitted."""
+        keys = list(attempts)
+        for key in keys:
+            if (waiting := self._waiting.pop(key, None)) is not None:
+                words = "cancelled while it waited for a concurrency limit of Prefect"
+                report = Report(trial=key[0], attempt=key[1], outcome=Outcome.PREEMPTED, message=words)
+                waiting.on_report(waiting.job, report)
+                self._call(self._end, waiting.job, report)
+        self._inner.cancel(keys)
+
+    def now(self) -> float:
+        """Seconds on the executor's clock."""
+        return self._inner.now()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        """Wait as the inner executor does; jobs whose tasks have their slots begin."""
+        self._inbox = inbox
+        self._submit_ready()
+        goes_on = self._inner.wait(inbox, until)
+        self._submit_ready()
+        return goes_on or bool(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for a concurrency limit of Prefect."""
+        return len(self._waiting)
+
+    def _submit_ready(self) -> None:
+        while self._ready:
+            if (waiting := self._waiting.pop(self._ready.popleft(), None)) is not None:
+                self._submit(waiting.job, waiting.slot, waiting.on_report)
+
+    def _submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        def told(job: Job, report: Report | None) -> None:
+            on_report(job, report)
+            if report is not None:
+                self._call(self._end, job, report)
+
+        self._inner.submit(job, slot, told)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """End all tasks, within so many seconds; returns whether they ended. Safe to call twice."""
+        if not self._loop.is_closed():
+            self._call(self._end_all)
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # Tasks, on their event loop.
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments, context=self._context)
+        except RuntimeError:  # closed: the study has ended
+            pass
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._ending = asyncio.Event()
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        async with AsyncClientContext.get_or_create():  # one client for all tasks
+            self._context = copy_context()
+            self._started.set()
+            await self._ending.wait()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+
+    def _start(self, run: Awaitable[Any]) -> None:
+        made = asyncio.ensure_future(run)
+        self._tasks.add(made)
+        made.add_done_callback(self._ended)
+
+    def _ended(self, made: asyncio.Task[Any]) -> None:
+        self._tasks.discard(made)
+        if not made.cancelled() and (error := made.exception()) is not None:
+            logging.getLogger("hpo.prefect").warning(
+                "a task run of Prefect failed: %s: %s", type(error).__name__, error
+            )
+
+    def _begin(self, job: Job, slot: Slot) -> None:
+        name = group_name(job)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group(self._loop.create_future(), asyncio.Event())
+            self._start(self._hold(name, group, isinstance(job.stage, Generation)))
+        group.under_way += 1
+        if self._per_job:
+            self._reports[job.key] = self._loop.create_future()
+            self._start(self._train(job, slot, group))
+
+    async def _hold(self, name: str, group: _Group, is_generation: bool) -> None:
+        async def body() -> State[Any]:
+            context = TaskRunContext.get()
+            assert context is not None
+            group.context.set_result(context)
+            await group.ended.wait()
+            completed, others = group.counts
+            return Completed(message=f"{completed} jobs completed, {others} attempts did not")
+
+        held = generation if is_generation else rung
+        await held(name, body, return_state=True)  # type: ignore[misc]
+
+    async def _train(self, of: Job, slot: Slot, group: _Group) -> None:
+        async def body() -> State[Any]:
+            if self._tags:
+                self._ready.append(of.key)
+                if self._inbox is not None:
+                    self._inbox.wake()
+            report = await reported
+            if report is None:
+                return Cancelled(message="The study ended before this job did.")
+            if report.detail and report.message not in self._told:
+                self._told.add(report.message)
+                lines = terminal_text(masked(report.detail), lines=True).splitlines()[-_LOG_LINES:]
+                get_run_logger().error("\n".join(lines))
+            return state_of(report, self._metric)
+
+        reported = self._reports[of.key]
+        # within the rung's task run, yet not in its transaction, which keeps each of them to its end
+        with (await group.context).model_copy():
+            run = job.with_options(tags=self._tags) if self._tags else job
+            device = "" if slot.portion is None else slot.portion.device
+            await run(job_name(of, device), body, return_state=True)  # type: ignore[misc]
+
+    def _end(self, of: Job, report: Report) -> None:
+        name = group_name(of)
+        if (group := self._groups.get(name)) is not None:
+            group.counts[report.outcome not in RESULTS] += 1
+            group.under_way -= 1
+        reported = self._reports.pop(of.key, None)
+        if reported is not None and not reported.done():
+            reported.set_result(report)
+
+    def _end_idle(self, full: set[str]) -> None:
+        for name in full & self._groups.keys():
+            if not self._groups[name].under_way:
+                self._groups.pop(name).ended.set()
+
+    def _end_all(self) -> None:
+        for reported in self._reports.values():
+            if not reported.done():
+                reported.set_result(None)
+        for group in self._groups.values():
+            group.ended.set()
+        self._ending.set()
+
+
+def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
+    """Whether a study has a task run per rung, and not per job (``prefect`` of the spec)."""
+    jobs = expected_jobs(spec, extra)
+    tasks = spec.prefect.tasks
+    few = jobs is not None and jobs <= JOB_GRAIN_LIMIT
+    return tasks == "rungs" or (tasks != "jobs" and not few and not spec.prefect.tags)
+
+
+def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
+    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
+
+    Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
+    """
+    method = create_method(spec)
+    if extra:
+        method.apply(StudyExtended(extra))
+    rungs = method.rungs()
+    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
+    if spec.stop.total_resource is not None:
+        known.append(spec.stop.total_resource // (spec.repeats * min(rung.level for rung in rungs)) + 1)
+    return min(known, default=None)

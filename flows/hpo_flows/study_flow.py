@@ -1,0 +1,295 @@
+"""A study as a Prefect flow: Prefect runs, Dask trains, the journal decides.
+
+One flow run is one controller of a study, whoever starts it: a command, ``hpo.tune`` in a script, a notebook or
+somebody's flow, or a deployment. Within it Prefect's engine runs a task for each rung or generation, and in that a task
+for each job (``prefect_pages/study_tasks.py``). The work of a job goes to Dask. Nothing of Prefect is read to decide
+anything but an interrupt: what becomes of the search is in the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect import Flow, get_run_logger
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import Pause
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+
+from hpo_core.execution.executor import Executor
+from hpo_core.execution.loop import Observer
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.errors import HpoError
+from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return
+from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
+from hpo_flows.prefect_pages.shown_runs import ShownRun, end_task_runs, report_killed_runs
+from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.prefect_pages.study_tasks import StudyTasks, full_groups, is_per_rung
+from hpo_flows.study_run.session import Session, Summary
+
+LAST_SECONDS = 20.0
+"""How long the end of a study waits for Prefect to show all of it."""
+INTERRUPTED_SECONDS = 5.0
+"""The same after an interrupt: whoever interrupts waits."""
+
+
+class RunCancelledError(KeyboardInterrupt):
+    """Somebody cancelled the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
+
+
+def run_study(
+    session: Session,
+    action: str,
+    *,
+    cure: Callable[[Study], str],
+    ended: Callable[[Study, Summary], None] = lambda study, summary: None,
+    noted: tuple[Path, str] | None = None,
+) -> None:
+    """Drive a session's study in a flow run of its own, below the present one if there is any.
+
+    Args:
+        action: begins the name of the flow run: tune, resume, extend or rerun.
+        cure: words about a study that gave up, or has no result.
+        ended: called once the study has ended by itself, before Prefect is waited for.
+        noted: where flow runs of this home are noted, and which Prefect this is (``shown_runs.py``): the next one ends
+            those whose process was killed.
+
+    Raises:
+        BaseException: what ended the study early; that of Prefect is a warning, for the study needs none of it.
+    """
+    raised: list[BaseException] = []
+    is_over = False
+
+    def body() -> State[Any]:
+        nonlocal is_over
+        note = None if noted is None else _note_run(*noted)
+        try:
+            study = drive(session, action, ended=ended, heeds_runs=True)
+            return end_state(study, failed, cure(study))
+        except Exception as error:  # of the training function, with its traceback as a note
+            raised.append(error)
+            kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
+            return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
+        except BaseException as error:
+            raised.append(error)
+            words = "Cancelled" if isinstance(error, RunCancelledError) else "Interrupted"
+            return Cancelled(message=f"{words}: study {session.name!r} was halted, and can be resumed.")
+        finally:
+            is_over = True
+            if note is not None:
+                note.ended()
+
+    try:
+        made = flow_of(session.spec, body)
+        made(**shown_parameters(session.spec), return_state=True)
+    except Exception as error:
+        if not is_over:
+            raise
+        session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
+    if raised:
+        raise raised[0]
+
+
+def _note_run(folder: Path, server: str) -> ShownRun:
+    """Note the present flow run, and end those of this home whose process was killed."""
+    with get_client(sync_client=True) as client:
+        for run in report_killed_runs(client, folder, server):
+            end_task_runs(client, run)
+    return ShownRun(folder, UUID(str(flow_run.id)), server)
+
+
+def flow_of(spec: StudySpec, body: Callable[[], Any]) -> Flow[..., Any]:
+    """The flow ``tune`` of a study. Prefect shows what the study file says as its parameters."""
+
+    def tune(**_: Any) -> Any:
+        return body()
+
+    # Prefect shows parameters by the names of the signature
+    names = [Parameter(name, Parameter.KEYWORD_ONLY) for name in shown_parameters(spec)]
+    tune.__signature__ = Signature(names)  # type: ignore[attr-defined]
+    # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
+    tune.__qualname__ = f"tune-{spec.study.replace('.', '-')}"
+    return Flow(tune, name="tune", validate_parameters=False, persist_result=False, retries=0)
+
+
+@masked_errors()
+def drive(
+    session: Session,
+    action: str,
+    *,
+    ended: Callable[[Study, Summary], None] = lambda study, summary: None,
+    heeds_runs: bool = False,
+    on_state: Callable[[SyncPrefectClient, State[Any]], None] | None = None,
+) -> Study:
+    """Drive a session's study inside the present flow run: rungs and jobs are its tasks.
+
+    Args:
+        ended: called once the study has ended by itself, before Prefect is waited for.
+        heeds_runs: whether the drive ends once this flow run, or one that it is part of, is cancelled. For a run of a
+            deployment, its worker sees to that.
+        on_state: told the flow run's state every two seconds, while the API answers; from a thread.
+
+    Raises:
+        RunCancelledError: with ``heeds_runs``.
+        Pause: the flow run was paused; the study was halted, as by an interrupt.
+    """
+    mask_logs()
+    run = label_run(session.spec, action)
+    pages = PagesThread(session, run, heeds_runs=heeds_runs, on_state=on_state)
+    tasks: list[StudyTasks] = []
+
+    def wrap(study: Study, executor: Executor) -> Executor:
+        made = StudyTasks(
+            executor,
+            study.spec.metric.name,
+            per_job=not is_per_rung(study.spec, study.state.extra_configs),
+            tags=study.spec.prefect.tags,
+            full=partial(full_groups, study),
+        )
+        tasks.append(made)
+        return made
+
+    session.wrap = wrap
+    session.add_observer(pages.begin)
+    seconds = INTERRUPTED_SECONDS
+    try:
+        study, summary = session.run()
+        seconds = LAST_SECONDS
+        ended(study, summary)
+        pages.links = summary.links
+        if warning := session.trackers.finish():
+            get_run_logger().warning(warning)
+        return study
+    finally:
+        deadline = time.monotonic() + seconds
+        for each in tasks:
+            each.close(max(0.0, deadline - time.monotonic()))
+        if not (pages.finish(deadline) and wait_for_return(max(0.0, deadline - time.monotonic()), or_end=False)):
+            session.say("Prefect does not show all of this study: its API does not answer. The journal has it.")
+
+
+class PagesThread(Observer):
+    """Shows how a study goes on in the present flow run, in a thread of its own, and heeds what becomes of the run."""
+
+    def __init__(
+        self,
+        session: Session,
+        run: UUID,
+        *,
+        heeds_runs: bool,
+        on_state: Callable[[SyncPrefectClient, State[Any]], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._told = on_state
+        self._run = run
+        self._heeds_runs = heeds_runs
+        self._above: list[UUID] | None = None
+        self._cancelled = False
+        self._suspended: State[Any] | None = None
+        self._ended = threading.Event()
+        self._pages: StudyPages | None = None
+        self._thread: threading.Thread | None = None
+        self.links: Mapping[str, str] = {}
+        """What belongs to the study, by title: shown at its end."""
+
+    def begin(self, study: Study) -> PagesThread:
+        """Begin, in a thread, with what the study records next."""
+        url = self._session.journal_url
+        self._pages = StudyPages(
+            study.name,
+            lambda: open_journal(url, reading=True),
+            flow_run=self._run,
+            start=study.seq,
+            began=time.time(),
+            ended=self._ended,
+            say=self._session.say,
+            on_state=self._on_state,
+        )
+        # of the flow run's context, which has the settings of its Prefect
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._pages.follow,), name="prefect-pages", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def _on_state(self, client: SyncPrefectClient, state: State[Any]) -> None:
+        self._heed(state)
+        if self._told is not None:
+            self._told(client, state)
+        if self._heeds_runs:
+            if self._above is None:
+                self._above = runs_above(client, self._run)
+            for run in self._above:
+                if (found := client.read_flow_run(run).state) is not None:
+                    self._heed(found)
+
+    def _heed(self, state: State[Any]) -> None:
+        if state.is_paused():
+            self._suspended = state
+        elif self._heeds_runs and (state.is_cancelling() or state.is_cancelled()):
+            self._cancelled = True
+
+    def on_tick(self) -> None:
+        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state."""
+        if self._cancelled:
+            raise RunCancelledError
+        if self._suspended is not None:
+            raise Pause("suspended", state=self._suspended)
+
+    def close(self) -> None:
+        """The controller records no more."""
+        self._ended.set()
+
+    def finish(self, deadline: float) -> bool:
+        """Wait until all is shown; returns whether it is."""
+        self._ended.set()
+        if self._thread is None or self._pages is None:
+            return True
+        if not api_is_unreachable():
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            return False
+        try:
+            self._pages.finish(self.links)
+        except Exception as error:  # the API went away at this moment
+            logging.getLogger("hpo.prefect").warning("links are not shown: %s: %s", type(error).__name__, error)
+        return True
+
+
+def is_in_flow_run() -> bool:
+    """Whether the caller runs in a Prefect flow or task."""
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
+
+
+def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
+    """The flow runs that a flow run is part of, the nearest first."""
+    found: list[UUID] = []
+    while (task_run := client.read_flow_run(run).parent_task_run_id) is not None:
+        above = client.read_task_run(task_run).flow_run_id
+        if above is None or above in found:
+            break
+        found.append(run := above)
+    return found
+
+
+def label_run(spec: StudySpec, action: str) -> UUID:
+    """Name the present flow run ``ACTION-STUDY`` and tag it with study and method; returns its id."""
+    run = UUID(str(flow_run.id))
+    tags = list(dict.fromkeys([*flow_run.tags, *tags_of(spec)]))
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run, name=f"{action}-{spec.study}", tags=tags)
+    return run

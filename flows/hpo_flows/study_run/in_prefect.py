@@ -1,0 +1,125 @@
+"""A session as a Prefect flow: find the Prefect API, or start the home's own server, and run the flow there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from hpo_core.model.errors import HpoError
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.study import Study
+from hpo_flows.prefect_api.connection import (
+    PrefectServerError,
+    check_access,
+    check_api,
+    client_environment,
+    configured_api,
+    pointed_at,
+)
+from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS
+from hpo_flows.study_run.session import Session, Summary
+
+
+def run_in_prefect(
+    session: Session,
+    action: str,
+    *,
+    cure: Callable[[Study], str],
+    ended: Callable[[Study, Summary], None],
+    with_password: bool = False,
+) -> None:
+    """Run a session's study as a Prefect flow, in the API of the settings or in the home's own server.
+
+    Where the home's own server does not start, the study runs without Prefect, and says so.
+
+    Args:
+        action: begins the name of the flow run: tune, resume, extend or rerun.
+        cure: words about a study that gave up, or has no result.
+        ended: called once the study has ended by itself, before Prefect is waited for.
+        with_password: whether ``session.say`` is told the password of the home's own server.
+
+    Raises:
+        HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
+    """
+    if find_spec("prefect") is None:
+        raise HpoError(
+            "Prefect is not installed, and the study is to run in it. Install it with `pip install 'hpo-core[all]'`, "
+            "or run the study without it: --no-prefect, or prefect: off."
+        )
+    if (api := configured_api()) is not None:
+        check_api(api)
+        check_access(api)
+        session.start_cluster()
+        with _environment(client_environment()), _quiet_console():
+            _run(session, action, cure, ended, server=api)
+        return
+    server = SharedServer(session.home.folder / "prefect")
+    try:
+        server.start()
+        session.start_cluster()
+        try:
+            server.wait(session.say)
+        except PrefectServerError as error:
+            session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
+            ended(*session.run())
+            return
+        word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
+        session.say(f"Prefect UI while it runs: {server.url} ({word})")
+        with _environment(client_environment(server.folder)), pointed_at(server.api_url, server.auth), _quiet_console():
+            _run(session, action, cure, ended, server=OWN_SERVER)
+    finally:
+        server.let_go()
+
+
+def _run(
+    session: Session, action: str, cure: Callable[[Study], str], ended: Callable[[Study, Summary], None], server: str
+) -> None:
+    from hpo_flows.study_flow import run_study
+
+    run_study(
+        session,
+        action,
+        cure=cure,
+        ended=ended,
+        noted=(session.home.make_folder(SHOWN_RUNS), server),
+    )
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables, for what Prefect reads when it is imported, and put them back."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet_console() -> Iterator[None]:
+    """Keep Prefect's lines off the terminal, where the study has lines of its own; its API gets them."""
+    from prefect.logging.configuration import setup_logging
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    setup_logging()
+    handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)]
+    for handler in handlers:
+        handler.addFilter(_is_not_prefects)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_is_not_prefects)
+
+
+def _is_not_prefects(record: logging.LogRecord) -> bool:
+    return not record.name.startswith("prefect")
