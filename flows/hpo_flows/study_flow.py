@@ -34,6 +34,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.hop_views import PartitionNames
 from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import ShownRun, end_task_runs, report_killed_runs
@@ -159,6 +160,7 @@ def drive(
             per_job=not is_per_rung(study.spec, study.state.extra_configs),
             tags=study.spec.prefect.tags,
             full=partial(full_groups, study),
+            partitions=PartitionNames.of(study.spec),
         )
         tasks.append(made)
         return made

@@ -131,7 +131,6 @@ def test_study_comes_back_from_mlflow_as_written(tuned: tuple[Runner, str], tmp_
     from mlflow import MlflowClient
 
     hpo, _ = tuned
-    hpo.settle()
     store = f"sqlite:///{hpo.home / 'mlflow.db'}"
     client = MlflowClient(store)
     (experiment,) = client.search_experiments(filter_string="name = 'hpo'")

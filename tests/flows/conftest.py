@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hpo_core.home import Home
@@ -83,21 +82,6 @@ class Runner:
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment, cwd=self.folder
         )
-
-    def settle(self) -> None:
-        """Wait until Prefect holds all of the studies that have ended; on a busy machine they do not wait so long."""
-        deadline = time.monotonic() + LIMIT
-        while any(self._shows_a_study(process) for process in psutil.process_iter()):
-            assert time.monotonic() < deadline, "a process that shows a study in Prefect does not end"
-            time.sleep(0.1)
-
-    def _shows_a_study(self, process: psutil.Process) -> bool:
-        with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            return "hpo_flows.prefect_pages.prefect_follower" in words and process.environ().get("HPO_HOME") == str(
-                self.home
-            )
-        return False
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> str:
         process = self.start(*arguments)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpo_flows.prefect_pages.task_runs import EPOCHS_LISTED, visit_lines
 
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.views.hop_views import PartitionNames
+from hpo_flows.prefect_pages.study_tasks import EPOCHS_LISTED, visit_lines
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.test_tune import api, task_runs
 from tests.hopping.hopping_objectives import write_partitions
@@ -76,18 +76,18 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
     name = f"hops-{grain}"
     facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect=grain))
     assert facts["status"] == "finished" and facts["jobs"] == 6
-    runs = {run["name"]: run for run in task_runs(hpo, name, 6 if grain == "jobs" else 2)}
+    runs = {run["name"]: run for run in task_runs(hpo, name, 8 if grain == "jobs" else 2)}
     recorded = hpo.json("show", name, "--trial", "0")["visits"]
     first = [visit for visit in recorded if visit["epoch"] == 0]
     assert sorted(visit["partition"] for visit in first) == ["part-0.npz", "part-1.npz", "part-2.npz", "val-0.npz"]
     if grain == "jobs":
-        lines = logs(hpo, runs["trial-00000/rung-0/to-1"]["id"], 1)
+        lines = logs(hpo, runs["trial 0 -> 1"]["id"], 1)
         (line,) = [line for line in lines if line.startswith("epoch 0: ")]
         order = [visit["partition"].removesuffix(".npz") for visit in first]
         places = [line.index(f"{partition} on ") for partition in order]
         assert places == sorted(places) and "; validation val-0 on " in line
     else:
-        lines = logs(hpo, runs["bracket-0/rung-0/to-1"]["id"], 4)
+        lines = logs(hpo, runs["rung 0 of bracket 0, to 1"]["id"], 4)
         assert sum("1 epoch, 4 units on " in line for line in lines) == 4
     hpo("project", name)  # on a busy machine the end of the study does not wait for all of it
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")

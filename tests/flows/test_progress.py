@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hpo_flows.prefect_pages.task_runs import expected_jobs, is_per_rung
 from rich.console import Console
 
 from hpo_core import Outcome, Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
 from hpo_flows import progress
+from hpo_flows.prefect_pages.study_tasks import expected_jobs, is_per_rung
 from hpo_flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import ALL, SEARCHES, spec_of

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hpo_flows.prefect_pages.prefect_process import shown_parameters
-
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.study import Study
+from hpo_flows.prefect_pages.flow_states import shown_parameters
 from tests.conftest import make_spec
 
 LIMIT = 524_288

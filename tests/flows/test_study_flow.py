@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.flows.conftest import LIMIT, Runner
+from hpo_flows.prefect_api.shared_server import SharedServer
+from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
 from tests.flows.prefect_api import ask
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

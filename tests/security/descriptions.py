@@ -18,8 +18,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hpo_flows.prefect_pages.task_runs import expected_jobs
-
 from hpo_core import Study, StudySpec, load_spec
 from hpo_core.cli.planning import Question
 from hpo_core.cli.simulating import simulate
@@ -31,6 +29,7 @@ from hpo_core.report import write_report
 from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.prefect_pages.study_tasks import expected_jobs
 from tests.deployed.filled_forms import filled_in
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}

@@ -144,7 +144,6 @@ def test_a_study_with_its_own_servers_leaves_nothing_in_the_shared_folder(tmp_pa
         finally:
             ui.send_signal(signal.SIGINT)
             ui.communicate(timeout=LIMIT)
-        hpo.settle()
     assert folder.made, "what they do make is seen"
     assert not [made for made in folder.made if not made.is_private]
     assert not list(shared.iterdir())

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hpo_flows.prefect_pages.task_runs import final_state
 from markdown_it import MarkdownIt
 from rich.text import Text
 
@@ -30,6 +29,7 @@ from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value
 from hpo_flows.prefect_pages.artifacts import best_markdown
+from hpo_flows.prefect_pages.study_tasks import state_of
 from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
@@ -108,7 +108,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
         report = getattr(entry.stimulus, "report", None)
         if report is not None:
             plain.on_report(report, [])
-            assert not BAD.search(str(final_state(report, study.spec.metric.name).message))
+            assert not BAD.search(str(state_of(report, study.spec.metric.name).message))
     assert lines and all("\n" not in line and not BAD.search(line) for line in lines)
     written = io.StringIO()
     board = LiveBoard(study, SafeConsole(file=written, width=300))

@@ -158,7 +158,7 @@ def test_walls_besides_the_layers(room: str, never: list[str]) -> None:
 
 
 def test_tasks_never_touch_the_journal() -> None:
-    assert not touches(MODULES["hpo_flows.prefect_pages.task_runs"], "hpo_core.journal")
+    assert not touches(MODULES["hpo_flows.prefect_pages.study_tasks"], "hpo_core.journal")
 
 
 def test_no_clock_and_no_global_random_generator_in_the_core() -> None:

@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 
-from hpo_flows.prefect_pages.task_runs import device_tags, final_state
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -17,8 +16,10 @@ from hpo_core.home import Home
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
+from hpo_core.model.trial import Job, Rung
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.trial_story import trial_story
+from hpo_flows.prefect_pages.study_tasks import job_name, state_of
 from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
@@ -106,9 +107,8 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
 
 
 def test_task_runs_of_packed_jobs_name_their_device() -> None:
-    (tag,) = device_tags(SHARE.device)
-    assert tag.startswith("device-GPU-5d4e8f12-9f3e-") and len(tag) == 31
-    assert device_tags("") == [] and device_tags(SHARE.device) == device_tags(SHARE.device)
+    job = Job(trial=3, attempt=0, stage=Rung(0, 1), target=3, params={})
+    assert job_name(job, SHARE.device) == f"trial 3 -> 3, on {SHARE.device}"
     usage = Usage(device="GPU-5d", architecture="A100", share=(1, 1, 1))
     report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}, usage=usage)
-    assert final_state(report, "loss").message == "loss = 0.5 on GPU-5d"
+    assert state_of(report, "loss").message == "loss = 0.5 on GPU-5d"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +32,13 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
+from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_core.views.rungs import is_unlimited
 
 JOB_GRAIN_LIMIT = 300
 """Most expected task runs of jobs; Prefect's timeline of more is a grey line."""
+EPOCHS_LISTED = 200
+"""Most epochs in the log of one job whose model hops; the study's journal has all of them."""
 CLOSE_SECONDS = 20.0
 """How long the end of a study waits for its tasks to end."""
 _LOG_LINES = 40
@@ -120,6 +123,12 @@ def state_of(report: Report, metric: str) -> State[Any]:
     return kinds.get(report.outcome, Failed)(message=words)
 
 
+def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[str]:
+    """The partitions that a model visited, a line for each epoch; none where models do not hop."""
+    if partitions is not None and report.visits:
+        yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED, report.together))
+
+
 @dataclass(slots=True)
 class _Group:
     """A rung or generation whose task runs."""
@@ -131,6 +140,8 @@ class _Group:
     """Jobs that completed, attempts that did not."""
     under_way: int = 0
     """Jobs that run."""
+    logger: Any = None
+    """Of its task run, once that began."""
 
 
 @dataclass(slots=True)
@@ -154,6 +165,7 @@ class StudyTasks:
         tags: of the jobs' task runs; with tags, a job waits for Prefect's concurrency limits before it is submitted.
         full: names of the rungs and generations that have all the results that they expect. They end once another one
             begins and none of their jobs runs; a job that comes after that opens a second task run of that name.
+        partitions: that models hop over, for the logs of their jobs.
     """
 
     def __init__(
@@ -164,6 +176,7 @@ class StudyTasks:
         per_job: bool,
         tags: Iterable[str] = (),
         full: Callable[[], set[str]] = set,
+        partitions: PartitionNames | None = None,
     ) -> None:
         self._inner = inner
         self.poll_seconds = inner.poll_seconds
@@ -171,6 +184,7 @@ class StudyTasks:
         self._per_job = per_job
         self._tags = frozenset(tags)
         self._full = full
+        self._partitions = partitions
         self._known: set[str] = set()
         """Names of rungs and generations that have begun."""
         self._groups: dict[str, _Group] = {}
@@ -307,6 +321,7 @@ class StudyTasks:
         async def body() -> State[Any]:
             context = TaskRunContext.get()
             assert context is not None
+            group.logger = get_run_logger()
             group.context.set_result(context)
             await group.ended.wait()
             completed, others = group.counts
@@ -324,6 +339,8 @@ class StudyTasks:
             report = await reported
             if report is None:
                 return Cancelled(message="The study ended before this job did.")
+            for line in visit_lines(report, self._partitions):
+                get_run_logger().info(line)
             if report.detail and report.message not in self._told:
                 self._told.add(report.message)
                 lines = terminal_text(masked(report.detail), lines=True).splitlines()[-_LOG_LINES:]
@@ -342,6 +359,13 @@ class StudyTasks:
         if (group := self._groups.get(name)) is not None:
             group.counts[report.outcome not in RESULTS] += 1
             group.under_way -= 1
+            if not self._per_job and group.logger is not None:
+                state, level = (
+                    state_of(report, self._metric),
+                    logging.INFO if report.outcome in RESULTS else logging.ERROR,
+                )
+                hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
+                group.logger.log(level, "%s: %s%s", job_name(of), state.message, hops)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)

@@ -1,0 +1,160 @@
+"""Pages of a study in its flow run: how the run ends, and a journal that is away."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Failed
+
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.journal.protocol import StudyInfo
+from hpo_core.model.errors import JournalError
+from hpo_core.model.trial import Outcome
+from hpo_core.security.private_files import LockFile
+from hpo_core.spec.sections import SlurmClusterSpec
+from hpo_core.study import Study
+from hpo_core.views.failure_reasons import cure_words
+from hpo_flows.dask.clusters.kind import ClusterError
+from hpo_flows.dask.clusters.slurm import SlurmJobs
+from hpo_flows.dask.clusters.slurm_queue import call
+from hpo_flows.prefect_pages import study_pages
+from hpo_flows.prefect_pages.flow_states import end_state
+from hpo_flows.prefect_pages.study_pages import StudyPages
+from tests.conftest import failed, make_spec
+
+
+def final_state_of(study: Study) -> Any:
+    return end_state(study, lambda words: Failed(message=words), cure_words(study))
+
+
+def test_a_study_without_any_result_is_failed() -> None:
+    spec = make_spec(search={"method": "random", "configs": 1, "max_resource": 1}, training={"retries": {"error": 0}})
+    study = Study.create(spec)
+    job = study.ask()
+    assert job is not None
+    study.tell_report(failed(job, Outcome.ERROR))
+    assert study.state.abandoned_trials == 1 and not study.state.completed_jobs
+    state = final_state_of(study)
+    assert state.is_failed() and "no trial has a finite value of loss: of 1 trial, 1 failed" in str(state.message)
+
+
+def test_a_study_of_which_every_trial_diverged_is_failed() -> None:
+    study = Study.create(make_spec(search={"method": "random", "configs": 1, "max_resource": 1}))
+    job = study.ask()
+    assert job is not None
+    study.tell(job, {"loss": float("nan")})
+    state = final_state_of(study)
+    assert study.status == "finished" and state.is_failed() and "hpo try STUDY.yaml" in str(state.message)
+
+
+class AwayJournal(MemoryJournal):
+    away = False
+
+    def info(self, study: str) -> StudyInfo:
+        if self.away:
+            raise JournalError("away")
+        return super().info(study)
+
+
+def test_a_journal_that_is_away_is_not_one_without_news() -> None:
+    journal, client = AwayJournal(), Client()
+    study = Study.create(make_spec(), journal)
+    pages = pages_of(study, journal, study.seq)
+    assert pages._show_news(cast(Any, client), to_end=True) and not client.lines
+    journal.away = True
+    study.tell(study.set_capacity(1)[0], {"loss": 1.0})
+    assert not pages._show_news(cast(Any, client), to_end=True) and not client.lines
+    journal.away = False
+    assert pages._show_news(cast(Any, client), to_end=True) and len(client.lines) == 1
+
+
+def test_a_study_that_is_not_in_the_journal_yet_is_waited_for() -> None:
+    journal, client = MemoryJournal(), Client()
+    study = Study.create(make_spec())
+    pages = pages_of(study, journal, 1)
+    assert not pages._show_news(cast(Any, client), to_end=False) and pages._show_news(cast(Any, client), to_end=True)
+    begun = Study.create(make_spec(), journal)
+    begun.tell(begun.set_capacity(1)[0], {"loss": 1.0})
+    assert pages._show_news(cast(Any, client), to_end=False) and len(client.lines) == 1
+
+
+@pytest.fixture
+def first_controller(tmp_path: Path) -> Iterator[None]:
+    lock = LockFile(tmp_path / "slurm.lock", "the test")
+    assert lock.take(fcntl.LOCK_EX)
+    yield
+    lock.close()
+
+
+def test_a_second_controller_takes_no_slurm_jobs_of_the_first(first_controller: None, tmp_path: Path) -> None:
+    """A study is in the journal only once its workers came: until then nothing else tells the two apart."""
+    kind = SlurmJobs(SlurmClusterSpec(), "s", str(tmp_path))
+    with pytest.raises(ClusterError, match="'s' has a controller on this machine that submits its Slurm jobs"):
+        kind.create()
+
+
+def test_a_command_that_cannot_be_started_is_no_end_of_the_watch(tmp_path: Path) -> None:
+    command = tmp_path / "squeue"
+    command.write_text("")
+    with pytest.raises(ClusterError, match="cannot be started"):
+        call([str(command)])
+
+
+class Client:
+    """Prefect's client: keeps the lines of the log, and forgets what these tests do not look at."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+    def create_artifact(self, artifact: Any) -> Any:
+        return SimpleNamespace(id=uuid4())
+
+    def update_artifact(self, *_: Any) -> None: ...
+
+    def create_logs(self, lines: Any) -> None:
+        self.lines += lines
+
+
+def pages_of(study: Study, journal: MemoryJournal, start: int) -> StudyPages:
+    return StudyPages(
+        study.name,
+        lambda: journal,
+        flow_run=uuid4(),
+        start=start,
+        began=0.0,
+        ended=Event(),
+        say=lambda line: None,
+        on_state=lambda client, state: None,
+    )
+
+
+@pytest.mark.parametrize("error", [ObjectNotFound(RuntimeError()), OSError("no space left"), None])
+def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted the flow run, or what follows from its state failed: the study's pages do not end with that."""
+    study = Study.create(make_spec(), journal := MemoryJournal())
+    pages, taken = pages_of(study, journal, 1), []
+
+    def read_flow_run(_: Any) -> Any:
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        return SimpleNamespace(state="paused")
+
+    def on_state(_: Any, state: Any) -> None:
+        taken.append(state)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(study_pages, "api_answers", lambda: True)
+    pages.on_state = on_state
+    assert pages._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
+    assert taken == ([] if isinstance(error, ObjectNotFound) else ["paused"])
