@@ -1,7 +1,6 @@
 """The processes that follow a study: CPU microseconds of an entry, by the number of jobs that run.
 
-``replay``: the study alone. ``prefect``: with what decides which task runs begin and end, and no Prefect.
-``mlflow``: with what decides which runs change, and no MLflow.
+``replay``: the study alone. ``mlflow``: with what decides which runs change, and no MLflow.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 import sys
 import time
 from typing import Any
-from uuid import uuid4
 
 import result_file
 
 sys.path.insert(0, str(result_file.ROOT / "decide"))
 
 RESULTS = 10_000
-CASES = [{"what": what, "slots": slots} for what in ("replay", "prefect", "mlflow") for slots in (10, 1_000, 10_000)]
+CASES = [{"what": what, "slots": slots} for what in ("replay", "mlflow") for slots in (10, 1_000, 10_000)]
 
 
 def measure(*, what: str, slots: int) -> dict[str, Any]:
@@ -25,7 +23,6 @@ def measure(*, what: str, slots: int) -> dict[str, Any]:
     from hpo_core.journal.memory import MemoryJournal
     from hpo_core.study import Study
     from hpo_core.tracking.tracked_study import TrackedStudy
-    from hpo_flows.prefect_pages import task_runs
 
     ours.SLOTS = slots
     journal = MemoryJournal()
@@ -33,8 +30,6 @@ def measure(*, what: str, slots: int) -> dict[str, Any]:
     entries = list(journal.entries("decisions"))
     study = Study.open("decisions", journal, at=0)
     tracked = TrackedStudy()
-    task_runs.emit_event = lambda *_, **__: None  # type: ignore[assignment]
-    shown = task_runs.TaskRuns(study, uuid4(), lambda *_: None)
     began = time.process_time()
     for number, entry in enumerate(entries):
         if what == "mlflow":
@@ -43,6 +38,4 @@ def measure(*, what: str, slots: int) -> dict[str, Any]:
                 tracked.clear_changes()
         elif number:
             study.replay(entry)
-            if what == "prefect":
-                shown.show(entry)
     return {"cpu_us": round((time.process_time() - began) / len(entries) * 1e6, 2)}

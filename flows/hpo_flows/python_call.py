@@ -404,7 +404,7 @@ def _is_in_flow_run() -> bool:
     """Whether the caller runs in a flow or task of Prefect, which then is imported."""
     if "prefect" not in sys.modules:
         return False
-    from hpo_flows.study_flow import is_in_flow_run
+    from hpo_flows.study_run.study_flow import is_in_flow_run
 
     return is_in_flow_run()
 

@@ -64,8 +64,8 @@ from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedM
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.study_flow import run_study
 from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.study_flow import run_study
 
 
 class Rules(BaseModel):

@@ -35,7 +35,7 @@ def test_commands_leave_a_wrong_folder_as_it_is(
     tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # none may be started for a wrong name
-    monkeypatch.setattr("hpo_flows.study_run.shown_session.check_api", lambda api: None)
+    monkeypatch.setattr("hpo_flows.study_run.in_prefect.check_api", lambda api: None)
     result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "nowhere")])
     if arguments == ["list"]:
         assert "No study yet" in result.output
@@ -49,7 +49,7 @@ def test_what_is_no_name_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    monkeypatch.setattr("hpo_flows.study_run.shown_session.check_api", lambda api: None)
+    monkeypatch.setattr("hpo_flows.study_run.in_prefect.check_api", lambda api: None)
     home = tmp_path / "a" / "b" / "home"
     more = [["extend", "--configs", "3"], ["rerun", "--as", "y"], ["schedule"]]
     for command in [*([command] for command in COMMANDS), *more]:

@@ -22,13 +22,13 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_in_python
-from hpo_flows import study_flow
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature
 from hpo_flows.prefect_pages.flow_states import failed, present_run, tell_first
-from hpo_flows.study_flow import runs_above
+from hpo_flows.study_run import study_flow
 from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.study_run.study_flow import runs_above
 
 
 def drive(session: Session, action: str) -> Study:

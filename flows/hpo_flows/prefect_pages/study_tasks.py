@@ -134,14 +134,14 @@ class _Group:
     """A rung or generation whose task runs."""
 
     context: asyncio.Future[TaskRunContext]
-    """Of its task run, once that began."""
+    """The context of its task run, once that began."""
     ended: asyncio.Event
     counts: list[int] = field(default_factory=lambda: [0, 0])
     """Jobs that completed, attempts that did not."""
     under_way: int = 0
     """Jobs that run."""
     logger: Any = None
-    """Of its task run, once that began."""
+    """The logger of its task run, once that began."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class StudyTasks:
         """Names of rungs and generations that have begun."""
         self._groups: dict[str, _Group] = {}
         self._reports: dict[JobKey, asyncio.Future[Report | None]] = {}
-        """Of jobs that run; None: the study ended before theirs came."""
+        """Reports that tasks of jobs await; None: the study ended before theirs came."""
         self._ready: deque[JobKey] = deque()
         """Jobs whose tasks have their slots of Prefect's limits."""
         self._waiting: dict[JobKey, _Waiting] = {}

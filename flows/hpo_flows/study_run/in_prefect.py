@@ -78,7 +78,7 @@ def run_in_prefect(
 def _run(
     session: Session, action: str, cure: Callable[[Study], str], ended: Callable[[Study, Summary], None], server: str
 ) -> None:
-    from hpo_flows.study_flow import run_study
+    from hpo_flows.study_run.study_flow import run_study
 
     run_study(
         session,
