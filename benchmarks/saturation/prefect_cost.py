@@ -18,7 +18,7 @@ CASES = [{"grain": "job", "jobs": 100}, {"grain": "job", "jobs": 400}, {"grain":
 
 
 def measure(*, grain: str, jobs: int) -> dict[str, Any]:
-    from hpo_flows.prefect_api.connection import client_environment, pointed_at
+    from hpo_flows.prefect_api.connection import client_environment, patient_prefect
 
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
         os.environ.update(client_environment(Path(name) / "prefect"))
@@ -29,7 +29,7 @@ def measure(*, grain: str, jobs: int) -> dict[str, Any]:
         try:
             server.wait()
             assert server.pid is not None
-            with pointed_at(server.api_url, server.auth):
+            with patient_prefect(server.api_url, server.auth):
                 return _measured(grain, jobs, server.pid)
         finally:
             server.close()

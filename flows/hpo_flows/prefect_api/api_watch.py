@@ -23,9 +23,7 @@ from hpo_flows.prefect_api.connection import PrefectServerError, check_api
 ASK_SECONDS = 2.0
 RETURN_SECONDS = 15.0
 """How long the end of a study waits for a server that is gone: what runs there should be shown as ended."""
-PATIENT_SECONDS = 900.0
-"""The same where the process has more to do afterwards (a retraining): one slow answer must not end it."""
-END_SECONDS = 25.0
+END_SECONDS = 10.0
 """Seconds until such a process ends."""
 _ENDING = "end-process"
 _code = 0

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hpo_core.model.errors import HpoError
 
@@ -135,37 +136,57 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
     }
 
 
+REQUEST_SECONDS = 10.0
+"""How long one request may take: a server that hangs must not hold a study."""
+REQUEST_TRIES = 2
+"""How often a request that failed is tried again."""
+
+
 @contextmanager
-def pointed_at(api_url: str, auth: str) -> Iterator[None]:
-    """Have all of Prefect in this process use a server while this is open.
+def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None]:
+    """Have all of Prefect in this process wait for its API for a limited time while this is open.
 
     Not by environment variables: the processes of a study inherit those, and its training functions print them.
+
+    Args:
+        api_url: use this API; None: that of the settings.
+        auth: its password.
     """
     from prefect import context
+    from prefect.events.clients import PrefectEventsClient
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
+        PREFECT_API_REQUEST_TIMEOUT,
         PREFECT_API_URL,
         PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
+        PREFECT_CLIENT_MAX_RETRIES,
         PREFECT_SERVER_EPHEMERAL_ENABLED,
     )
 
-    before = context.GLOBAL_SETTINGS_CONTEXT
-    settings = before.settings.copy_with_update(
-        updates={
+    before, client = context.GLOBAL_SETTINGS_CONTEXT, EventsWorker._client_override
+    updates: dict[Any, Any] = {
+        PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
+        PREFECT_CLIENT_MAX_RETRIES: REQUEST_TRIES,
+        PREFECT_SERVER_EPHEMERAL_ENABLED: False,
+    }
+    if api_url is not None:
+        updates |= {
             PREFECT_API_URL: api_url,
             PREFECT_API_AUTH_STRING: auth,
             PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
-            PREFECT_SERVER_EPHEMERAL_ENABLED: False,
         }
-    )
+    settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
+    if settings.api.key is None:  # by default each event that a dead server does not take is tried again for seconds
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=0)
     try:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
     finally:
-        context.GLOBAL_SETTINGS_CONTEXT = before
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
             worker.drain_all(timeout=DRAIN_SECONDS)
+        context.GLOBAL_SETTINGS_CONTEXT = before
+        EventsWorker._client_override = client

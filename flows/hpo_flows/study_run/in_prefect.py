@@ -17,7 +17,7 @@ from hpo_flows.prefect_api.connection import (
     check_api,
     client_environment,
     configured_api,
-    pointed_at,
+    patient_prefect,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS
@@ -54,7 +54,7 @@ def run_in_prefect(
         check_api(api)
         check_access(api)
         session.start_cluster()
-        with _environment(client_environment()), _quiet_console():
+        with _environment(client_environment()), patient_prefect(), _quiet_console():
             _run(session, action, cure, ended, server=api)
         return
     server = SharedServer(session.home.folder / "prefect")
@@ -69,7 +69,11 @@ def run_in_prefect(
             return
         word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
         session.say(f"Prefect UI while it runs: {server.url} ({word})")
-        with _environment(client_environment(server.folder)), pointed_at(server.api_url, server.auth), _quiet_console():
+        with (
+            _environment(client_environment(server.folder)),
+            patient_prefect(server.api_url, server.auth),
+            _quiet_console(),
+        ):
             _run(session, action, cure, ended, server=OWN_SERVER)
     finally:
         server.let_go()

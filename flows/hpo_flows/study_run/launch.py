@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import closing
 from functools import partial
 
@@ -90,9 +91,17 @@ def launch(
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
                 raise
     except KeyboardInterrupt:
+        _end_without_prefect(INTERRUPTED)
         raise typer.Exit(INTERRUPTED) from None
+    _end_without_prefect(*(getattr(error, "exit_code", 1) for error in outcome))
     if outcome:
         raise outcome[0]
+
+
+def _end_without_prefect(code: int = 0) -> None:
+    """End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end."""
+    if (api_watch := sys.modules.get("hpo_flows.prefect_api.api_watch")) is not None and api_watch.api_is_unreachable():
+        api_watch.end_process_soon(code)
 
 
 def _say_what_starts(session: Session, shown: bool) -> None:

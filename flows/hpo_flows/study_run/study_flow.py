@@ -98,8 +98,12 @@ def run_study(
         made = flow_of(session.spec, body)
         made(**shown_parameters(session.spec), return_state=True)
     except Exception as error:
-        if not is_over:
-            raise
+        if not is_over:  # its flow run could not be made
+            if is_in_flow_run() or isinstance(error, HpoError):
+                raise
+            session.say(f"Prefect does not run this study, which goes on ({type(error).__name__}: {error}).")
+            ended(*session.run())
+            return
         session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
     if raised:
         raise raised[0]
