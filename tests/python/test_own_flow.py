@@ -71,7 +71,7 @@ def test_its_jobs_and_artifacts_belong_to_that_run(seen: Seen) -> None:
     plain = seen.subflows("in_a_flow")["tune-plain"]
     jobs = seen.task_runs(plain)
     assert len(jobs) >= 8 and {job["state_name"] for job in jobs} == {"Completed"}
-    assert any(job["name"] == "trial-00000/rung-0/to-1" for job in jobs)
+    assert any(job["name"] == "trial 0 -> 1" for job in jobs)
     found = ask(seen.environment, "artifacts/filter", {"flow_runs": {"id": {"any_": [plain["id"]]}}})
     assert {artifact["key"] for artifact in found} == {"plain-study", "plain-progress"}
 

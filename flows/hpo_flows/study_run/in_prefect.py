@@ -118,9 +118,11 @@ def _quiet_console() -> Iterator[None]:
     handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)]
     for handler in handlers:
         handler.addFilter(_is_not_prefects)
+    raises, logging.raiseExceptions = logging.raiseExceptions, False  # an API that is away is said in one sentence
     try:
         yield
     finally:
+        logging.raiseExceptions = raises
         for handler in handlers:
             handler.removeFilter(_is_not_prefects)
 

@@ -87,8 +87,10 @@ def run_study(
             return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
         except BaseException as error:
             raised.append(error)
-            words = "Cancelled" if isinstance(error, RunCancelledError) else "Interrupted"
-            return Cancelled(message=f"{words}: study {session.name!r} was halted, and can be resumed.")
+            how = "with its flow run" if isinstance(error, RunCancelledError) else "by an interrupt"
+            name = session.name
+            go_on = f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on"
+            return Cancelled(message=f"Study {name!r} was halted {how}; {go_on}.")
         finally:
             is_over = True
             if note is not None:
