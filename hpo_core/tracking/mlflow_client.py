@@ -254,7 +254,9 @@ class RunStore:
 
         found: list[KnownRun] = []
         token: str | None = None
-        while True:
+        seen: set[str | None] = set()
+        while token not in seen:  # also where a server repeats itself
+            seen.add(token)
             page = self.client.search_runs(
                 [experiment or self.experiment_id],
                 " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()),
@@ -267,9 +269,8 @@ class RunStore:
                 info = run.info
                 is_deleted = info.lifecycle_stage != "active"
                 found.append(KnownRun(info.run_id, info.status, info.end_time, is_deleted, dict(run.data.tags)))
-            token = page.token
-            if most or not token:
-                return found
+            token = None if most else page.token or None
+        return found
 
     def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
         """A new run, created by the user of this process."""

@@ -102,9 +102,9 @@ class Projection(ABC):
             self._begin_anew()
             self._anew = True
         fresh = (entry for entry in entries if entry.seq >= self.next_seq)
-        count = 0
+        count, is_more = 0, True
         try:
-            while True:
+            while is_more:
                 self._connect()  # first: where it cannot be reached, no entry is read in vain
                 chunk = list(islice(fresh, CHUNK))
                 self.has_controller = self.has_controller or bool(chunk)
@@ -113,8 +113,7 @@ class Projection(ABC):
                 if self.written_seq < self.next_seq - 1 and (self.writes_each_chunk or not chunk):
                     count += self.next_seq - 1 - self.written_seq
                     self._write()
-                if not chunk:
-                    break
+                is_more = bool(chunk)
             if self.next_seq:
                 self._look_up()  # also where nothing is new: somebody may have deleted the copy
             if length is not None and self.written_seq >= length and not self.deleted:

@@ -28,6 +28,8 @@ from hpo_core.training.user_code import causes
 
 LOOK_SECONDS = 2.0
 """Seconds after which the files are looked at again."""
+MOST_LOOKS = 100
+"""Looks at once while files are doubted during each; then the next one begins when somebody asks."""
 FIRST_SECONDS = 2.0
 """Seconds that the answer of the first look is waited for."""
 SMALL_BYTES = 128 << 20
@@ -279,7 +281,7 @@ class _Watched:
 
     def _look(self) -> None:
         try:
-            while True:  # a file that was looked at may have been replaced since, and doubted
+            for _ in range(MOST_LOOKS):  # a file that was looked at may have been replaced since, and doubted
                 doubts = self._doubts
                 found = self.holdings.look()
                 with self._lock:

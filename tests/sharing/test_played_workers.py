@@ -160,7 +160,7 @@ def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_ot
     one.stopped = False
     one.goes_on(cluster.now)
     cluster.play(cluster.now + 0.5)
-    assert not one.seat.startable(one.clock.now) & other.seat.startable(other.clock.now)
+    assert not one.seat.open(one.clock.now) & other.seat.open(other.clock.now)
     cluster.play(140)
     assert any(span.began > 50 + LEASE_SECONDS for span in one.spans())
     assert not [span for span in one.spans() if 40 < span.began < 50 + LEASE_SECONDS]
