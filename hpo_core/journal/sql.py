@@ -296,23 +296,18 @@ class SqlJournal:
         self._insert(study, first, [first])
 
     def _insert(self, study: str, first: Entry, entries: Iterable[Entry]) -> None:
-        """Write a new study in one transaction."""
-        following, last = iter(entries), first
+        """Write a new study in one transaction; its entries are read before it begins."""
+        rows, last = [], first
+        for last in entries:
+            rows.append({"study": study, "seq": last.seq, "body": encode_entry(last)})
         try:
             with self._translated("written"), self._engine.begin() as connection:
                 connection.execute(
                     _studies.insert().values(
-                        name=study, created=first.time, next_seq=1, epoch=first.epoch, renewed=first.time
+                        name=study, created=first.time, next_seq=last.seq + 1, epoch=last.epoch, renewed=first.time
                     )
                 )
-                while chunk := list(itertools.islice(following, _READ_CHUNK)):
-                    rows = [{"study": study, "seq": entry.seq, "body": encode_entry(entry)} for entry in chunk]
-                    connection.execute(_add, rows)
-                    last = chunk[-1]
-                if last is not first:
-                    known = _studies.c.name == study
-                    ended = _studies.update().where(known).values(next_seq=last.seq + 1, epoch=last.epoch)
-                    connection.execute(ended)
+                connection.execute(_add, rows)
         except JournalError as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 raise StudyExistsError(
