@@ -155,8 +155,10 @@ class Pools:
             self._make_table()
         for _ in range(MOST_TRIES):
             found = self._read(_of_pool(pool, study))
-            rows = {row.study: row for row in map(_row, found)}
-            made = [_Write.of(row, rows.get(row.study)) for row in after([*rows.values()])]
+            rows = {str(raw[1]): (_row(raw), raw) for raw in found}
+            made = [
+                _Write.of(row, *rows.get(row.study, (None, ()))) for row in after([row for row, _ in rows.values()])
+            ]
             writes = [write for write in made if write is not None]
             if not writes or self._written(writes, found, pool, study):
                 return
@@ -210,8 +212,12 @@ class _Write(NamedTuple):
     """Whether it stands whatever the other rows are: a study says something of itself where it did so before."""
 
     @classmethod
-    def of(cls, row: PoolRow, before: PoolRow | None) -> _Write | None:
-        """None: nothing differs."""
+    def of(cls, row: PoolRow, before: PoolRow | None, raw: Sequence[Any]) -> _Write | None:
+        """None: nothing differs.
+
+        Args:
+            raw: the row before, as it stands in the table.
+        """
         values = _values(row)
         if before is None:
             return cls(row.study, _table.insert().values(values | {"pool": row.pool, "study": row.study}), True, False)
@@ -222,7 +228,7 @@ class _Write(NamedTuple):
         here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
         is_alone = changed.keys() == {"member"} and row.owner == before.owner
         if is_alone:
-            here &= _table.c.member == known["member"]
+            here &= _table.c.member == raw[3]
         return cls(row.study, _table.update().where(here).values(changed), changed.keys() != {"granted"}, is_alone)
 
 

@@ -363,3 +363,16 @@ def test_a_look_that_others_overtake_each_time_is_made_again_later(tmp_path: Pat
     with pytest.raises(JournalUnavailableError, match="It looks again"):
         pools.change("p", "s", decide)
     assert tries == MOST_TRIES and members(pools).keys() == {"other"}
+
+
+def test_a_sign_of_life_is_written_however_the_one_before_was_written(tmp_path: Path) -> None:
+    """`"waited":0` and `"waited":0.0` are the same: a comparison of texts made anew refused it for ever."""
+    pools = pools_of(open_journal(tmp_path / "journal.db"))
+    seat = seat_of(pools, "mine")
+    seat.exchange(0.0, Use(SLOTS, 8, 8))
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE hpo_pools SET member = replace(member, '\"waited\":0.0', '\"waited\":0')")
+        assert database.execute("SELECT member FROM hpo_pools WHERE member LIKE '%waited\":0,%'").fetchall()
+    for moment in range(1, 30):
+        seat.exchange(float(moment), Use(SLOTS, 8, 8))
+    assert members(pools)["mine"].beat > 3 and len(seat.open(29.0)) == 8

@@ -157,7 +157,8 @@ def test_pbt_and_pasha_share_four_workers_and_another_study_of_the_home_goes_on(
     alone = Hopping(
         tmp_path, name="alone", objective="tests.sharing.waiting_objective:train", data=None,
         cluster={"kind": "local", "workers": 1}, metric={"name": "loss", "mode": "min"},
-        space={"x": {"type": "float", "low": 0.0, "high": 1.0}}, search={"method": "random", "configs": 60, "max_resource": 1},
+        space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        search={"method": "random", "configs": 60, "max_resource": 1},
         constants={"seconds": 0.5, "mark": "alone", "file": str(tmp_path / "jobs.txt")},
     )  # fmt: skip
     studies = (pbt, pasha, alone)
