@@ -114,7 +114,7 @@ REFUSALS = (
     Refusal(
         "training.gang = {gang}, data, and share",
         lambda spec: spec.gangs and spec.hops and spec.share is not None,
-        "workers that several studies share run units of one rank",
+        "a gang needs several workers at one moment, and a pool gives and takes them one by one",
         "drop share, or set training.gang to 1",
     ),
     Refusal(
