@@ -240,7 +240,6 @@ class _Dealing:
         waited_for = Counter[str]()
         for member in lacking:
             waited_for.update(self._free.intersection(self._pool.usable[member.study]))
-
         for member in lacking:
             units = [unit for unit in self._units[member.study] if not self._free.isdisjoint(unit)]
             for unit in sorted(units, key=lambda unit: max(map(waited_for.__getitem__, unit))):

@@ -57,7 +57,7 @@ def lasting(member: Member, grant: Grant) -> set[str]:
     return set(grant.held).difference(member.ending)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(pools(), st.sets(st.sampled_from(NAMES)))
 def test_what_the_arbiter_may_do(pool: Pool, names: set[str]) -> None:
     idle = {name for name in names if pool.holder.get(name) == "a"}
@@ -84,14 +84,14 @@ def test_what_the_arbiter_may_do(pool: Pool, names: set[str]) -> None:
         assert len(promised[member.study]) <= missing, "nobody is promised more than it is due"
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(pools())
 def test_a_second_decision_changes_nothing(pool: Pool) -> None:
     first = pool.arbitrate()
     assert Pool(pool.members, first, patience=pool.patience).arbitrate() == first
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(pools())
 def test_no_free_name_is_left_to_who_could_use_it(pool: Pool) -> None:
     grants = pool.arbitrate()
@@ -103,7 +103,7 @@ def test_no_free_name_is_left_to_who_could_use_it(pool: Pool) -> None:
             )
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(pools())
 def test_who_is_due_is_promised_what_others_have_above_their_share(pool: Pool) -> None:
     grants = pool.arbitrate()
@@ -118,7 +118,7 @@ def test_who_is_due_is_promised_what_others_have_above_their_share(pool: Pool) -
                     assert kept[other.study].isdisjoint(due.usable)
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(pools())
 def test_once_all_is_idle_and_of_use_to_all_each_has_its_share(pool: Pool) -> None:
     """Water-filling (Li et al. 2020, 5.3), rounded to whole names."""
@@ -131,7 +131,7 @@ def test_once_all_is_idle_and_of_use_to_all_each_has_its_share(pool: Pool) -> No
         assert abs(len(grants[study].held) - ideal) < 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(pools())
 def test_a_name_that_ends_soon_counts_the_same_whoever_looks(pool: Pool) -> None:
     """A study whose last name is ending gets one for it, and gives none back at the same time."""

@@ -63,7 +63,7 @@ def members(draw: st.DrawFn) -> list[tuple[Member, Grant, Sequence[str]]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80)
 @given(members(), st.booleans())
 def test_a_look_ends_whatever_the_rows_say(rows: list[tuple[Member, Grant, Sequence[str]]], hops: bool) -> None:
     pools, calls, arbitrate = MemoryPools(), [], Pool.arbitrate
