@@ -340,4 +340,4 @@ def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
     assert second.startswith("finished 40"), second
     assert third == second
     script.write_text(SCRIPT.replace("linspace(-1, 1", "linspace(-1, 2"))
-    assert "x = ...  # Tensor, SHA-256" in begin().communicate()[0]
+    assert "+rows = ...  # TensorDataset, SHA-256" in begin().communicate()[0]
