@@ -21,7 +21,7 @@ from typing import Any
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented)})
 """Types whose text is the same in every process."""
 _PROTOCOL = 4
-"""Of ``__reduce_ex__``: the highest one without buffers apart."""
+"""The highest protocol of ``__reduce_ex__`` without buffers apart."""
 _MADE_BY_PYTHON = frozenset(
     [
         *("__dict__", "__weakref__", "__module__", "__doc__", "__slotnames__"),
@@ -34,7 +34,7 @@ _CODE = (
     *("co_flags", "co_argcount", "co_exceptiontable"),
 )
 _MADE_BY_PYDANTIC = "__pydantic_"
-"""Its compiled schemas hold memory addresses; the annotations and fields say the same."""
+"""Attributes whose compiled schemas hold memory addresses; the annotations and fields say the same."""
 
 
 def value_digest(value: Any) -> str:
@@ -47,7 +47,7 @@ def value_digest(value: Any) -> str:
 
 
 def must_be_sent(function: Callable[..., Any]) -> bool:
-    """Whether another process cannot import a function or class by its name."""
+    """True if another process cannot import a function or class by its name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or not name.isidentifier():
         return True
@@ -56,7 +56,7 @@ def must_be_sent(function: Callable[..., Any]) -> bool:
 
 
 def is_made(module: types.ModuleType | None) -> bool:
-    """Whether a module was made by this process, so that no other one can import it."""
+    """True if a module was made by this process, so that no other one can import it."""
     return module is not None and module.__name__ != "__main__" and getattr(module, "__spec__", None) is None
 
 
@@ -82,7 +82,7 @@ class _Walk:
 
     def __init__(self, known: MutableMapping[int, tuple[Any, bytes]], entered: dict[int, int]) -> None:
         self._known = known
-        """By id: the value, which stays alive, and its digest."""
+        """Value (so that it stays alive) and digest, by id."""
         self._entered = entered
         """Depths of the values that are being walked, by id."""
 
@@ -159,7 +159,7 @@ class _Walk:
         return self._all("class", (type(value), value.__qualname__, value.__bases__, attributes))
 
     def _numbers(self, value: Any) -> bytes | None:
-        """Of a tensor or array; None for others."""
+        """Digest of a tensor or array; None for other values."""
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if torch is not None and isinstance(value, torch.UntypedStorage | torch.storage.TypedStorage):
             return _hash("storage", bytes(value.untyped().cpu().tolist()))
@@ -180,7 +180,7 @@ class _Walk:
         return None
 
     def _pickled(self, value: Any) -> bytes:
-        """Of what pickling takes of an object."""
+        """Digest of the parts that pickling takes of an object."""
         import cloudpickle
 
         reduce = cloudpickle.Pickler.dispatch_table.get(type(value))

@@ -120,7 +120,7 @@ def run_attempt(
 
 
 def _returned(function: Callable[[TrialHandle], Any], handle: TrialHandle) -> Any:
-    """What the training function returns; None where it ends as a script does that went well: ``sys.exit(main())``."""
+    """Value that the training function returns; None if it ends as a good script: ``sys.exit(main())``."""
     try:
         return function(handle)
     except SystemExit as error:

@@ -42,7 +42,7 @@ _SEEDS: dict[str, Callable[[Any, int], object]] = {
     "torch": _seed_torch,
     "tensorflow": lambda tensorflow, seed: tensorflow.random.set_seed(seed),
 }
-"""How a library is seeded that may be imported while a training function runs, by its name."""
+"""Functions that seed a library which may be imported while a training function runs, by its name."""
 
 
 class _SeededImports(MetaPathFinder):

@@ -34,6 +34,9 @@ class _Half:
     def __float__(self) -> float:
         return 0.5
 
+    def __repr__(self) -> str:
+        return "half"
+
 
 REAL = [
     1, 2.5, -0.0, 10**15, _Level.HIGH, fractions.Fraction(1, 2), decimal.Decimal("0.5"),
