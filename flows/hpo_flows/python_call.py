@@ -261,13 +261,15 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     except StudyNotFoundError:
         return None
     if difference := differing_setting(known.spec, spec):
-        cure = "give this one another name"
+        cure, lines = "give this one another name", ""
         if difference.startswith("objective "):
+            lines = other_source(known.spec.objective, spec.objective, place.study_folder(spec.study))
+            lines = f" {lines[0].upper()}{lines[1:]}"
             call = f"hpo.resume({spec.study!r}, objective=..., accept_changes=True)"
             cure = f"{call} goes on with a changed function; or {cure}"
         raise SpecError(
             f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
-            f"A study keeps its settings: {cure}."
+            f"A study keeps its settings: {cure}.{lines}"
         )
     return known
 

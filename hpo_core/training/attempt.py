@@ -36,7 +36,7 @@ from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.untracked_state import merged_warnings
-from hpo_core.training.user_code import exit_if_forked_copy, one_line_message, own_frames, traceback_tail
+from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _PROBE_BYTES = 1 << 20
@@ -96,7 +96,7 @@ def run_attempt(
             returned = None  # the objective's value is reported by its trial
             train_optuna_objective(function, handle, request)
         else:
-            returned = objective_callable(function)(handle)
+            returned = _returned(objective_callable(function), handle)
         metrics, curve, written = handle.finish(returned)
         if request.gang is not None:
             leave()
@@ -117,6 +117,16 @@ def run_attempt(
         unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
     )
+
+
+def _returned(function: Callable[[TrialHandle], Any], handle: TrialHandle) -> Any:
+    """Value that the training function returns; None if it ends as a good script: ``sys.exit(main())``."""
+    try:
+        return function(handle)
+    except SystemExit as error:
+        if exit_code(error) != 0:
+            raise
+    return None
 
 
 def _failure(
@@ -142,6 +152,9 @@ def _failure(
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
         if outcome is Outcome.OUT_OF_MEMORY:
             message += refused(request.portion)
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            message += f" (the training function ended its process with exit code {code}; 0 would be a result)"
         if isinstance(error, HpoError):
             if log is not None:
                 log(detail)

@@ -23,7 +23,7 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
-from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
+from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
@@ -303,7 +303,7 @@ class TrialHandle:
                 f"trial.report() got {got}; name at least one metric: trial.report(val_loss=0.3), or "
                 "trial.report(**metrics) of a dictionary."
             )
-        values = {name: real_number(name, value) for name, value in metrics.items()}
+        values = {name: reported_value(name, value) for name, value in metrics.items()}
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
         else:

@@ -22,7 +22,7 @@ from hpo_core.model.trial import Metrics
 from hpo_core.partitioning.holdings import Holdings
 from hpo_core.training.child.processes import resident
 from hpo_core.training.objective import load_objective
-from hpo_core.training.reported_metrics import real_number
+from hpo_core.training.reported_metrics import reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import causes
 
@@ -219,7 +219,7 @@ class PartitionPasses:
             self._check_unchanged(name)
             for metric, value in found.items():
                 entry = sums.setdefault(metric, [0.0, 0.0])
-                entry[0] += weight * real_number(metric, value)
+                entry[0] += weight * reported_value(metric, value)
                 entry[1] += weight
         return {metric: total / weight for metric, (total, weight) in sums.items()}
 

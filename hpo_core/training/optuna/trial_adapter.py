@@ -22,6 +22,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.reported_value import real_number
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.model.space import (
     CategoricalParameter,
@@ -387,10 +388,8 @@ class OptunaTrial(ObjectiveTrial):
                 f"trial.set_constraint({key!r}, ...): the study has {known} under constraints. Write "
                 f"`constraints: [{', '.join([*self._constraints, key])}]` into the study file, or correct the name."
             )
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"trial.set_constraint({key!r}, {value!r}) takes a number.") from None
+        if (number := real_number(value)) is None:
+            raise TypeError(f"trial.set_constraint({key!r}, {value!r}) takes a real number.")
         if math.isnan(number):
             raise ValueError(f"trial.set_constraint({key!r}, ...) got NaN, which Optuna does not allow either.")
         self._state.constraints.setdefault(key, number)
@@ -407,9 +406,11 @@ class OptunaTrial(ObjectiveTrial):
         """Report an intermediate value. Of several at one step the first one counts, as in Optuna."""
         self._refuse_several("report")
         try:
-            number, step = float(value), int(step)
+            number, step = real_number(value), int(step)
         except (TypeError, ValueError) as error:
             raise TypeError(f"trial.report({value!r}, {step!r}) takes a float and an int: {error}") from error
+        if number is None:
+            raise TypeError(f"trial.report({value!r}, {step!r}) takes a float and an int: {value!r} is no real number")
         if step < 0:
             raise ValueError(f"trial.report(..., step={step}): steps are not negative")
         if self._state.first_step is None:
@@ -547,8 +548,8 @@ class OptunaTrial(ObjectiveTrial):
     def _as_result(self, value: Any) -> list[float]:
         several = len(self._metrics) > 1
         try:
-            values = [float(item) for item in value] if several else [float(value)]
-        except (TypeError, ValueError):
+            values = [number for item in (value if several else [value]) if (number := real_number(item)) is not None]
+        except TypeError:  # one value where there are several objectives
             values = []
         if len(values) != len(self._metrics):
             what = f"{len(self._metrics)} numbers ({', '.join(self._metrics)})" if several else "a number"
