@@ -108,7 +108,7 @@ REFUSALS = (
     Refusal(
         "training.gang = {gang}, and data",
         lambda spec: spec.gangs and spec.hops and spec.training.gang != "auto",
-        "models train in gangs where there are fewer than half as many models as workers, with the ranks that these leave",
+        "gangs train only where there are fewer than half as many models as workers, with the ranks that these leave",
         "set training.gang to auto and scaling.most to {gang}, or drop data and give each rank its part of a batch by "
         "trial.shard()",
     ),
