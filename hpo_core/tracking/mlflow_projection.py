@@ -91,6 +91,10 @@ class MlflowProjection(Projection):
             return None
         return run_url(self.tracking_uri, self._opened.experiment_id, self._parent.run_id)
 
+    @property
+    def trials(self) -> int:
+        return len(self._fold.trials)
+
     def supersede(self) -> None:
         """Take all runs of the study out of sight and begin again at entry 0, with new ones.
 
@@ -180,7 +184,8 @@ class MlflowProjection(Projection):
                 tags[PARENT_RUN] = above
             self._parent = store.create(self.study_name, fold.created, tags)
         parent = self._parent
-        for number in fold.touched:
+        for done, number in enumerate(fold.touched):
+            self._note_trials(len(fold.trials) - len(fold.touched) + done)
             self._write_trial(store, number, parent)
         self._write_study(store, parent)
         if self.has_controller and time.monotonic() >= self._files_due:
