@@ -162,6 +162,8 @@ class Session:
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
+        self._began = time.time()
+        """The study is created at this moment, so that its duration holds the start of its workers."""
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._start_ended: threading.Event | None = None
@@ -300,7 +302,7 @@ class Session:
 
     def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
-        began = time.monotonic()
+        began, self._began = time.monotonic(), time.time()
         try:
             self.wait_for_cluster()
         except BaseException as error:
@@ -357,7 +359,7 @@ class Session:
 
     def _create(self) -> None:
         if self._given is not None:
-            Study.create(self._given, self.journal)
+            Study.create(self._given, self.journal, clock=lambda: self._began)
 
     # Projections.
 
