@@ -47,6 +47,7 @@ from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
+from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
@@ -235,6 +236,8 @@ def tune(
                 raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
             known = _recorded(place, spec)
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            if warning := _complete_copies(place, known, write_line if progress else log.info):
+                log.warning("%s", warning)
             return Result(spec.study, place)
         settings = described.get("cluster") if known else None  # where jobs train from now on
         session = Session(
@@ -247,6 +250,12 @@ def tune(
         )
         action = "resume" if known else "tune"
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
+
+
+def _complete_copies(place: Home, known: Study, say: Callable[[str], None]) -> str | None:
+    trackers = Trackers(place, known.spec)
+    trackers.trials, trackers.say = len(known.state.trials), say
+    return trackers.complete()
 
 
 def _recorded(place: Home, spec: StudySpec) -> Study | None:
@@ -384,6 +393,7 @@ def _cure(session: Session, study: Study) -> str:
 def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[str], None]) -> None:
     cancel = _Cancel()
     session.add_observer(lambda study: cancel)
+    session.trackers.say = say
     with ShownSession(
         session, action, shown=shown, waits=False, say=say, warn=log.warning, on_cancel=cancel.requested.set
     ) as driven:

@@ -289,7 +289,7 @@ class RunStore:
         """Write to a run in one call where MLflow's limits allow; tags that it does not hold last, in the last call."""
         from mlflow.entities import Metric, Param, RunTag
 
-        fresh = {key: value for key, value in (tags or {}).items() if run.tags.get(key) != value}
+        fresh = {key: value for key, value in (tags or {}).items() if run.tags.get(key, "") != value}
 
         metrics = [Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points]
         pairs = [Param(key, value) for key, value in (params or {}).items()]

@@ -126,6 +126,10 @@ class OptunaProjection(Projection):
         """The command that shows the copy, once there is one."""
         return dashboard_command(self.tracking_uri) if self._copy is not None else None
 
+    @property
+    def trials(self) -> int:
+        return 0 if self._study is None else len(self._study.state.trials)
+
     def _fold_in(self, entry: Entry) -> None:
         if self._study is None:
             self._study = Study.from_entries([entry], sampler=RecordedSampler([]))

@@ -148,7 +148,7 @@ def drive(session: Session, action: str, patience: float = RETURN_SECONDS, *, is
     end_with_worker()
     mask_logs()
     pages = PagesThread(session, label_run(session.spec, action), heeds_callers=is_callers)
-    session.say = get_run_logger().warning
+    session.say, session.trackers.say = get_run_logger().warning, get_run_logger().info
     session.add_observer(pages.begin)
     try:
         study, summary = session.run()

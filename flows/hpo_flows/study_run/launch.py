@@ -62,7 +62,7 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     has_board = out.is_terminal and not as_json
     session.trackers.is_awaited = not has_board
-    say = session.say = partial(_say, out if has_board else err, as_json)
+    say = session.say = session.trackers.say = partial(_say, out if has_board else err, as_json)
     driven = ShownSession(
         session,
         action,

@@ -35,12 +35,12 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import digest_of, given
 from hpo_core.study import Study
+from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.trackers import Trackers
 from hpo_flows.study_run.wiring import wire
 
 log = logging.getLogger("hpo.session")
@@ -157,11 +157,13 @@ class Session:
             self._let_go()
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
-        self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
+        self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
         trained = self._importable()
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
+        self._began = time.time()
+        """The study is created at this moment, so that its duration holds the start of its workers."""
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._start_ended: threading.Event | None = None
@@ -300,7 +302,7 @@ class Session:
 
     def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
-        began = time.monotonic()
+        began, self._began = time.monotonic(), time.time()
         try:
             self.wait_for_cluster()
         except BaseException as error:
@@ -340,6 +342,7 @@ class Session:
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted
+        self.trackers.trials = len(study.state.trials)
         report, links = "", dict[str, str]()
         if not self.temporary:
             imports.wait()
@@ -356,7 +359,7 @@ class Session:
 
     def _create(self) -> None:
         if self._given is not None:
-            Study.create(self._given, self.journal)
+            Study.create(self._given, self.journal, clock=lambda: self._began)
 
     # Projections.
 
