@@ -197,9 +197,11 @@ class Result:
         source = self._home.read_journal()
         try:
             with damage_named(source, self.name):
-                return read_series(source.entries(self.name))
+                series = read_series(source.entries(self.name))
         finally:
-            source.close()
+            source.close()  # it opens again for what is read later, such as `study.to_optuna()`
+        series.study.journal = source
+        return series
 
     def refresh(self) -> Result:
         """Read the journal again; returns this result."""

@@ -168,35 +168,45 @@ class PlainLines:
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._next = 0.0
-        self._unwritten = ""
+        self._unwritten: tuple[str, Report] | None = None
+        self._told: dict[str, int] = {}
+        """Trial of the line that a message was written in."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
         elapsed = self._pace.elapsed()
         if elapsed >= self._next:
             self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
-            self._report(line)
+            self._report(line, report)
         else:
-            self._unwritten = line
+            self._unwritten = line, report
         for line in warnings:
             self._write(line)
         self.on_tick()
 
-    def _report(self, line: str) -> None:
+    def _report(self, line: str, report: Report) -> None:
         jobs = granted_words(self._study)
         best = best_line(self._study)
         done = self._study.state.completed_jobs
-        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {line}")
-        self._unwritten = ""
+        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {self._once(line)}")
+        if message := terminal_text(report.message):
+            self._told.setdefault(message, report.trial)
+        self._unwritten = None
+
+    def _once(self, line: str) -> str:
+        """The line without messages that were written before."""
+        for message, trial in self._told.items():
+            line = line.replace(message, f"that of trial {trial}")
+        return line
 
     def on_tick(self) -> None:
         """Results are written as they come; a halt may come between them."""
         if news := self._lines.news():
-            self._write(news)
+            self._write(self._once(news))
 
     def close(self) -> None:
-        if self._unwritten:
-            self._report(self._unwritten)
+        if self._unwritten is not None:
+            self._report(*self._unwritten)
         self.on_tick()
 
 

@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from hpo_core.execution.loop import Observer
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError, without_own_frames
+from hpo_core.model.file_urls import sqlite_url, working_folder
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
@@ -48,6 +49,7 @@ from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.tracking.trackers import Trackers
+from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
@@ -74,6 +76,7 @@ CALLBACK_SECONDS = 10.0
 Callback = Callable[[Report], object]
 
 
+@without_own_frames
 def tune(
     objective: Callable[..., Any] | str,
     space: Mapping[str, Parameter | Mapping[str, Any]] | None = None,
@@ -227,7 +230,7 @@ def tune(
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
         else:
             described["tracking"] = tracking_here(described.get("tracking", {}))
-        spec = with_places(StudySpec.from_plain(described, "hpo.tune"), Path.cwd())
+        spec = with_places(StudySpec.from_plain(described, "hpo.tune"), working_folder())
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
         known = None
@@ -283,6 +286,7 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     return known
 
 
+@without_own_frames
 def resume(
     name: str,
     *,
@@ -454,7 +458,10 @@ def exception_of(report: Report) -> Exception:
     error: Exception = ObjectiveError(report.message)
     if len(types) == 1:
         try:
-            error = types[0](ast.literal_eval(words) if issubclass(types[0], KeyError) else words)
+            key, hint, _ = words.partition(PARAMS_HAVE)
+            error = types[0](ast.literal_eval(key) if issubclass(types[0], KeyError) else words)
+            if hint:
+                error.add_note(report.message)
         except Exception:  # it takes other arguments, such as UnicodeDecodeError
             pass
     where = f"raised in trial {report.trial}, attempt {report.attempt}, by the training function"
@@ -528,7 +535,7 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
         raise SpecError("hpo.tune: home=None keeps nothing, and a journal is kept; give one of the two.")
     folder = tempfile.mkdtemp(prefix="hpo-")
     try:
-        yield Home(folder, f"sqlite:///{folder}/journal.db")
+        yield Home(folder, sqlite_url(Path(folder) / "journal.db", "Temporary file", "Set TMPDIR to another folder."))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

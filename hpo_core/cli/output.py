@@ -265,7 +265,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
             tell("", f"{key} = {value}")
     _print_front(study.study, study.front, most=_FRONT_SHOWN)
     tell("further", result.trained_further and result.trained_further.words)
-    for at, line in enumerate(failure_lines(result.failures, folder)):
+    for at, line in enumerate(failure_lines(result.failures, folder, study.reason or "")):
         tell("" if at else "failures", line, "yellow")
     tell("checkpoint", result.checkpoint)
     tell("MLflow", result.mlflow)
@@ -336,7 +336,9 @@ def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = 
 
 
 def _print_failures(study: Study, folder: Path) -> None:
-    say_facts((("", line) for line in failure_lines(failures_of(study.state), str(folder))), "yellow")
+    halted = study.state.halted
+    said = "" if halted is None else halted.reason
+    say_facts((("", line) for line in failure_lines(failures_of(study.state), str(folder), said)), "yellow")
 
 
 def _now_of(status: str) -> float:

@@ -35,6 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
+from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.model.process_start import started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
@@ -144,13 +145,7 @@ def current_owner() -> Owner:
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
     """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
-    return SqlJournal(text if "://" in text else f"sqlite:///{text}", reading=reading)
-
-
-def _file_of(url: sa.URL) -> Path | None:
-    """The file of a SQLite URL; None where it is in memory, or named by a URI of SQLite's own."""
-    name = url.database
-    return None if not name or name == ":memory:" or name.startswith("file:") else Path(name)
+    return SqlJournal(text if "://" in text else sqlite_url(Path(text), "Journal"), reading=reading)
 
 
 def _masked(url: str) -> str:
@@ -177,7 +172,7 @@ class SqlJournal:
                 f"Journal URL {_masked(url)!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
             ) from None
         self._sqlite = self._url.get_backend_name() == "sqlite"
-        file = _file_of(self._url) if self._sqlite else None
+        file = sqlite_file(url)
         self._read_only = reading and file is not None and is_read_only(file)
         if file is not None and not self._read_only:
             try:

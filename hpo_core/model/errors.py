@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+log = logging.getLogger("hpo.errors")
+
 
 class HpoError(Exception):
     """Base class of all errors that this package raises on purpose.
@@ -64,3 +73,20 @@ class StorageError(HpoError):
     """A folder that the study needs cannot be read or written (full disk, no permission)."""
 
     exit_code = 6
+
+
+def without_own_frames(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """Decorate a public function: its errors of this package show the caller's frames only.
+
+    Each message says what is wrong and where; the frames and causes below it are logged as ``hpo.errors``, for DEBUG.
+    """
+
+    @functools.wraps(call)
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        try:
+            return call(*args, **kwargs)
+        except HpoError as error:
+            log.debug("%s was raised from", type(error).__name__, exc_info=error)
+            raise error.with_traceback(None) from None
+
+    return called

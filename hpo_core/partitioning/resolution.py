@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
+from hpo_core.model.file_urls import checked_text
 from hpo_core.model.partition_file import PartitionFile, folder_here
 from hpo_core.model.short_text import shown, some
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
@@ -117,6 +118,7 @@ def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
         )
     above = folder.resolve()
     for name in names:
+        checked_text(name, f"{at}: file", "Rename it.")
         if not (folder / name).resolve().is_relative_to(above):
             raise SpecError(
                 f"{at}: {folder / name} is a link that leads out of {folder}, and workers follow none of those; put "

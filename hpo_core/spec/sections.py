@@ -254,7 +254,7 @@ class JournalSpec(Part):
     )
 
 
-_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\s\x00-\x1f]+")
+_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\x00-\x1f]+")
 
 
 class TrackingSpec(Part):

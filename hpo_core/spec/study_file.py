@@ -14,6 +14,7 @@ import yaml
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
+from hpo_core.model.file_urls import checked_text, settled_url, working_folder
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
 from hpo_core.spec.study_spec import StudySpec
@@ -155,15 +156,15 @@ def with_places(spec: StudySpec, folder: Path) -> StudySpec:
         folder: that relative ones are relative to: the study file's.
     """
     for copy in ("mlflow", "optuna"):
-        url = getattr(spec.tracking, copy) or ""
-        if url.startswith("sqlite:///"):
-            database = folder / Path(url.removeprefix("sqlite:///")).expanduser()
-            tracking = spec.tracking.model_copy(update={copy: f"sqlite:///{database}"})
+        if url := getattr(spec.tracking, copy):
+            tracking = spec.tracking.model_copy(update={copy: settled_url(url, folder, expand=True)})
             spec = spec.model_copy(update={"tracking": tracking})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
-        str(Path.cwd()),
+        str(working_folder()),
     ]
+    for entry in searched:
+        checked_text(entry, "Import folder", "Rename it, or move what is in it.")
     return spec.beside(folder).model_copy(update={"pythonpath": searched})
 
 

@@ -142,7 +142,9 @@ def _problem(value: Any) -> str:
     if "\0" in value:
         return f"{shown(value)} holds the character NUL, which databases refuse; remove it"
     if _SURROGATE.search(value):
-        return f"{shown(value)} holds half a character (a lone surrogate); remove it"
+        return (
+            f"{shown(value)} holds half a character (a lone surrogate), or a byte of a name that is no UTF-8; remove it"
+        )
     return ""
 
 

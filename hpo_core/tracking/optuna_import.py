@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.file_urls import sqlite_file
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import parameter_of
 from hpo_core.model.space.number import NumberParameter
@@ -124,8 +125,8 @@ def _load(storage: str, source: str) -> OptunaStudy:
     import optuna
 
     shown = without_credentials(storage)
-    path = Path(storage.partition(":///")[2] if storage.startswith("sqlite") else storage)
-    if ("://" not in storage or storage.startswith("sqlite:///")) and not path.is_file():
+    path = sqlite_file(storage) if "://" in storage else Path(storage)
+    if path is not None and not path.is_file():
         raise HpoError(f"{shown}: no such file. Name an Optuna storage: a database URL, or a journal file.")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)

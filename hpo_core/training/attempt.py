@@ -25,6 +25,7 @@ from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
+from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
@@ -150,6 +151,8 @@ def _failure(
     else:
         if request.gang is not None and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
+        if isinstance(error, KeyError):
+            message += _asked_of_params(error, handle, request)
         if outcome is Outcome.OUT_OF_MEMORY:
             message += refused(request.portion)
         if isinstance(error, SystemExit):
@@ -160,6 +163,21 @@ def _failure(
                 log(detail)
             detail = own_frames(error)
     return request.report(outcome, message, detail=detail, started=started, unrestored=handle.unrestored, doubt=doubt)
+
+
+PARAMS_HAVE = " (trial.params has "
+"""Begins what is added to the message of a KeyError."""
+
+
+def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) -> str:
+    """The names of the parameters, where code that sees them has asked for another one; else empty."""
+    asked, names, raised = error.args[0] if error.args else None, request.job.params, error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    seen = [] if raised is None else raised.tb_frame.f_locals.values()
+    if not isinstance(asked, str) or asked in names or not any(one is handle or one is handle.params for one in seen):
+        return ""
+    return f"{PARAMS_HAVE}{'; '.join(filter(None, (some(names) or 'none', did_you_mean(asked, names))))})"
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:

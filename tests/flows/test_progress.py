@@ -108,6 +108,20 @@ def test_a_retry_is_no_promotion() -> None:
     assert lines.lines(report, study.tell_report(report))[0].endswith(f"-> trial {job.trial} tried again")
 
 
+def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
+    world, written = World(1, workers=1), list[str]()
+    study = fresh(make_spec(search=RANDOM), world=world)
+    lines, (job,) = PlainLines(study, written.append), study.set_capacity(1)
+    for message in ("no such file", "no such file", "another"):
+        report = failed(job, Outcome.ERROR, message)
+        granted = study.tell_report(report)
+        lines.on_report(report, granted)
+        job = granted[0]
+    lines.close()
+    assert [line.count("no such file") for line in written] == [1, 0, 0], written
+    assert "trial 1: error: that of trial 0 " in written[1] and "another" in written[2], written
+
+
 def test_a_ceiling_that_rises_is_told_once_with_its_reason() -> None:
     class Fickle(World):
         def loss(self, job: Job, resource: int | None = None) -> float:

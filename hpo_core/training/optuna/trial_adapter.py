@@ -363,6 +363,7 @@ class OptunaTrial(ObjectiveTrial):
         self._is_whole = request.unit_is_whole
         self._begun = False
         self._stop_requested = False
+        self._has_warned = False
 
     @property
     def user_attrs(self) -> dict[str, Any]:
@@ -403,7 +404,10 @@ class OptunaTrial(ObjectiveTrial):
             ) from None
 
     def report(self, value: float, step: int) -> None:
-        """Report an intermediate value. Of several at one step the first one counts, as in Optuna."""
+        """Report an intermediate value. Of several at one step the first one counts, as in Optuna.
+
+        Steps rise: a value for an earlier step than the last one counts for nothing, with a warning.
+        """
         self._refuse_several("report")
         try:
             number, step = real_number(value), int(step)
@@ -416,6 +420,13 @@ class OptunaTrial(ObjectiveTrial):
         if self._state.first_step is None:
             self._state.first_step = step
         resource = step + self._state.base
+        last = max(self._state.reports, default=0)
+        if resource < last and resource not in self._state.reports and not self._has_warned:
+            self._has_warned = True
+            self._handle.warn(
+                f"trial.report(..., step={step}) came after step {last - self._state.base}; steps must rise, and a "
+                "value for an earlier one counts for nothing"
+            )
         if resource not in self._state.reports:
             self._state.reports[resource] = number
             self._note(resource, number)
