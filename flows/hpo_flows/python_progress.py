@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress_bar import ProgressBar
 
+from hpo_core.cli.output import SafeConsole
+from hpo_core.cli.without_terminal import LossyStream
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
 from hpo_core.report.notebook_cells import Bar, headline, line, table
@@ -57,7 +59,7 @@ class ShownProgress:
         if self._cell is not None:
             self._board = NotebookBoard(study, self._cell)
             return self._board
-        console = Console(stderr=True)
+        console = SafeConsole(file=LossyStream(sys.stderr))
         if console.is_terminal and _terminal.acquire(blocking=False):
             self._board = LiveBoard(study, console, stays=True)
             return _Watching(self._board)

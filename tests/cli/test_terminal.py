@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,18 @@ def test_no_number_date_or_name_is_cut(width: int) -> None:
     assert "".join(ROW["why"].split()) in "".join(printed(width, [{"study": "x", "why": ROW["why"]}]).split())  # type: ignore[attr-defined]
     if width >= 100:
         assert text.splitlines()[0].split() == list(ROW), "a table where there is room for one"
+
+
+def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
+    """Some shells without a terminal say so; once nothing at all was printed."""
+    played(tmp_path, spec_of("asha"))
+
+    def said(columns: dict[str, str]) -> str:
+        command = [sys.executable, "-m", "hpo_core.cli", "show", "world", "--home", str(tmp_path)]
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        return subprocess.run(command, env=environment | columns, capture_output=True, text=True, check=True).stdout
+
+    assert said({"COLUMNS": "0"}) == said({}) != ""
 
 
 @pytest.mark.parametrize("width", ["80", "40"])

@@ -267,9 +267,10 @@ class Session:
         """Begin to start workers, in the background; :meth:`run` waits for them."""
 
         def start() -> None:
-            # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
-            # thread that starts the first process, so it is started before.
+            # Ctrl-C and a hangup reach the whole process group; workers and children are ended by us, in order. Threads
+            # and processes started from here inherit the blocked signals. Python's resource tracker unblocks Ctrl-C in
+            # the thread that starts the first process, so it is started before.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
