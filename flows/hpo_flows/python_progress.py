@@ -62,8 +62,13 @@ class ShownProgress:
         console = SafeConsole(file=LossyStream(sys.stderr))
         if console.is_terminal and _terminal.acquire(blocking=False):
             self._board = LiveBoard(study, console, stays=True)
-            return _Watching(self._board)
+            return self._board
         return PlainLines(study, write_line, sparse=True)
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for."""
+        if self._board is not None:
+            self._board.wait_for(words)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -73,6 +78,7 @@ class ShownProgress:
                 self._board.end(error)
             finally:
                 if isinstance(self._board, LiveBoard):
+                    self._board.stop()
                     _terminal.release()
         elif self._cell is not None and error is not None:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
@@ -82,17 +88,6 @@ def write_line(words: str) -> None:
     """Write a line for the person at the terminal, or for whoever reads the log."""
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
         print(terminal_text(words), file=sys.stderr, flush=True)
-
-
-class _Watching:
-    """Passes on what happens, and leaves the end to :meth:`ShownProgress.__exit__`, which knows the error."""
-
-    def __init__(self, board: LiveBoard) -> None:
-        self.on_report = board.on_report
-        self.on_tick = board.on_tick
-
-    def close(self) -> None:
-        """The board ends later."""
 
 
 def notebook_shell() -> Any:
@@ -164,7 +159,13 @@ class NotebookBoard:
             self._draw()
 
     def close(self) -> None:
-        """:meth:`end` draws the last state."""
+        self.wait_for("ending")
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for."""
+        self._notes.wait_for(words)
+        if not self._cell.is_captured:
+            self._draw()
 
     def end(self, error: BaseException | None) -> None:
         """Show the last state, and how the study ended; it is what a saved notebook holds."""

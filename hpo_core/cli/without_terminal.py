@@ -21,7 +21,7 @@ class LossyStream:
         on_loss: called with the first error.
     """
 
-    def __init__(self, stream: Any, on_loss: Callable[[OSError], None] = lambda _: None) -> None:
+    def __init__(self, stream: Any, on_loss: Callable[[Exception], None] = lambda _: None) -> None:
         self._stream = stream
         self._on_loss = on_loss
         self._lost = False
@@ -45,7 +45,7 @@ class LossyStream:
     def _losing(self) -> Any:
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError: it is closed
             if not self._lost:
                 self._lost = True
                 self._on_loss(error)
@@ -62,8 +62,10 @@ def outlive_terminal(goes_on: str) -> None:
     """
     errors = LossyStream(sys.stderr)
 
-    def tell(error: OSError) -> None:
-        errors.write(f"This command's output can no longer be written ({error.strerror}); {goes_on}.\n")
+    def tell(error: Exception) -> None:
+        errors.write(
+            f"This command's output can no longer be written ({getattr(error, 'strerror', error)}); {goes_on}.\n"
+        )
         errors.flush()
 
     sys.stdout, sys.stderr = cast(Any, LossyStream(sys.stdout, tell)), cast(Any, errors)

@@ -102,7 +102,7 @@ def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
     board = LiveBoard(study, console)
     board.notes.last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
     console.print(board.board())
-    board.close()
+    board.stop()
     text = console.export_text()
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
     assert board.notes.last in " ".join(text.split())

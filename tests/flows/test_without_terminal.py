@@ -146,3 +146,18 @@ def test_a_study_in_the_background_of_a_script_ends_at_sigterm(hpo: Runner) -> N
     assert recorded(hpo).status == "halted"
     said = Path(hpo.folder / "log").read_text()
     assert "hpo resume toy" in said and "Traceback" not in said
+
+
+def test_a_board_stays_until_the_summary(hpo: Runner) -> None:
+    terminal, output = pty.openpty()
+    process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("good", search=SEARCH))], output)
+    os.close(output)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+        while said := os.read(terminal, 65536):
+            shown += said
+    os.close(terminal)
+    assert process.wait(LIMIT) == 0
+    board, _, summary = shown.decode().partition("toy finished")
+    assert "12 jobs done in" in board and "writing the report" in board and "copying to the trackers" in board
+    assert "best" in summary and "jobs done in" not in summary

@@ -377,7 +377,7 @@ def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take
         assert isinstance(shown(study), PlainLines)
     terminal = io.StringIO()
     monkeypatch.setattr(
-        python_progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
+        python_progress, "SafeConsole", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
     )
     with ShownProgress("one") as one, ShownProgress("two") as two:
         board, lines = one(study), two(study)

@@ -76,8 +76,9 @@ def launch(
         with_password=err.is_terminal,
     )
     ending = ExitStack()  # further interrupts are ignored until all is closed
+    drawn = ExitStack()  # the live board, until something else is printed or all is closed
     try:
-        with ending, driven:
+        with ending, drawn, driven:
             try:
                 interrupt_at_end()
                 raise_at_interrupt()
@@ -89,14 +90,17 @@ def launch(
                 session.wait_for_cluster()
                 if dashboard := session.executor.dashboard:
                     say(f"Dask dashboard: {dashboard}")
-                _show_in_terminal(session, has_board, as_json)
+                _show_in_terminal(session, drawn if has_board else None, as_json)
 
                 _, summary = session.run()
                 driven.ended(summary.links)
+                session.wait_for("copying to the trackers")
                 if warning := session.trackers.finish():
                     err.print(warning, style="yellow")
+                drawn.close()
                 _finish(session, summary, as_json, file)
             except KeyboardInterrupt:
+                drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
                 raise
     except KeyboardInterrupt:
@@ -125,11 +129,19 @@ def _how_to_go_on(session: Session) -> str:
     return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
 
 
-def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
+    """Have the study shown: by a board, which ``drawn`` takes away, or by lines."""
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if has_board:
-        session.add_observer(lambda study: LiveBoard(study, out))
+    def begin(study: Study) -> LiveBoard:
+        board = LiveBoard(study, out)
+        if drawn is not None:
+            drawn.callback(board.stop)
+        session.wait_for = board.wait_for
+        return board
+
+    if drawn is not None:
+        session.add_observer(begin)
     elif not as_json:
 
         def write(line: str) -> None:

@@ -164,6 +164,8 @@ class Session:
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
+        self.wait_for: Callable[[str], None] = lambda words: None
+        """Shows a person what the end of the study waits for."""
         self._start_ended: threading.Event | None = None
         """Set once the start of the cluster has ended, however; None: nobody began it.
 
@@ -343,6 +345,7 @@ class Session:
         halted = study.state.halted
         report, links = "", dict[str, str]()
         if not self.temporary:
+            self.wait_for("writing the report")
             imports.wait()
             report, links = self.write_report(study)
         return study, Summary(
@@ -382,6 +385,7 @@ class Session:
 
     def close(self) -> None:
         """End what was started; safe to call twice."""
+        self.wait_for("ending the workers")
         if self._start_ended is not None:
             self.executor.abandon_start()
             self._start_ended.wait(START_ENDS_SECONDS)
