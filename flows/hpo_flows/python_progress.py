@@ -85,9 +85,13 @@ class ShownProgress:
 
 
 def write_line(words: str) -> None:
-    """Write a line for the person at the terminal, or for whoever reads the log."""
+    """Write a line for the person at the terminal or notebook, or for whoever reads the log.
+
+    A notebook shows standard error in a red box, as if something was wrong.
+    """
+    stream = sys.stderr if notebook_shell() is None else sys.stdout
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
-        print(terminal_text(words), file=sys.stderr, flush=True)
+        print(terminal_text(words), file=stream, flush=True)
 
 
 def notebook_shell() -> Any:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import extract_tb, format_list
+
+_OURS = tuple(str(Path(__file__).parents[2] / name) for name in ("hpo_core", "flows"))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_OURS) or "site-packages" in file
+
 
 class HpoError(Exception):
     """Base class of all errors that this package raises on purpose.
@@ -10,6 +19,12 @@ class HpoError(Exception):
     """
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that a notebook shows: where the user's code called, and the message; none of this package's frames."""
+        called = [one for one in extract_tb(self.__traceback__) if not _is_library(one.filename)]
+        message = f"{type(self).__name__}: {self}"
+        return [*"".join(format_list(called)).splitlines(), message, *getattr(self, "__notes__", ())]
 
 
 class SpecError(HpoError):

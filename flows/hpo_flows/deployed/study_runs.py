@@ -193,7 +193,8 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
     if not api_is_unreachable():
         with get_client(sync_client=True) as client:
             now = this_flow_run().state
-            if now is not None and now.is_paused():  # after the last job; Prefect's engine would leave it at that
+            if now is not None and (now.is_paused() or now.is_failed()):
+                # paused after the last job: Prefect's engine leaves it at that, and its server fails it in time
                 client.set_flow_run_state(UUID(str(flow_run.id)), state, force=True)
     return state
 

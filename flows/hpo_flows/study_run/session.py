@@ -243,8 +243,9 @@ class Session:
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
-            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, "
-            f"in Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
+            f"`hpo resume {name}`, in Python this call with resume=True, goes on with it or returns the result that it "
+            f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
+            f"the new one another name, {other}."
         )
 
     def _other_function(self) -> str:
