@@ -77,6 +77,8 @@ class Pace:
     def eta_text(self) -> str:
         """The ETA for people: an estimate has no milliseconds."""
         left = self.eta()
+        if left is not None and left < 0.5 and not self._study.at_rest:
+            return "under 1 s"
         return duration(None if left is None else float(round(left)))
 
     def _eta(self) -> float | None:
@@ -242,6 +244,17 @@ class LiveBoard:
         self._live.update(self.board())
 
     def close(self) -> None:
+        """Nothing more is trained: show from now on what the end waits for, until :meth:`stop`."""
+        self.wait_for("ending")
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for, and how long already."""
+        if self._live.is_started:
+            self.notes.wait_for(words)
+            self._live.update(_Ending(self), refresh=True)
+
+    def stop(self) -> None:
+        """Leave the terminal; safe to call twice."""
         self._live.stop()
 
     def end(self, error: BaseException | None) -> None:
@@ -253,6 +266,16 @@ class LiveBoard:
     def board(self) -> Group:
         """The board as of now."""
         return drawn_board(self._study, self.notes, self._console.width)
+
+
+class _Ending:
+    """A board whose study changes no more: drawn anew at each refresh, with the seconds of then."""
+
+    def __init__(self, board: LiveBoard) -> None:
+        self._board = board
+
+    def __rich__(self) -> Group:
+        return self._board.board()
 
 
 def drawn_board(study: Study, notes: BoardNotes, width: int) -> Group:
@@ -273,11 +296,18 @@ class BoardNotes:
         self._lines = ResultLines(study)
         self.last = ""
         self._end = ""
+        self._done: tuple[float, str, float] | None = None
+        """Seconds when the last job was done; what is waited for since then, and since when."""
 
     @property
     def ended(self) -> bool:
         """Whether nothing runs any more."""
-        return bool(self._end)
+        return bool(self._end) or self._done is not None
+
+    def wait_for(self, words: str) -> None:
+        """Say from now on what the end of the study waits for, such as "writing the report"."""
+        now = self.elapsed()
+        self._done = (now if self._done is None else self._done[0]), words, now
 
     def take(self, report: Report, granted: list[Job]) -> list[str]:
         """Keep the words of a report; returns new warnings of its training function."""
@@ -293,12 +323,17 @@ class BoardNotes:
         halted = error is None or isinstance(error, KeyboardInterrupt)
         word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
-        self._end = f"{word}: {jobs} done in {duration(self.elapsed())}"
+        seconds = self.elapsed() if self._done is None else self._done[0]
+        self._end = f"{word}: {jobs} done in {duration(seconds)}"
 
     def head(self) -> str:
         """Counts and times; at the end how it ended."""
         if self._end:
             return self._end
+        if self._done is not None:
+            seconds, words, since = self._done
+            jobs = plural(self._study.state.completed_jobs, "job")
+            return f"{jobs} done in {duration(seconds)}; {words}, {self.elapsed() - since:.0f} s"
         return (
             f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
             f"{duration(self.elapsed())} elapsed, ETA {self._pace.eta_text()}"
@@ -312,12 +347,12 @@ class BoardNotes:
             yield "brackets", f"all on these rungs, entered by {places}", ""
         if study.state.ceilings:
             yield "ceiling", RungNames(study.spec).ceiling_line(study.state.ceilings[-1]), ""
-        if not self._end and (rules := study.rules.progress(study.state, time.time())):
+        if not self.ended and (rules := study.rules.progress(study.state, time.time())):
             yield "stops at", ", ".join(rules), ""
         if study.state.halted is not None:
             yield "halted", halt_words(study.spec, study.state.halted), "yellow"
         yield "best", best_line(study), "green"
-        if self.last and not self._end:
+        if self.last and not self.ended:
             yield "last", self.last, ""
 
 

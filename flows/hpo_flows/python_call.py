@@ -355,6 +355,7 @@ def _drive(
                 with ShownProgress(session.name, on=progress) as board:
                     if progress:
                         session.add_observer(board)
+                        session.wait_for = board.wait_for
                     _drive_here(session, action, shown=shown, say=write_line if progress else log.info)
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
@@ -406,6 +407,7 @@ def _drive_here(session: Session, action: str, *, shown: bool, say: Callable[[st
         if why := failed_words(study, _cure(session, study)):
             raise HpoError(why)
         driven.ended(summary.links)
+        session.wait_for("copying to the trackers")
         if warning := session.trackers.finish():
             log.warning("%s", warning)
 

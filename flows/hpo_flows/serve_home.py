@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
@@ -164,8 +164,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
             say(line)
         lock.close()
         return
-    for end in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(end, signal.default_int_handler)
+    interrupt_at_end()
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:

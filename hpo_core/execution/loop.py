@@ -24,10 +24,12 @@ from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import FencedError, HpoError, JournalError
 from hpo_core.model.events import StudyHalted
+from hpo_core.model.short_text import cut
 from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
+from hpo_core.security.masking import masked
 from hpo_core.study import Study
 
 
@@ -203,6 +205,16 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     """(trial, target) to train further beyond the search; a halted search then stays halted."""
     objective: str = ""
     """Training function from here on; empty: the same as before."""
+
+
+def _reason(error: BaseException) -> str:
+    """Why a study is halted that an error ended, in one line."""
+    if not isinstance(error, Exception):
+        return "interrupted"
+    words = cut(masked(str(error)).partition("\n")[0])
+    if words and isinstance(error, HpoError):
+        return words
+    return ": ".join(filter(None, (type(error).__name__, words)))
 
 
 class Loop:
@@ -483,10 +495,9 @@ class Loop:
         try:
             self._executor.cancel(self._attempts.under_way())
         finally:
-            if not isinstance(error, HpoError):
-                reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
+            if not isinstance(error, FencedError | JournalError):
                 with contextlib.suppress(HpoError):  # the first error is the one to show
-                    self._halt(reason)
+                    self._halt(_reason(error))
 
     def _halt(self, reason: str) -> None:
         """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from pathlib import Path
+from traceback import extract_tb, format_list
 from typing import ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 log = logging.getLogger("hpo.errors")
+_OURS = tuple(str(Path(__file__).parents[2] / name) for name in ("hpo_core", "flows"))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_OURS) or "site-packages" in file
 
 
 class HpoError(Exception):
@@ -19,6 +26,12 @@ class HpoError(Exception):
     """
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that a notebook shows: where the user's code called, and the message; none of this package's frames."""
+        called = [one for one in extract_tb(self.__traceback__) if not _is_library(one.filename)]
+        message = f"{type(self).__name__}: {self}"
+        return [*"".join(format_list(called)).splitlines(), message, *getattr(self, "__notes__", ())]
 
 
 class SpecError(HpoError):

@@ -465,7 +465,7 @@ class LocalClusterSpec(ClusterSettings):
     @property
     def title(self) -> str:
         """What a person reads at the start of a study."""
-        return f"{self.workers} local Dask workers"
+        return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
     def permission(self) -> None:

@@ -69,12 +69,14 @@ class PagesThread(Observer):
         self._cancelled = False
         self._ended = threading.Event()
         self._suspended: State[Any] | None = None
+        self._study: Study | None = None
         self._pages: StudyPages | None = None
         self._thread: threading.Thread | None = None
 
     def begin(self, study: Study) -> PagesThread:
         """Begin, in a thread, with what the study records next."""
         url = self._session.journal_url
+        self._study = study
         self._pages = StudyPages(
             study.name,
             lambda: open_journal(url, reading=True),
@@ -113,7 +115,12 @@ class PagesThread(Observer):
             self._cancelled = True
 
     def on_tick(self) -> None:
-        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state."""
+        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
+
+        Not where nothing is left to run: a study that has ended ends its run.
+        """
+        if self._study is not None and self._study.at_rest and not self._study.state.running:
+            return
         if self._cancelled:
             raise RunCancelledError
         if self._suspended is not None:

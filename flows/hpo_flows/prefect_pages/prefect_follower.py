@@ -183,7 +183,8 @@ def _main(shown: ShowRequest, controller: Controller, server: SharedServer | Non
     if ending is not None:
         pages.finish(ending.links)
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(flow_run.id, _final_state(pages.study, ending, flow_run.id, began))
+        state = _final_state(pages.study, ending, flow_run.id, began)
+        client.set_flow_run_state(flow_run.id, state, force=True)  # also of a run that somebody paused
     if not pages.wait_for_states():
         return 1
     with get_client(sync_client=True) as client:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from functools import partial
 
 import msgspec
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hpo_core.cli.output import RunResult, err, out, print_run_result
+from hpo_core.cli.without_terminal import ENDS, interrupt_at_end
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.gpus import available_cores
@@ -25,7 +27,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import extension_of, notices_of, summarize
-from hpo_flows.early_interrupt import raise_at_interrupt
+from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
 from hpo_flows.prefect_api.connection import NO_EPHEMERAL_SERVER
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
@@ -70,14 +72,17 @@ def launch(
         waits=session.trackers.is_awaited,
         say=say,
         warn=partial(_say, out if has_board else err, False),  # with --json as well
-        on_cancel=partial(os.kill, os.getpid(), signal.SIGINT),
+        on_cancel=partial(os.kill, os.getpid(), signal.SIGTERM),
         with_password=err.is_terminal,
     )
+    ending = ExitStack()  # further interrupts are ignored until all is closed
+    drawn = ExitStack()  # the live board, until something else is printed or all is closed
     try:
-        with driven:
+        with ending, drawn, driven:
             try:
-                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                interrupt_at_end()
                 raise_at_interrupt()
+                ending.enter_context(one_interrupt(*ENDS))
                 if shown:  # a training function that uses Prefect starts no server either
                     os.environ.update(NO_EPHEMERAL_SERVER)
                 driven.start()
@@ -85,14 +90,17 @@ def launch(
                 session.wait_for_cluster()
                 if dashboard := session.executor.dashboard:
                     say(f"Dask dashboard: {dashboard}")
-                _show_in_terminal(session, has_board, as_json)
+                _show_in_terminal(session, drawn if has_board else None, as_json)
 
                 _, summary = session.run()
                 driven.ended(summary.links)
+                session.wait_for("copying to the trackers")
                 if warning := session.trackers.finish():
                     err.print(warning, style="yellow")
+                drawn.close()
                 _finish(session, summary, as_json, file)
             except KeyboardInterrupt:
+                drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
                 raise
     except KeyboardInterrupt:
@@ -121,11 +129,19 @@ def _how_to_go_on(session: Session) -> str:
     return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
 
 
-def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
+    """Have the study shown: by a board, which ``drawn`` takes away, or by lines."""
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if has_board:
-        session.add_observer(lambda study: LiveBoard(study, out))
+    def begin(study: Study) -> LiveBoard:
+        board = LiveBoard(study, out)
+        if drawn is not None:
+            drawn.callback(board.stop)
+        session.wait_for = board.wait_for
+        return board
+
+    if drawn is not None:
+        session.add_observer(begin)
     elif not as_json:
 
         def write(line: str) -> None:

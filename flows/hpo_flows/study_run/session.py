@@ -166,6 +166,8 @@ class Session:
         """The study is created at this moment, so that its duration holds the start of its workers."""
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
+        self.wait_for: Callable[[str], None] = lambda words: None
+        """Shows a person what the end of the study waits for."""
         self._start_ended: threading.Event | None = None
         """Set once the start of the cluster has ended, however; None: nobody began it.
 
@@ -243,8 +245,9 @@ class Session:
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
-            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, "
-            f"in Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
+            f"`hpo resume {name}`, in Python this call with resume=True, goes on with it or returns the result that it "
+            f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
+            f"the new one another name, {other}."
         )
 
     def _other_function(self) -> str:
@@ -269,9 +272,10 @@ class Session:
         """Begin to start workers, in the background; :meth:`run` waits for them."""
 
         def start() -> None:
-            # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
-            # thread that starts the first process, so it is started before.
+            # Ctrl-C and a hangup reach the whole process group; workers and children are ended by us, in order. Threads
+            # and processes started from here inherit the blocked signals. Python's resource tracker unblocks Ctrl-C in
+            # the thread that starts the first process, so it is started before.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
@@ -345,6 +349,7 @@ class Session:
         self.trackers.trials = len(study.state.trials)
         report, links = "", dict[str, str]()
         if not self.temporary:
+            self.wait_for("writing the report")
             imports.wait()
             report, links = self.write_report(study)
         return study, Summary(
@@ -384,6 +389,7 @@ class Session:
 
     def close(self) -> None:
         """End what was started; safe to call twice."""
+        self.wait_for("ending the workers")
         if self._start_ended is not None:
             self.executor.abandon_start()
             self._start_ended.wait(START_ENDS_SECONDS)

@@ -92,6 +92,8 @@ class ShownSession:
         try:
             self.session.close()
         finally:
+            if self._has_ended and self._server is not None:
+                self.session.wait_for("handing over to Prefect")
             if self._has_ended and self.waits and self._pages is not None and not self._pages.wait():
                 self.warn("Prefect does not show all of this study; the journal has it.")
             if self._server is not None:
