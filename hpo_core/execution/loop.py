@@ -27,7 +27,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import FencedError, HpoError, JournalError
 from hpo_core.model.events import StudyHalted
 from hpo_core.model.short_text import cut
-from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
+from hpo_core.model.trial import RESULTS, Further, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.security.masking import masked
 from hpo_core.study import Study
@@ -256,6 +256,8 @@ class Loop:
         """Reports that are held back, and since when."""
         self._cancelled_for: StudyHalted | None = None
         """The halt for which running attempts were cancelled since the last poll."""
+        self._asked: set[JobKey] = set()
+        """Attempts reported since the last poll, whose processes may wait for the next job of their trial."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -370,6 +372,8 @@ class Loop:
             granted = self.study.tell_report(judged)
             attempts.move("told", [key])
             self._placer.release(key)
+            if self.study.spec.asks_at_rungs and judged.outcome in RESULTS:
+                self._asked.add(key)
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
             if granted:
@@ -400,6 +404,7 @@ class Loop:
         self._attempts.add(self.study.tick())
         self._notice_capacity()
         self._act()
+        self._let_go()
         changed = self._inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or self._submitted > submitted
@@ -408,6 +413,12 @@ class Loop:
         if time.monotonic() >= self._next_renewal:
             self._renew()
         return changed
+
+    def _let_go(self) -> None:
+        """End processes that wait for a next job which was not granted: the trial was stopped, or finds no slot."""
+        asked, self._asked = self._asked, set()
+        if over := sorted(key for key in asked if key[0] not in self.study.state.running):
+            self._executor.cancel(over)
 
     def _notice_capacity(self) -> None:
         inventory = self._executor.inventory()

@@ -298,6 +298,11 @@ class StudySpec(Part):
         return self.training.gang != 1
 
     @property
+    def asks_at_rungs(self) -> bool:
+        """Whether the process of a trial waits at each rung for the decision, and goes on: the stopping variant."""
+        return self.search.outline().stopping and not (self.hops or self.gangs or self.repeats > 1)
+
+    @property
     def slot_word(self) -> str:
         """What studies of a pool share: slots or whole devices."""
         return "device" if self.packs else "slot"

@@ -26,7 +26,7 @@ from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.short_text import did_you_mean, some
-from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
+from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Metrics, Outcome, Point, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
@@ -52,6 +52,7 @@ def run_attempt(
     raised: tuple[type[BaseException], ...] = (),
     log: Callable[[str], None] | None = None,
     held: HeldState | None = None,
+    ask: Callable[[Report], JobRequest | None] | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
@@ -63,6 +64,8 @@ def run_attempt(
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
         held: the state that the attempt before it saved, and takes that which this one saves.
+        ask: takes the report of a job at whose target the trial may go on, and returns the request of its next job,
+            which is then the one that is reported; None: the trial is over, and what is reported says nothing.
     """
     progress = SharedProgress() if progress is None else progress
     if request.repeats > 1 and request.repeat is None and not request.parts:
@@ -84,6 +87,16 @@ def run_attempt(
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
     handle = TrialHandle(request, state, progress, held)
+    if ask is not None:
+
+        def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
+            nonlocal request, started
+            following = ask(_result(handle, request, metrics, curve, written, started=started))
+            if following is not None:
+                request, started = following, time.time()
+            return following
+
+        handle.ask = go_on
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
@@ -107,10 +120,23 @@ def run_attempt(
         if isinstance(error, raised):
             raise
         return _failure(error, handle, request, started=started, log=log)
+    return _result(handle, request, metrics, curve, written, started=started)
+
+
+def _result(
+    handle: TrialHandle,
+    request: JobRequest,
+    metrics: Metrics,
+    curve: tuple[Point, ...],
+    written: Checkpoint | None,
+    *,
+    started: float,
+) -> Report:
+    """The report of an attempt that reached its target."""
     bad_metric = request.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
-        "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {job.target}.",
+        "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {request.job.target}.",
         metrics=metrics,
         curve=curve,
         checkpoint=written,

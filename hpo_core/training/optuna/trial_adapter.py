@@ -438,8 +438,26 @@ class OptunaTrial(ObjectiveTrial):
         False where the study does not say how many steps a training has: the objective then comes to its own end.
         """
         self._refuse_several("should_prune")
-        self._stop_requested = not self._is_whole and max(self._state.reports, default=0) >= self._handle.target
+        self._stop_requested = not self._is_whole and self._reached() and not self._goes_on()
         return self._stop_requested
+
+    def _reached(self) -> bool:
+        return max(self._state.reports, default=0) >= self._handle.target
+
+    def _goes_on(self) -> bool:
+        """Whether the study lets the trial go on at once, to a target that is not reached yet."""
+        if not self._handle.may_go_on or (values := self._values()) is None:
+            return False
+        while self._reached():
+            target = self._handle.target
+            self._report_at_target(values)
+            if next(self._steps, None) is None:
+                return False
+            for resource, value in sorted(self._state.reports.items()):
+                if resource > target:
+                    self._note(resource, value)
+            values = self._values() or values
+        return True
 
     def returned(self, value: Any) -> None:
         """Finish after the objective returned ``value``."""
@@ -473,10 +491,13 @@ class OptunaTrial(ObjectiveTrial):
     def finish(self, values: list[float] | None) -> None:
         """Advance the handle to its target and report ``values`` there."""
         if values is not None:
-            self._advance(self._handle.target)
-            self._handle.report(**dict(zip(self._metrics, values, strict=True)), **self._set_constraints())
+            self._report_at_target(values)
         for _ in self._steps:
             pass
+
+    def _report_at_target(self, values: list[float]) -> None:
+        self._advance(self._handle.target)
+        self._handle.report(**dict(zip(self._metrics, values, strict=True)), **self._set_constraints())
 
     def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
         """The trial's value of a parameter, after checking the request against the study's space.
