@@ -17,6 +17,8 @@ from hpo_core.model.trial import Job
 from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.request import JobRequest
 
+LEAST_PERCENT = 6
+"""Of a GPU's multiprocessors under MPS: a job that computes 1 % of the time would take far longer on 1 % of them."""
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
 IDLE_SECONDS = 10.0
@@ -169,6 +171,6 @@ def gpu_environment(portion: Portion) -> dict[str, str]:
     if portion.mps:
         found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
     if portion.mps and not portion.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(LEAST_PERCENT, -(-portion.compute // 10))))
         found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
     return found
