@@ -111,13 +111,15 @@ def _make_store(database: Path | None) -> None:
     """
     if database is None or (database.exists() and database.stat().st_size):
         return
-    from mlflow import MlflowClient
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     for left in database.parent.glob(f".{escape(database.name)}.new-*"):  # by one that was killed; the lock is ours
         left.unlink(missing_ok=True)
     side, whole = (database.with_name(f".{database.name}.new-{os.getpid()}{end}") for end in ("", "-whole"))
     private_database(side)
-    MlflowClient(tracking_uri=sqlite_url(side)).search_experiments(max_results=1)
+    # by default MLflow writes the path of ./mlruns into an SQL text, where ':x' is a parameter
+    new: Any = SqlAlchemyStore
+    new(sqlite_url(side), (database.parent / "mlartifacts").as_uri()).search_experiments(max_results=1)
     with open_private(whole, "wb") as file:
         file.write(side.read_bytes())
         file.flush()

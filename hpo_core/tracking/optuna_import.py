@@ -31,6 +31,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import RESULTS
+from hpo_core.tracking.optuna_projection import plain_url
 from hpo_core.tracking.restore import refuse_taken
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -134,7 +135,7 @@ def _load(storage: str, source: str) -> OptunaStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if "://" in storage:
-                opened: Any = optuna.storages.RDBStorage(storage, skip_table_creation=True)
+                opened: Any = optuna.storages.RDBStorage(plain_url(storage), skip_table_creation=True)
             else:
                 from optuna.storages.journal import JournalFileBackend
 

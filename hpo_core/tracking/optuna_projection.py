@@ -61,7 +61,12 @@ def open_storage(url: str) -> RDBStorage:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
+        return optuna.storages.RDBStorage(plain_url(url), engine_kwargs={"connect_args": arguments})
+
+
+def plain_url(url: str) -> str:
+    """A database URL for Optuna, which formats it: braces in the name of a file are no fields."""
+    return url.replace("{", "{{").replace("}", "}}")
 
 
 CREATED = "hpo.created"
