@@ -295,5 +295,7 @@ def test_a_job_that_could_not_be_submitted_is_submitted_by_the_next_run() -> Non
     loop = Loop(study, executor)
     with pytest.raises(HpoError, match="Mend the workload"):
         loop.run()
+    assert study.status == "halted"
+    study.recover("later:1")
     assert loop.run() == "finished"
     assert study.state.completed_jobs == 4 and clock.now == 2.0
