@@ -18,6 +18,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
+from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
@@ -183,8 +184,10 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
-        if new and not outline.own_configurations and self.sampler.name in EXHAUSTIVE:
-            listed(self.sampler.name, self.sampler.arguments, space)
+        if new and not outline.own_configurations:
+            check_sampled_space(self.sampler.name, space)
+            if self.sampler.name in EXHAUSTIVE:
+                listed(self.sampler.name, self.sampler.arguments, space)
         if new:
             check_given(self, space)
         return self
