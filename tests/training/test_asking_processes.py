@@ -85,6 +85,18 @@ def test_of_several_that_wait_each_trial_gets_its_own_and_another_job_ends_the_o
         assert bench.processes(trial) == [waiting[trial]]
 
 
+def test_a_trial_whose_next_job_is_on_its_way_keeps_its_process_though_it_asked_first(bench: Bench) -> None:
+    bench.pool.prepare("tests.python.stopping_objectives:draws", (str(ROOT),), jobs=2)
+    eventually(lambda: not bench.pool._preparing)
+    for trial in range(2):
+        bench.run(trial, 0)
+    waiting = [bench.processes(trial)[0] for trial in range(2)]
+    bench.run(2, 0, spared=(0,))
+    assert [gone(process) for process in waiting] == [False, True]
+    bench.run(0, 1)
+    assert bench.processes(0) == [waiting[0]]
+
+
 @pytest.mark.parametrize("which", [(), (0,), (0, 0)])
 def test_a_cancel_ends_a_process_that_waits(bench: Bench, which: tuple[int, ...]) -> None:
     bench.run(0, 0)

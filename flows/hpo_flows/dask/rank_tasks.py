@@ -135,6 +135,8 @@ class RankTasks:
         """Tasks that have not ended, by Dask's key."""
         self._asking: dict[int, str] = {}
         """By trial whose process waits for its next job, or waited: address of the worker."""
+        self._going_on: set[int] = set()
+        """Trials whose next job was given to that worker, and is not reported."""
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -167,7 +169,11 @@ class RankTasks:
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = self._requests.of(own, one.portion, gang[number])
-            home = self._asking.pop(job.trial, "")
+            with self._lock:
+                if home := self._asking.pop(job.trial, ""):
+                    self._going_on.add(job.trial)
+                if spared := self._going_on - {job.trial}:
+                    request = msgspec.structs.replace(request, spared=tuple(sorted(spared)))
             rank = _Rank(submitted, number, own, key, request, workers, home if self._watch.is_well(home) else "")
             try:
                 self._start(rank, may_be_open=True)
@@ -330,8 +336,10 @@ class RankTasks:
     def _take_report(self, rank: _Rank, report: Report) -> None:
         """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
         submitted = rank.submitted
-        if rank.request.asks and report.outcome in RESULTS:
-            self._asking[rank.job.trial] = report.worker
+        with self._lock:
+            self._going_on.discard(rank.job.trial)
+            if rank.request.asks and report.outcome in RESULTS:
+                self._asking[rank.job.trial] = report.worker
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
         if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:

@@ -194,7 +194,7 @@ class Session:
                 self.journal.info(self.name)
             except StudyNotFoundError:
                 self.home.optuna_storage(self._given)
-                self._given = with_partitions(with_past(self._given, self.journal))
+                self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
             raise StudyExistsError(

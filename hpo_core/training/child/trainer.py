@@ -258,7 +258,9 @@ class Trainer:
         if last is None or not pid:
             kind = 1
         elif self.asks_for() is not None:
-            kind = 0 if last.folder == request.folder and continues(last.job, request) else 3
+            kind = 3
+            if last.folder == request.folder:
+                kind = 0 if continues(last.job, request) else 3 + (last.job.trial in request.spared)
         elif demand_of(last) == demand_of(request):
             kind = 0
         else:
