@@ -20,7 +20,7 @@ the first decision assigns, ``short`` by how much the worst seed falls below the
 
 The rule of ``fill`` was chosen with other seeds (1000 and above) than those that are shown.
 
-    python benchmarks/packing.py [--seeds 16]
+    python benchmarks/packing.py [--seeds 16] [--first-seed 0] [--close 0.01]
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ import result_file
 from packing_bound import lower_bound
 
 from hpo_core.model.devices.inventory import Demand
+from hpo_core.placement import fill
 from hpo_core.placement.fill import Fill
 from hpo_core.placement.policies import ExactPacking, FirstFit, PackingPolicy, WorstFit
 from hpo_core.placement.room import Assignment, Room, SharedDevice, WaitingJob
@@ -172,8 +173,8 @@ def exact_occupancy(jobs: Sequence[WaitingJob], room: Room, seconds: float) -> t
     return held / sum(room.compute), solver.is_optimal
 
 
-def measure(space: str, cell: Cell, seeds: int, exact_seconds: float) -> list[dict[str, Any]]:
-    problems = [problem(space, cell, seed) for seed in range(seeds)]
+def measure(space: str, cell: Cell, seeds: range, exact_seconds: float) -> list[dict[str, Any]]:
+    problems = [problem(space, cell, seed) for seed in seeds]
     bounds = [lower_bound(*one) for one in problems]
     named: dict[str, Any] = {
         "space": space,
@@ -209,10 +210,16 @@ def measure(space: str, cell: Cell, seeds: int, exact_seconds: float) -> list[di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument(
+        "--close", type=float, default=fill.CLOSE, help="share within which assignments are equally full"
+    )
     parser.add_argument("--exact-seconds", type=float, default=2.0, help="time limit of the solver for one decision")
     parser.add_argument("--out", help="file for the figures; default results/packing.json")
     given = parser.parse_args()
     facts = result_file.machine()
+    fill.CLOSE = given.close
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     columns = (
         "space",
         "gpus",
@@ -230,7 +237,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for space in SPACES:
         for cell in CELLS:
-            found = measure(space, cell, given.seeds, given.exact_seconds)
+            found = measure(space, cell, seeds, given.exact_seconds)
             rows += found
             result_file.table(columns, [[row.get(column) for column in columns] for row in found])
     result_file.write("packing", facts, {"seeds": given.seeds, "rows": rows}, given.out)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.model.file_urls import checked_text, settled_url, sqlite_url, working_folder
 from hpo_core.security.masking import add_secrets_of, without_credentials
 from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
@@ -30,8 +31,8 @@ _DATABASES_OF_OTHERS = ("mlflow.db", "optuna.db")
 """What MLflow and Optuna write in a home, beside MLflow's artifacts. They follow links, so each is looked at before."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SQLITE = re.compile(r"(?P<scheme>sqlite(\+\w+)?:///(file:)?)(?P<path>[^?]*)(?P<rest>.*)")
-_NO_PATHS = frozenset({"", ":memory:", "databricks", "databricks-uc", "uc"})
+_NO_PATHS = frozenset({"", "databricks", "databricks-uc", "uc"})
+_CURE = "Choose another with --home or HPO_HOME."
 
 
 def settled_database(value: str) -> str:
@@ -40,11 +41,10 @@ def settled_database(value: str) -> str:
     >>> settled_database("sqlite:////srv/journal.db"), settled_database("http://mlflow:5000")
     ('sqlite:////srv/journal.db', 'http://mlflow:5000')
     """
-    found = _SQLITE.fullmatch(value)
-    scheme, path, rest = ("", value, "") if found is None else found.group("scheme", "path", "rest")
-    if path in _NO_PATHS or Path(path).is_absolute() or (found is None and ":" in value):
+    if value in _NO_PATHS or Path(value).is_absolute():
         return value
-    return f"{scheme}{Path(path).resolve()}{rest}"
+    here = working_folder().resolve()
+    return settled_url(value, here) if ":" in value else str(here / value)
 
 
 def is_name(name: str) -> bool:
@@ -85,17 +85,17 @@ class Home:
 
     def __init__(self, folder: str | Path | None = None, journal: str | None = None) -> None:
         given = folder or os.environ.get("HPO_HOME")
-        self._default = None if given else Path(".hpo").absolute()
-        self.folder = Path(given or ".hpo").resolve()
-        if "?" in str(self.folder):
-            raise StorageError(
-                f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
-                "Choose another with --home or HPO_HOME."
-            )
+        here = working_folder()
+        self._default = None if given else here / ".hpo"
+        self.folder = (here / (given or ".hpo")).resolve()
+        sqlite_url(self.folder, "Home folder", _CURE)
+        for name in DATABASES:
+            checked_text(os.environ.get(name, ""), name, "Name another database.")
         self._database = os.environ.get("HPO_DATABASE")
         if journal:
             add_secrets_of(journal)
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
+        checked_text(self._journal or "", "Journal", "Name another database.")
 
     @property
     def is_default(self) -> bool:
@@ -104,7 +104,7 @@ class Home:
 
     @property
     def journal_url(self) -> str:
-        return self._journal or f"sqlite:///{self.folder / 'journal.db'}"
+        return self._journal or sqlite_url(self.folder / "journal.db")
 
     def open_journal(self) -> SqlJournal:
         """The journal of all studies.
@@ -142,7 +142,7 @@ class Home:
     def _journal_file(self) -> Path | None:
         """The journal in this folder; None where another one is named."""
         file = self.folder / "journal.db"
-        return file if self.journal_url == f"sqlite:///{file}" else None
+        return file if self.journal_url == sqlite_url(file) else None
 
     def make_folder(self, *parts: str) -> Path:
         """The home folder, or one below it, made or made private.
@@ -211,7 +211,7 @@ class Home:
     def default_tracking_uri(self) -> str:
         """MLflow where no study says otherwise; the model registry is always there."""
         given = os.environ.get("MLFLOW_TRACKING_URI") or self._database
-        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
+        return given or sqlite_url(self.folder / "mlflow.db")
 
     def tracking_uri(self, spec: StudySpec) -> str | None:
         """MLflow tracking URI of a study; None where tracking is off.
@@ -234,7 +234,7 @@ class Home:
         if named is None or named == "off":
             return None
         if named == "on":
-            named = os.environ.get("HPO_OPTUNA_STORAGE") or f"sqlite:///{self.folder / 'optuna.db'}"
+            named = os.environ.get("HPO_OPTUNA_STORAGE") or sqlite_url(self.folder / "optuna.db")
         others = (self.journal_url, self._database, self.tracking_uri(spec), self.default_tracking_uri)
         settled = {without_credentials(settled_database(other)) for other in others if other}
         if without_credentials(settled_database(named)) in settled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,13 @@ from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.model.errors import CheckpointError, HpoError, SpecError
+from hpo_core.model.errors import CheckpointError, HpoError, SpecError, StorageError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.tracker_links import read_place
+from hpo_core.tracking.tracker_links import ProjectionPlace, read_place
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import FrontMember, StudySummary, summarize
 
@@ -102,10 +103,10 @@ class TrialResult:
 
     @property
     def mlflow_run_id(self) -> str | None:
-        """ID of the trial's run in MLflow; None where it is not tracked there (yet)."""
+        """ID of the trial's run in MLflow; None where it is not tracked, or out of reach."""
         from hpo_core.tracking.mlflow_client import trial_run_id
 
-        place, uri = read_place(self._study.folder), self._study.tracking_uri
+        place, uri = self._study._mlflow_place(), self._study.tracking_uri
         if place is None or uri is None:
             return None
         return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
@@ -196,9 +197,11 @@ class Result:
         source = self._home.read_journal()
         try:
             with damage_named(source, self.name):
-                return read_series(source.entries(self.name))
+                series = read_series(source.entries(self.name))
         finally:
-            source.close()
+            source.close()  # it opens again for what is read later, such as `study.to_optuna()`
+        series.study.journal = source
+        return series
 
     def refresh(self) -> Result:
         """Read the journal again; returns this result."""
@@ -370,9 +373,25 @@ class Result:
 
     @property
     def mlflow_run_id(self) -> str | None:
-        """ID of the study's run in MLflow; None where it is not tracked there (yet)."""
-        place = read_place(self.folder)
+        """ID of the study's run in MLflow, once its copy is complete; None where it is not tracked or out of reach."""
+        place = self._mlflow_place()
         return None if place is None else place.run_id
+
+    def _mlflow_place(self) -> ProjectionPlace | None:
+        """Where the study is in MLflow; completes its copy first where nobody drives the study."""
+        from hpo_core.tracking.follower import has_other_controller
+        from hpo_core.tracking.trackers import Trackers
+
+        if self._temporary:
+            return None
+        with closing(self._home.read_journal()) as journal:
+            owner = journal.info(self.name).owner
+        if not has_other_controller(owner):
+            trackers = Trackers(self._home, self.spec)
+            trackers.trials = len(self.study.state.trials)
+            with suppress(OSError, StorageError):  # a home that is only read
+                trackers.complete()
+        return read_place(self.folder)
 
     def __repr__(self) -> str:
         best = f", best {self.best!r}" if self.front else ""

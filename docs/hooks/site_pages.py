@@ -140,15 +140,23 @@ def _references(schema: Any) -> list[str]:
 def settings_tables(section: str) -> str:
     """Markdown tables of all settings of a section: one table for each of its models."""
     tables = []
-    for model in models_of(section):
+    models = dict.fromkeys(models_of(section), "")
+    """By model: the setting of another one that holds it."""
+    for model in (waiting := list(models)):
         described = _schema() if not model else _schema()["$defs"][model]
         required = described.get("required", [])
         kind = next((s["const"] for s in settings_of(model).values() if "const" in s), None)
-        head = f"#### `{kind}` {{ #{section}-{kind} }}\n\n{_text(described.get('description', ''))}\n\n" if kind else ""
+        title, anchor = (kind, f"{section}-{kind}") if kind else (models[model], models[model])
+        words = _text(str(described.get("description", "")).partition("\n\nArguments:")[0])
+        head = f"#### `{title}` {{ #{anchor} }}\n\n{words}\n\n" if title else ""
         rows = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
         for name, setting in settings_of(model).items():
             default = "**required**" if name in required else _default(setting)
             values = f"[below](#{name})" if _is_section(setting) else _values(setting)
+            for inner in _references(setting) if model and _is_section(setting) else ():
+                if inner not in models:
+                    models[inner] = name
+                    waiting.append(inner)
             rows.append(f"| `{name}` | {values} | {default} | {_cell(_meaning(name, setting))} |")
         tables.append(head + "\n".join(rows))
     return "\n\n".join(tables)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
 from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, UsePrefect, err, out
+from hpo_core.cli.without_terminal import outlive_terminal
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
@@ -188,11 +189,13 @@ def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
     """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
     from hpo_flows.serve_home import serve_home
 
+    outlive_terminal("it goes on to serve")
     serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
 
 
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
     end_at_interrupt()
+    outlive_terminal(f"the study goes on, and `hpo status {name}` shows how it stands")
     from hpo_flows.study_run.launch import launch
 
     launch(home, name, action, as_json, **how)

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 _INTERRUPTED = 130
@@ -37,30 +37,36 @@ def _end(_signal: int, _frame: Any) -> None:
 
 
 @contextmanager
-def one_interrupt() -> Iterator[None]:
+def one_interrupt(*others: signal.Signals) -> Iterator[None]:
     """Let the first Ctrl-C raise KeyboardInterrupt, and ignore further ones until the context ends.
 
     Outside the main thread, and where Ctrl-C is handled by nobody in Python, nothing is changed.
+
+    Args:
+        others: signals that count like Ctrl-C.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, *others)}
+    handled = [number for number, handler in before.items() if callable(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
     has_raised = False
 
     def once(number: int, frame: Any) -> None:
         nonlocal has_raised
         if has_raised:
-            os.write(2, b"\nThe study ends; its workers are being stopped.\n")
+            with suppress(OSError):  # its terminal may be gone
+                os.write(2, b"\nThe study ends; its workers are being stopped.\n")
             return
         try:
-            before(number, frame)
+            before[number](number, frame)
         except BaseException:
             has_raised = True
             raise
 
-    signal.signal(signal.SIGINT, once)
+    for number in handled:
+        signal.signal(number, once)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in handled:
+            signal.signal(number, before[number])

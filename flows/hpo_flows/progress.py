@@ -77,6 +77,8 @@ class Pace:
     def eta_text(self) -> str:
         """The ETA for people: an estimate has no milliseconds."""
         left = self.eta()
+        if left is not None and left < 0.5 and not self._study.at_rest:
+            return "under 1 s"
         return duration(None if left is None else float(round(left)))
 
     def _eta(self) -> float | None:
@@ -168,35 +170,45 @@ class PlainLines:
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._next = 0.0
-        self._unwritten = ""
+        self._unwritten: tuple[str, Report] | None = None
+        self._told: dict[str, int] = {}
+        """Trial of the line that a message was written in."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
         elapsed = self._pace.elapsed()
         if elapsed >= self._next:
             self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
-            self._report(line)
+            self._report(line, report)
         else:
-            self._unwritten = line
+            self._unwritten = line, report
         for line in warnings:
             self._write(line)
         self.on_tick()
 
-    def _report(self, line: str) -> None:
+    def _report(self, line: str, report: Report) -> None:
         jobs = granted_words(self._study)
         best = best_line(self._study)
         done = self._study.state.completed_jobs
-        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {line}")
-        self._unwritten = ""
+        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {self._once(line)}")
+        if message := terminal_text(report.message):
+            self._told.setdefault(message, report.trial)
+        self._unwritten = None
+
+    def _once(self, line: str) -> str:
+        """The line without messages that were written before."""
+        for message, trial in self._told.items():
+            line = line.replace(message, f"that of trial {trial}")
+        return line
 
     def on_tick(self) -> None:
         """Results are written as they come; a halt may come between them."""
         if news := self._lines.news():
-            self._write(news)
+            self._write(self._once(news))
 
     def close(self) -> None:
-        if self._unwritten:
-            self._report(self._unwritten)
+        if self._unwritten is not None:
+            self._report(*self._unwritten)
         self.on_tick()
 
 
@@ -232,6 +244,17 @@ class LiveBoard:
         self._live.update(self.board())
 
     def close(self) -> None:
+        """Nothing more is trained: show from now on what the end waits for, until :meth:`stop`."""
+        self.wait_for("ending")
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for, and how long already."""
+        if self._live.is_started:
+            self.notes.wait_for(words)
+            self._live.update(_Ending(self), refresh=True)
+
+    def stop(self) -> None:
+        """Leave the terminal; safe to call twice."""
         self._live.stop()
 
     def end(self, error: BaseException | None) -> None:
@@ -243,6 +266,16 @@ class LiveBoard:
     def board(self) -> Group:
         """The board as of now."""
         return drawn_board(self._study, self.notes, self._console.width)
+
+
+class _Ending:
+    """A board whose study changes no more: drawn anew at each refresh, with the seconds of then."""
+
+    def __init__(self, board: LiveBoard) -> None:
+        self._board = board
+
+    def __rich__(self) -> Group:
+        return self._board.board()
 
 
 def drawn_board(study: Study, notes: BoardNotes, width: int) -> Group:
@@ -263,11 +296,18 @@ class BoardNotes:
         self._lines = ResultLines(study)
         self.last = ""
         self._end = ""
+        self._done: tuple[float, str, float] | None = None
+        """Seconds when the last job was done; what is waited for since then, and since when."""
 
     @property
     def ended(self) -> bool:
         """Whether nothing runs any more."""
-        return bool(self._end)
+        return bool(self._end) or self._done is not None
+
+    def wait_for(self, words: str) -> None:
+        """Say from now on what the end of the study waits for, such as "writing the report"."""
+        now = self.elapsed()
+        self._done = (now if self._done is None else self._done[0]), words, now
 
     def take(self, report: Report, granted: list[Job]) -> list[str]:
         """Keep the words of a report; returns new warnings of its training function."""
@@ -283,12 +323,17 @@ class BoardNotes:
         halted = error is None or isinstance(error, KeyboardInterrupt)
         word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
-        self._end = f"{word}: {jobs} done in {duration(self.elapsed())}"
+        seconds = self.elapsed() if self._done is None else self._done[0]
+        self._end = f"{word}: {jobs} done in {duration(seconds)}"
 
     def head(self) -> str:
         """Counts and times; at the end how it ended."""
         if self._end:
             return self._end
+        if self._done is not None:
+            seconds, words, since = self._done
+            jobs = plural(self._study.state.completed_jobs, "job")
+            return f"{jobs} done in {duration(seconds)}; {words}, {self.elapsed() - since:.0f} s"
         return (
             f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
             f"{duration(self.elapsed())} elapsed, ETA {self._pace.eta_text()}"
@@ -302,12 +347,12 @@ class BoardNotes:
             yield "brackets", f"all on these rungs, entered by {places}", ""
         if study.state.ceilings:
             yield "ceiling", RungNames(study.spec).ceiling_line(study.state.ceilings[-1]), ""
-        if not self._end and (rules := study.rules.progress(study.state, time.time())):
+        if not self.ended and (rules := study.rules.progress(study.state, time.time())):
             yield "stops at", ", ".join(rules), ""
         if study.state.halted is not None:
             yield "halted", halt_words(study.spec, study.state.halted), "yellow"
         yield "best", best_line(study), "green"
-        if self.last and not self._end:
+        if self.last and not self.ended:
             yield "last", self.last, ""
 
 

@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from hpo_core.execution.loop import Observer
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError, without_own_frames
+from hpo_core.model.file_urls import sqlite_url, working_folder
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
 from hpo_core.model.trial import Job, Outcome, Report
@@ -48,6 +49,8 @@ from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
+from hpo_core.tracking.trackers import Trackers
+from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
@@ -73,6 +76,7 @@ CALLBACK_SECONDS = 10.0
 Callback = Callable[[Report], object]
 
 
+@without_own_frames
 def tune(
     objective: Callable[..., Any] | str,
     space: Mapping[str, Parameter | Mapping[str, Any]] | None = None,
@@ -227,7 +231,7 @@ def tune(
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
         else:
             described["tracking"] = tracking_here(described.get("tracking", {}))
-        spec = with_places(StudySpec.from_plain(described, "hpo.tune"), Path.cwd())
+        spec = with_places(StudySpec.from_plain(described, "hpo.tune"), working_folder())
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
         known = None
@@ -236,6 +240,8 @@ def tune(
                 raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
             known = _recorded(place, spec)
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
+            if warning := _complete_copies(place, known, write_line if progress else log.info):
+                log.warning("%s", warning)
             return Result(spec.study, place)
         settings = described.get("cluster") if known else None  # where jobs train from now on
         session = Session(
@@ -250,6 +256,12 @@ def tune(
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
 
 
+def _complete_copies(place: Home, known: Study, say: Callable[[str], None]) -> str | None:
+    trackers = Trackers(place, known.spec)
+    trackers.trials, trackers.say = len(known.state.trials), say
+    return trackers.complete()
+
+
 def _recorded(place: Home, spec: StudySpec) -> Study | None:
     """The study of this name, None where there is none.
 
@@ -262,17 +274,20 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     except StudyNotFoundError:
         return None
     if difference := differing_setting(known.spec, spec):
-        cure = "give this one another name"
+        cure, lines = "give this one another name", ""
         if difference.startswith("objective "):
+            lines = other_source(known.spec.objective, spec.objective, place.study_folder(spec.study))
+            lines = f" {lines[0].upper()}{lines[1:]}"
             call = f"hpo.resume({spec.study!r}, objective=..., accept_changes=True)"
             cure = f"{call} goes on with a changed function; or {cure}"
         raise SpecError(
             f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
-            f"A study keeps its settings: {cure}."
+            f"A study keeps its settings: {cure}.{lines}"
         )
     return known
 
 
+@without_own_frames
 def resume(
     name: str,
     *,
@@ -338,7 +353,8 @@ def _drive(
                 with ShownProgress(session.name, on=progress) as board, closing(session):
                     if progress:
                         session.add_observer(board)
-                    session.say = write_line if progress else log.info
+                        session.wait_for = board.wait_for
+                    session.say = session.trackers.say = write_line if progress else log.info
                     _drive_here(session, action, shown=shown)
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
@@ -383,6 +399,7 @@ def _drive_here(session: Session, action: str, *, shown: bool = True, in_flow: b
 
     def ended(study: Study, summary: Summary) -> None:
         failures.append(failed_words(study, _cure(session, study)))
+        session.wait_for("copying to the trackers")
         if warning := session.trackers.finish():
             log.warning("%s", warning)
 
@@ -437,7 +454,10 @@ def exception_of(report: Report) -> Exception:
     error: Exception = ObjectiveError(report.message)
     if len(types) == 1:
         try:
-            error = types[0](ast.literal_eval(words) if issubclass(types[0], KeyError) else words)
+            key, hint, _ = words.partition(PARAMS_HAVE)
+            error = types[0](ast.literal_eval(key) if issubclass(types[0], KeyError) else words)
+            if hint:
+                error.add_note(report.message)
         except Exception:  # it takes other arguments, such as UnicodeDecodeError
             pass
     where = f"raised in trial {report.trial}, attempt {report.attempt}, by the training function"
@@ -511,7 +531,7 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
         raise SpecError("hpo.tune: home=None keeps nothing, and a journal is kept; give one of the two.")
     folder = tempfile.mkdtemp(prefix="hpo-")
     try:
-        yield Home(folder, f"sqlite:///{folder}/journal.db")
+        yield Home(folder, sqlite_url(Path(folder) / "journal.db", "Temporary file", "Set TMPDIR to another folder."))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

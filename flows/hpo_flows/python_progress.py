@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress_bar import ProgressBar
 
+from hpo_core.cli.output import SafeConsole
+from hpo_core.cli.without_terminal import LossyStream
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
 from hpo_core.report.notebook_cells import Bar, headline, line, table
@@ -57,11 +59,16 @@ class ShownProgress:
         if self._cell is not None:
             self._board = NotebookBoard(study, self._cell)
             return self._board
-        console = Console(stderr=True)
+        console = SafeConsole(file=LossyStream(sys.stderr))
         if console.is_terminal and _terminal.acquire(blocking=False):
             self._board = LiveBoard(study, console, stays=True)
-            return _Watching(self._board)
+            return self._board
         return PlainLines(study, write_line, sparse=True)
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for."""
+        if self._board is not None:
+            self._board.wait_for(words)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -71,26 +78,20 @@ class ShownProgress:
                 self._board.end(error)
             finally:
                 if isinstance(self._board, LiveBoard):
+                    self._board.stop()
                     _terminal.release()
         elif self._cell is not None and error is not None:
             self._cell.show_words(self._name, f"did not start: {type(error).__name__}")
 
 
 def write_line(words: str) -> None:
-    """Write a line for the person at the terminal, or for whoever reads the log."""
+    """Write a line for the person at the terminal or notebook, or for whoever reads the log.
+
+    A notebook shows standard error in a red box, as if something was wrong.
+    """
+    stream = sys.stderr if notebook_shell() is None else sys.stdout
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed, and a study does not end for that
-        print(terminal_text(words), file=sys.stderr, flush=True)
-
-
-class _Watching:
-    """Passes on what happens, and leaves the end to :meth:`ShownProgress.__exit__`, which knows the error."""
-
-    def __init__(self, board: LiveBoard) -> None:
-        self.on_report = board.on_report
-        self.on_tick = board.on_tick
-
-    def close(self) -> None:
-        """The board ends later."""
+        print(terminal_text(words), file=stream, flush=True)
 
 
 def notebook_shell() -> Any:
@@ -162,7 +163,13 @@ class NotebookBoard:
             self._draw()
 
     def close(self) -> None:
-        """:meth:`end` draws the last state."""
+        self.wait_for("ending")
+
+    def wait_for(self, words: str) -> None:
+        """Show what the end of the study waits for."""
+        self._notes.wait_for(words)
+        if not self._cell.is_captured:
+            self._draw()
 
     def end(self, error: BaseException | None) -> None:
         """Show the last state, and how the study ended; it is what a saved notebook holds."""

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
@@ -27,6 +27,7 @@ from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageRespo
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
+from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
@@ -163,8 +164,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
             say(line)
         lock.close()
         return
-    for end in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(end, signal.default_int_handler)
+    interrupt_at_end()
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:
@@ -191,6 +191,8 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
         prefect = SharedServer(home.folder / "prefect")
         prefect.start()
         stack.callback(prefect.close)
+    if missing := complete_copies(home):
+        say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
     mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
     if prefect is not None:
         prefect.wait(say)

@@ -26,6 +26,7 @@ from hpo_core.cli.planning import partition, simulate_study, space
 from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError
+from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.security.masking import mask_logs, masked
 
@@ -154,6 +155,9 @@ def run(app: typer.Typer) -> None:
     """Run a command: errors of ours are one clear message and an exit code, never a traceback; none shows a secret."""
     mask_logs()
     try:
+        working_folder()
+        for argument in sys.argv[1:]:
+            checked_text(argument, "Argument", "Rename the file or folder, or name another.")
         app()
     except HpoError as error:
         err.say(f"error: {masked(str(error))}", style="red", lines=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from hpo_core.cli.without_terminal import has_columns
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
@@ -146,7 +148,7 @@ def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style
 def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows: as wide as they are in a pipe, within the terminal's width else."""
     table = RowTable(rows)
-    piped = not console.is_terminal and "COLUMNS" not in os.environ
+    piped = not console.is_terminal and not has_columns()
     width = max(table.full_width, console.width) if piped else console.width
     console.print(table, width=width, soft_wrap=True)
 
@@ -160,6 +162,8 @@ class SafeConsole(Console):
     """A console whose texts cannot command the terminal: what is styled is ours, what is text may be of others."""
 
     def __init__(self, **settings: Any) -> None:
+        if "COLUMNS" in os.environ and not has_columns():
+            settings.setdefault("width", shutil.get_terminal_size().columns)
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -265,7 +269,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
             tell("", f"{key} = {value}")
     _print_front(study.study, study.front, most=_FRONT_SHOWN)
     tell("further", result.trained_further and result.trained_further.words)
-    for at, line in enumerate(failure_lines(result.failures, folder)):
+    for at, line in enumerate(failure_lines(result.failures, folder, study.reason or "")):
         tell("" if at else "failures", line, "yellow")
     tell("checkpoint", result.checkpoint)
     tell("MLflow", result.mlflow)
@@ -336,7 +340,9 @@ def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = 
 
 
 def _print_failures(study: Study, folder: Path) -> None:
-    say_facts((("", line) for line in failure_lines(failures_of(study.state), str(folder))), "yellow")
+    halted = study.state.halted
+    said = "" if halted is None else halted.reason
+    say_facts((("", line) for line in failure_lines(failures_of(study.state), str(folder), said)), "yellow")
 
 
 def _now_of(status: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import ExitStack
 from itertools import chain
@@ -13,6 +12,7 @@ import msgspec
 import typer
 
 from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
+from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import damage_named
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def serve_report(home: Home, name: str, port: int) -> None:
-    """Serve the report of one study, running or not, until Ctrl-C or SIGTERM.
+    """Serve the report of one study, running or not, until Ctrl-C, SIGTERM or SIGHUP.
 
     Raises:
         HpoError: there is no such study, it is damaged, or the port is taken.
@@ -45,7 +45,7 @@ def serve_report(home: Home, name: str, port: int) -> None:
         raise HpoError(
             f"--port {port} cannot be used ({error.strerror or error}). Leave it out for a free one."
         ) from None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_at_end()
     out.say(f"{name}: {server.url}")
     out.say("This page follows the study. Ctrl-C ends it; the study goes on.", style="dim")
     try:

@@ -248,7 +248,7 @@ def abandon(
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Give up one trial of a study that no controller runs; `hpo resume` goes on without it."""
+    """Give up one trial of a study that no controller runs; `hpo resume`, or `extend`, goes on without it."""
     try:
         with _claimed(Home(home, journal), name, force=force) as study:
             study.abandon(trial)
@@ -259,6 +259,8 @@ def abandon(
         ) from None
     for line in trial_story(study, trial)[-2:]:
         out.say(line)
+    if study.finished:
+        out.say(f"{name} had finished: only `hpo extend {name} --configs N` goes on, without this trial", "yellow")
 
 
 @contextmanager

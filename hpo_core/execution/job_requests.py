@@ -7,7 +7,7 @@ from typing import Any
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import HpoError
 from hpo_core.model.partition_file import weights_of
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
@@ -34,6 +34,7 @@ class JobRequests:
         self.threads = threads_of(spec, available_cores())
         self.load = placed(spec.functions.get("data.load", ""), folder)
         self._unit_is_whole = spec.search.unit_is_whole()
+        self._top = spec.search.outline().max_resource
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def _partitions(self, job: Job) -> dict[str, Any]:
@@ -74,6 +75,7 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             threads=self.threads,
+            asks=spec.asks_at_rungs and job.target < (self._top or 0) and type(job.stage) is Rung,
             process=spec.training.process,
             grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,

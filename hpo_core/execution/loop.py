@@ -24,10 +24,12 @@ from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import FencedError, HpoError, JournalError
 from hpo_core.model.events import StudyHalted
-from hpo_core.model.trial import Further, Job, JobKey, Outcome, Report
+from hpo_core.model.short_text import cut
+from hpo_core.model.trial import RESULTS, Further, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
+from hpo_core.security.masking import masked
 from hpo_core.study import Study
 
 
@@ -205,6 +207,16 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     """Training function from here on; empty: the same as before."""
 
 
+def _reason(error: BaseException) -> str:
+    """Why a study is halted that an error ended, in one line."""
+    if not isinstance(error, Exception):
+        return "interrupted"
+    words = cut(masked(str(error)).partition("\n")[0])
+    if words and isinstance(error, HpoError):
+        return words
+    return ": ".join(filter(None, (type(error).__name__, words)))
+
+
 class Loop:
     """Drives one study until nothing is left to run.
 
@@ -244,6 +256,8 @@ class Loop:
         """Reports that are held back, and since when."""
         self._cancelled_for: StudyHalted | None = None
         """The halt for which running attempts were cancelled since the last poll."""
+        self._asked: set[JobKey] = set()
+        """Attempts reported since the last poll, whose processes may wait for the next job of their trial."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -358,6 +372,8 @@ class Loop:
             granted = self.study.tell_report(judged)
             attempts.move("told", [key])
             self._placer.release(key)
+            if self.study.spec.asks_at_rungs and judged.outcome in RESULTS:
+                self._asked.add(key)
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
             if granted:
@@ -388,6 +404,7 @@ class Loop:
         self._attempts.add(self.study.tick())
         self._notice_capacity()
         self._act()
+        self._let_go()
         changed = self._inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or self._submitted > submitted
@@ -396,6 +413,12 @@ class Loop:
         if time.monotonic() >= self._next_renewal:
             self._renew()
         return changed
+
+    def _let_go(self) -> None:
+        """End processes that wait for a next job which was not granted: the trial was stopped, or finds no slot."""
+        asked, self._asked = self._asked, set()
+        if over := sorted(key for key in asked if key[0] not in self.study.state.running):
+            self._executor.cancel(over)
 
     def _notice_capacity(self) -> None:
         inventory = self._executor.inventory()
@@ -483,10 +506,9 @@ class Loop:
         try:
             self._executor.cancel(self._attempts.under_way())
         finally:
-            if not isinstance(error, HpoError):
-                reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
+            if not isinstance(error, FencedError | JournalError):
                 with contextlib.suppress(HpoError):  # the first error is the one to show
-                    self._halt(reason)
+                    self._halt(_reason(error))
 
     def _halt(self, reason: str) -> None:
         """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""

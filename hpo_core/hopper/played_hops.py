@@ -73,14 +73,16 @@ def play(
     at: dict[int, str] = {}
     now, hops = 0.0, 0
 
-    while True:
+    def begin() -> None:
+        nonlocal hops
         for unit in schedule.next_units():
             begins[unit.number] = now
             hops += at.get(unit.configuration) != unit.worker
             at[unit.configuration] = unit.worker
             heapq.heappush(events, (now + seconds(unit), unit.number, unit))
-        if not events:
-            break
+
+    begin()
+    while events:
         now = events[0][0]
         while events and events[0][0] == now:  # what happens at once is known at once
             event = heapq.heappop(events)[2]
@@ -89,10 +91,11 @@ def play(
                 if lost is not None and lost.number not in {each.number for each in schedule.in_flight()}:
                     units.append(PlayedUnit(lost, begins.pop(lost.number), now, False))
             elif event.number in begins:
-                begin = begins.pop(event.number)
-                end = schedule.unit_ended(event, seconds=now - begin)
-                units.append(PlayedUnit(event, begin, now, end.counted))
+                began = begins.pop(event.number)
+                end = schedule.unit_ended(event, seconds=now - began)
+                units.append(PlayedUnit(event, began, now, end.counted))
                 on_end(schedule, event, end)
+        begin()
     return Played(units=units, makespan=max((each.end for each in units), default=0.0), hops=hops)
 
 

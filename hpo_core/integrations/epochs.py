@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.reported_value import real_number
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.untracked_state import variables_of_objects
 
@@ -43,7 +43,7 @@ class EpochSteps:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report the metrics of the current epoch; values that are not one real number are ignored."""
-        if self._open and (plain := {name: value for name, value in metrics.items() if _is_number(value)}):
+        if self._open and (plain := {name: value for name, value in metrics.items() if real_number(value) is not None}):
             self._trial.report(**plain)
 
 
@@ -74,8 +74,3 @@ def refuse(*rows: tuple[bool, str]) -> None:
     for wrong, message in rows:
         if wrong:
             raise ObjectiveError(message)
-
-
-def _is_number(value: Any) -> bool:
-    is_scalar = isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
-    return is_scalar and not isinstance(value, bool)

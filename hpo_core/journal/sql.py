@@ -35,6 +35,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
 )
 from hpo_core.model.events import Entry
+from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.model.process_start import started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
@@ -144,13 +145,7 @@ def current_owner() -> Owner:
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
     """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
-    return SqlJournal(text if "://" in text else f"sqlite:///{text}", reading=reading)
-
-
-def _file_of(url: sa.URL) -> Path | None:
-    """The file of a SQLite URL; None where it is in memory, or named by a URI of SQLite's own."""
-    name = url.database
-    return None if not name or name == ":memory:" or name.startswith("file:") else Path(name)
+    return SqlJournal(text if "://" in text else sqlite_url(Path(text), "Journal"), reading=reading)
 
 
 def _masked(url: str) -> str:
@@ -177,7 +172,7 @@ class SqlJournal:
                 f"Journal URL {_masked(url)!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
             ) from None
         self._sqlite = self._url.get_backend_name() == "sqlite"
-        file = _file_of(self._url) if self._sqlite else None
+        file = sqlite_file(url)
         self._read_only = reading and file is not None and is_read_only(file)
         if file is not None and not self._read_only:
             try:
@@ -296,23 +291,18 @@ class SqlJournal:
         self._insert(study, first, [first])
 
     def _insert(self, study: str, first: Entry, entries: Iterable[Entry]) -> None:
-        """Write a new study in one transaction."""
-        following, last = iter(entries), first
+        """Write a new study in one transaction; its entries are read before it begins."""
+        rows, last = [], first
+        for last in entries:
+            rows.append({"study": study, "seq": last.seq, "body": encode_entry(last)})
         try:
             with self._translated("written"), self._engine.begin() as connection:
                 connection.execute(
                     _studies.insert().values(
-                        name=study, created=first.time, next_seq=1, epoch=first.epoch, renewed=first.time
+                        name=study, created=first.time, next_seq=last.seq + 1, epoch=last.epoch, renewed=first.time
                     )
                 )
-                while chunk := list(itertools.islice(following, _READ_CHUNK)):
-                    rows = [{"study": study, "seq": entry.seq, "body": encode_entry(entry)} for entry in chunk]
-                    connection.execute(_add, rows)
-                    last = chunk[-1]
-                if last is not first:
-                    known = _studies.c.name == study
-                    ended = _studies.update().where(known).values(next_seq=last.seq + 1, epoch=last.epoch)
-                    connection.execute(ended)
+                connection.execute(_add, rows)
         except JournalError as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 raise StudyExistsError(

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from traceback import extract_tb, format_list
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+log = logging.getLogger("hpo.errors")
+_OURS = tuple(str(Path(__file__).parents[2] / name) for name in ("hpo_core", "flows"))
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_OURS) or "site-packages" in file
+
 
 class HpoError(Exception):
     """Base class of all errors that this package raises on purpose.
@@ -10,6 +26,12 @@ class HpoError(Exception):
     """
 
     exit_code = 1
+
+    def _render_traceback_(self) -> list[str]:
+        """Lines that a notebook shows: where the user's code called, and the message; none of this package's frames."""
+        called = [one for one in extract_tb(self.__traceback__) if not _is_library(one.filename)]
+        message = f"{type(self).__name__}: {self}"
+        return [*"".join(format_list(called)).splitlines(), message, *getattr(self, "__notes__", ())]
 
 
 class SpecError(HpoError):
@@ -64,3 +86,20 @@ class StorageError(HpoError):
     """A folder that the study needs cannot be read or written (full disk, no permission)."""
 
     exit_code = 6
+
+
+def without_own_frames(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """Decorate a public function: its errors of this package show the caller's frames only.
+
+    Each message says what is wrong and where; the frames and causes below it are logged as ``hpo.errors``, for DEBUG.
+    """
+
+    @functools.wraps(call)
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        try:
+            return call(*args, **kwargs)
+        except HpoError as error:
+            log.debug("%s was raised from", type(error).__name__, exc_info=error)
+            raise error.with_traceback(None) from None
+
+    return called

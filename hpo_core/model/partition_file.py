@@ -35,7 +35,9 @@ class PartitionFile(Part):
     count: int | None = Field(default=None, ge=1, description="Examples in it; null: not known.")
     bytes: int | None = Field(default=None, ge=0, description="Size of the file; null: not checked.")
     digest: str | None = Field(
-        default=None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal; null: not checked."
+        default=None,
+        pattern=r"^(blake3:)?[0-9a-f]{64}$",
+        description="SHA-256 of the file in hexadecimal, or blake3: and its BLAKE3; null: not checked.",
     )
 
     @model_validator(mode="before")

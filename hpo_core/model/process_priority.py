@@ -14,7 +14,7 @@ def step_back(niceness: int) -> None:
     """Let other processes go first.
 
     Linux weighs sessions against each other where its automatic groups are on, and ``nice`` counts only within one: so
-    a process that leads a session, as a follower does, needs the niceness of that session as well.
+    a process that leads a session needs the niceness of that session as well.
     """
     os.nice(niceness)
     if os.getsid(0) == os.getpid():

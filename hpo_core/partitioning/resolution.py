@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from glob import glob
@@ -12,34 +13,51 @@ from pydantic import ValidationError
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.partition_file import PartitionFile, folder_here
+from hpo_core.model.file_urls import checked_text
+from hpo_core.model.partition_file import PartitionFile, folder_here, signature_of
 from hpo_core.model.short_text import shown, some
+from hpo_core.partitioning.holdings import digest_of
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
 
 
-def with_partitions(spec: StudySpec, environment: Mapping[str, str] | None = None) -> StudySpec:
+def with_partitions(
+    spec: StudySpec, environment: Mapping[str, str] | None = None, *, digests: bool = False
+) -> StudySpec:
     """The spec with its partitions listed, and with what is known of each; unchanged where it has no ``data``.
 
     A pattern becomes the files that it matches here. Where a manifest lies beside them, it says their counts, sizes and
     digests, and both must name the same files; else sizes are what they are now. Names in a list are completed
     likewise where they are seen here; a list that is not may lie on the workers alone.
 
+    Args:
+        environment: of this process; default: its own.
+        digests: also compute the digests of files that are seen here and whose digest nobody states, which reads them.
+
     A rerun has the list of its source: nothing is looked at.
 
     Raises:
-        SpecError: a pattern matches nothing, or files and manifest contradict each other; names the file.
+        SpecError: a pattern matches nothing, files and manifest contradict each other, or a file changes while it is
+            read; names the file.
     """
     data = spec.data
     if data is None or spec.search.record() is not None:
         return spec
     folder = str(in_full(data.folder or ".").absolute())
     here = Path(folder_here(folder, os.environ if environment is None else environment))
-    found = {"folder": folder, "partitions": _listed(data.partitions, "partitions", here)}
+    found: dict[str, object] = {"folder": folder, "partitions": _listed(data.partitions, "partitions", here)}
     if data.validation is not None:
         found["validation"] = _listed(data.validation, "validation", here)
-    return spec.model_copy(update={"data": _checked(data, found, spec.study)})
+    listed = _checked(data, found, spec.study)
+    if digests:
+        found |= {
+            role: [_with_digest(file, here) for file in files]
+            for role, files in (("partitions", listed.files), ("validation", listed.validation_files))
+            if files
+        }
+        listed = _checked(data, found, spec.study)
+    return spec.model_copy(update={"data": listed})
 
 
 def _checked(data: DataSpec, found: Mapping[str, object], study: str) -> DataSpec:
@@ -117,6 +135,7 @@ def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
         )
     above = folder.resolve()
     for name in names:
+        checked_text(name, f"{at}: file", "Rename it.")
         if not (folder / name).resolve().is_relative_to(above):
             raise SpecError(
                 f"{at}: {folder / name} is a link that leads out of {folder}, and workers follow none of those; put "
@@ -203,3 +222,27 @@ def _as_it_is(name: str, folder: Path) -> PartitionFile | None:
         return PartitionFile(name=name, bytes=path.stat().st_size) if path.is_file() else None
     except OSError:
         return None
+
+
+def _with_digest(file: PartitionFile, folder: Path) -> PartitionFile:
+    """A file with its digest, where it is seen here, is the one that is described, and nobody states its digest.
+
+    Without it a file of the same size that takes its place would be trained on.
+
+    Raises:
+        SpecError: it changed while it was read.
+    """
+    path = folder / file.name
+    if file.digest is not None:
+        return file
+    try:
+        with path.open("rb") as opened:
+            before = os.fstat(opened.fileno())
+            if not stat.S_ISREG(before.st_mode) or file.bytes not in (None, before.st_size):
+                return file
+            digest = digest_of(opened)
+            if signature_of(path.stat()) != signature_of(before):
+                raise SpecError(f"data: {path} changed while it was read; start the study once it is complete.")
+    except OSError:  # workers may be able to read it
+        return file
+    return file.model_copy(update={"bytes": before.st_size, "digest": digest})

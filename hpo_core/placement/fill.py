@@ -20,12 +20,12 @@ _LEAST_SECONDS = 1e-3
 
 
 class Prices:
-    """Sizes and values of waiting jobs. Neither memory nor cores count as long as compute runs out first.
+    """Sizes and values of waiting jobs. Memory, cores and slots count as far as they run out.
 
     The relaxation: jobs could be cut anywhere. The work of all waiting jobs in each resource (compute, memory, cores,
-    each times seconds) over what the cluster has of it is the time that it would take; the longest of the three is the
-    time that is left, and the resource is the scarce one. A resource's price is its time over the longest, to the power
-    of :data:`SHARPNESS`.
+    slots, each times seconds) over what the cluster has of it is the time that it would take; the longest of these is
+    the time that is left, and the resource is the scarce one. A resource's price is its time over the longest, to the
+    power of :data:`SHARPNESS`.
 
     A job's value is size * size * seconds * exp(:data:`HASTE` * (seconds / time left) ** 2). A large job only finds
     room while much of a device is free, and small ones fill any gap later. A job that takes much of the time that is
@@ -42,7 +42,7 @@ class Prices:
         on_node = Counter(room.node_of)
         for place, device in enumerate(room.devices):
             cores = room.all_cores[room.node_of[place]] / on_node[room.node_of[place]]
-            amounts = np.array([device.oversubscribe, device.memory, cores], dtype=float)
+            amounts = np.array([device.oversubscribe, device.memory, cores, device.most], dtype=float)
             there[device.architecture] = there.get(device.architecture, 0.0) + amounts
             devices[device.architecture] += 1
         self.needs: dict[str, list[Demand | None]] = {}
@@ -54,22 +54,24 @@ class Prices:
             needs = [job.demand.get(name) for job in jobs]
             rows = np.array(
                 [
-                    (0, 0, 0, 0.0) if need is None else (need.compute, need.memory, need.cores, need.seconds)
+                    (0, 0, 0, 0, 0.0)
+                    if need is None
+                    else (need.compute, need.memory, need.cores, need.slots, need.seconds)
                     for need in needs
                 ],
                 dtype=float,
             )
             known = rows if None not in needs else rows[[need is not None for need in needs]]
             if len(known):
-                compute, memory, cores, seconds = known.min(axis=0).tolist()
-                least = Demand(compute=int(compute), memory=int(memory), cores=int(cores), seconds=seconds)
+                compute, memory, cores, slots, seconds = known.min(axis=0).tolist()
+                least = Demand(int(slots), int(compute), int(memory), int(cores), seconds)
                 self.needs[name], self.smallest[name], tables[name] = needs, least, rows
-                rows[:, 3] = np.maximum(rows[:, 3], _LEAST_SECONDS)
+                rows[:, -1] = np.maximum(rows[:, -1], _LEAST_SECONDS)
         times = {
-            name: (rows[:, :3] * rows[:, 3:]).sum(axis=0) / np.maximum(there[name], 1.0)
+            name: (rows[:, :-1] * rows[:, -1:]).sum(axis=0) / np.maximum(there[name], 1.0)
             for name, rows in tables.items()
         }
-        total = np.maximum(sum(times.values(), np.zeros(3)), 1e-9)
+        total = np.maximum(sum(times.values(), np.zeros(4)), 1e-9)
         prices = (total / total.max()) ** SHARPNESS
         self.whole = float(prices.sum())
         """Size of all of a device."""
@@ -81,9 +83,9 @@ class Prices:
         """By architecture and job: what it is worth that the job begins now rather than later."""
         most = np.zeros(len(jobs))
         for name, rows in tables.items():
-            seconds = rows[:, 3]
+            seconds = rows[:, -1]
             rates = prices * devices[name] / np.maximum(there[name], 1.0)
-            sizes = _rounded(rows[:, 0] * rates[0] + rows[:, 1] * rates[1] + rows[:, 2] * rates[2])
+            sizes = _rounded(sum(rows[:, kind] * rate for kind, rate in enumerate(rates)))
             haste = (
                 HASTE * (seconds / (left + max(taken, 0.0) * seconds / 2)) ** 2
             )  # half of what runs is still to come
@@ -231,13 +233,13 @@ def _the_same(subset: list[Candidate], order: list[int], needs: Sequence[Demand 
 
     What is best for one device is best for the next one like it; so many free devices cost little more than one.
     """
-    wanted = Counter((need.compute, need.memory, need.cores) for _, need in subset)
+    wanted = Counter((need.slots, need.compute, need.memory, need.cores) for _, need in subset)
     found: list[Candidate] = []
     for job in order:
         if len(found) == len(subset):
             break
         need = needs[job]
-        if need is not None and wanted[size := (need.compute, need.memory, need.cores)]:
+        if need is not None and wanted[size := (need.slots, need.compute, need.memory, need.cores)]:
             wanted[size] -= 1
             found.append((job, need))
     return found if len(found) == len(subset) else []

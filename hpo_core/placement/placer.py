@@ -124,11 +124,11 @@ class Placer:
     >>> _ = placer.update(Inventory.of(2, "gpu-0"))
     >>> from hpo_core.model.trial import Rung
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
-    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs).begun]
-    [(4, 0), (5, 1)]
+    >>> {job.trial: slot.number for job, slot in placer.place(jobs).begun}
+    {4: 0, 5: 1}
     >>> placer.release((4, 0))
-    >>> [(job.trial, slot.number) for job, slot in placer.place(jobs[2:]).begun]
-    [(6, 0)]
+    >>> {job.trial: slot.number for job, slot in placer.place(jobs[2:]).begun}
+    {6: 0}
     """
 
     def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:

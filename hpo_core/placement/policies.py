@@ -96,7 +96,7 @@ PARTS = 100_000
 
 
 class ExactPacking:
-    """Maximizes the compute assigned (equation 5 of HyperSack) within equations 1 to 4.
+    """Maximizes the compute assigned (equation 5 of HyperSack) within equations 1 to 4 and the slots of each device.
 
     The solver is HiGHS, which SciPy ships. (OR-tools, which the paper uses, cannot be installed beside the protobuf of
     today's MLflow.) Jobs with equal demands are one variable per device, so few kinds of jobs are solved fast. Of
@@ -156,6 +156,7 @@ class ExactPacking:
             here = [at for at, pair in enumerate(pairs) if pair[1] == place]
             limit({at: needs[at].compute for at in here}, room.compute[place])
             limit({at: _parts(needs[at].memory, room.memory[place]) for at in here}, PARTS)
+            limit({at: needs[at].slots for at in here}, room.slots[place])
         for node, cores in enumerate(room.cores):
             here = [at for at, pair in enumerate(pairs) if room.node_of[pair[1]] == node]
             limit({at: _parts(needs[at].cores, cores) for at in here}, PARTS)
@@ -188,9 +189,9 @@ def _compute(jobs: Sequence[WaitingJob], room: Room, chosen: Sequence[Assignment
 
 def _kinds(jobs: Sequence[WaitingJob]) -> list[_Kind]:
     """Jobs that differ in run time at most."""
-    found: dict[tuple[tuple[str, int, int, int], ...], list[int]] = {}
+    found: dict[tuple[tuple[str, int, int, int, int], ...], list[int]] = {}
     for place, job in enumerate(jobs):
-        key = tuple(sorted((name, n.compute, n.memory, n.cores) for name, n in job.demand.items()))
+        key = tuple(sorted((name, n.slots, n.compute, n.memory, n.cores) for name, n in job.demand.items()))
         found.setdefault(key, []).append(place)
     for members in found.values():
         members.sort(key=lambda place: -jobs[place].seconds)

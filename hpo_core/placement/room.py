@@ -11,6 +11,7 @@ from hpo_core.model.devices.inventory import Demand, memory_words
 
 WHOLE = 1000
 """Compute of one device in permille, and one core in thousandths."""
+UNLIMITED = 2**62
 
 Assignment = tuple[int, int]
 """(place among the waiting jobs, place among the room's devices)."""
@@ -56,10 +57,12 @@ class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     It scales compute alone (Section III, equation 2).
     """
+    most: int = UNLIMITED
+    """Jobs at once, at most."""
 
 
 class Room:
-    """Compute, memory and cores that no job holds. Policies get a copy and take from it as they choose.
+    """Slots, compute, memory and cores that no job holds. Policies get a copy and take from it as they choose.
 
     Args:
         devices: in the cluster's order: node by node.
@@ -71,9 +74,11 @@ class Room:
     >>> room.take(need, 0)
     >>> room.fits(need, 0), room.compute, room.memory, room.cores
     (False, [400], [50], [3000])
+
+    A job's slots count against the jobs that a device may have at once: one, or all of them for a job that is alone.
     """
 
-    __slots__ = ("all_cores", "compute", "cores", "devices", "memory", "node_of")
+    __slots__ = ("all_cores", "compute", "cores", "devices", "memory", "node_of", "slots")
 
     def __init__(self, devices: Sequence[SharedDevice], cores: Mapping[str, int] | None = None) -> None:
         nodes = list(dict.fromkeys(device.node for device in devices))
@@ -83,8 +88,9 @@ class Room:
         self.compute = [device.oversubscribe for device in devices]
         """By device: permille of its compute, scaled by its oversubscription ratio."""
         self.memory = [device.memory for device in devices]
-        unlimited = 2**62
-        self.cores = [(cores or {}).get(node, unlimited) for node in nodes]
+        self.slots = [device.most for device in devices]
+        """By device: jobs that may begin beside those that run."""
+        self.cores = [(cores or {}).get(node, UNLIMITED) for node in nodes]
         """By node; the devices of a node share them (equation 4)."""
         self.all_cores = tuple(self.cores)
         """By node: as many as there are, whatever was taken."""
@@ -94,19 +100,22 @@ class Room:
         other = Room.__new__(Room)
         other.devices, other.node_of = self.devices, self.node_of
         other.compute, other.memory, other.cores = self.compute[:], self.memory[:], self.cores[:]
+        other.slots = self.slots[:]
         other.all_cores = self.all_cores
         return other
 
     def fits(self, need: Demand, place: int) -> bool:
-        """Whether the device at ``place`` has room for ``need`` (constraints 1 to 3 of Algorithms 1 and 2)."""
+        """Whether the device at ``place`` has room for ``need``: constraints 1 to 3 of Algorithms 1 and 2; slots."""
         return (
             self.compute[place] >= need.compute
             and self.memory[place] >= need.memory
             and self.cores[self.node_of[place]] >= need.cores
+            and self.slots[place] >= need.slots
         )
 
     def take(self, need: Demand, place: int) -> None:
         """A job with this need begins on the device at ``place``."""
+        self.slots[place] -= need.slots
         self.compute[place] -= need.compute
         self.memory[place] -= need.memory
         self.cores[self.node_of[place]] -= need.cores
@@ -120,6 +129,7 @@ class Room:
 
     def give_back(self, need: Demand, place: int) -> None:
         """A job with this need ended on the device at ``place``."""
+        self.slots[place] += need.slots
         self.compute[place] += need.compute
         self.memory[place] += need.memory
         self.cores[self.node_of[place]] += need.cores

@@ -16,7 +16,7 @@ from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placed, Placement, Placer, UsageMeter
 from hpo_core.placement.policies import PackingPolicy
 from hpo_core.placement.room import Assignment, Room, WaitingJob, why_nowhere
-from hpo_core.placement.shared_room import FAIR, AttemptJudge, SharedRoom
+from hpo_core.placement.shared_room import FAIR, AttemptJudge, SharedRoom, all_of
 from hpo_core.spec.packing import PackingSpec
 
 
@@ -138,6 +138,7 @@ class WithReservations:
                 (need.compute - room.compute[place]) / max(need.compute, 1),
                 (need.memory - room.memory[place]) / max(need.memory, 1),
                 (need.cores - room.cores[node]) / max(need.cores, 1),
+                (need.slots - room.slots[place]) / need.slots,
             )
             if lacking < least:
                 best, least = place, lacking
@@ -309,7 +310,12 @@ class SharedDevices(Placer):
         if whole is None:
             return 1.0
         cores = self.room.capacities[device].cores
-        parts = (need.compute / whole.oversubscribe, need.memory / max(1, whole.memory), need.cores / max(1, cores))
+        parts = (
+            need.slots / whole.most,
+            need.compute / whole.oversubscribe,
+            need.memory / max(1, whole.memory),
+            need.cores / max(1, cores),
+        )
         return min(1.0, max(parts))
 
     # Placing.
@@ -351,7 +357,7 @@ class SharedDevices(Placer):
                 need = self.room.need(job, whole)
                 if least is None or not min(least, FAIR * whole.memory) <= device.memory < need.memory:
                     continue
-                need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
+                need = all_of(device, msgspec.structs.replace(need, memory=device.memory))
                 if self._left.fits(need, place):
                     placements.append((job, self._take(job, need, place, now)))
                     jobs = [other for other in jobs if other.key != job.key]

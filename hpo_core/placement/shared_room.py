@@ -38,6 +38,11 @@ class HeldJob(msgspec.Struct, frozen=True):
         return self.slot.portion
 
 
+def all_of(device: SharedDevice, need: Demand) -> Demand:
+    """The need of a job beside which no other job of the study runs, whatever the ratio becomes."""
+    return msgspec.structs.replace(need, slots=device.most, compute=device.oversubscribe)
+
+
 class SharedRoom:
     """The devices that are there now, within a study's limits; its jobs, and what each needs and holds of a device.
 
@@ -113,6 +118,7 @@ class SharedRoom:
                 architecture=capacity.architecture,
                 memory=min(memory[name], limit(capacity.architecture) or memory[name]),
                 oversubscribe=round(WHOLE * self.ratio(capacity.architecture)),
+                most=self._packing.most,
             )
             for name, capacity in capacities.items()
         ]
@@ -147,11 +153,10 @@ class SharedRoom:
         """What it is placed by on this device."""
         estimate = self.estimate(job, device)
         need = estimate.need
-        least = device.oversubscribe // (self._packing.most + 1) + 1  # so that one more than most has no room
-        compute = device.oversubscribe if job.trial in self.alone else max(need.compute, least)
         # what was measured did fit; a limit is not met to the byte
         memory = need.memory if estimate.source == "stated" else min(need.memory, device.memory)
-        return msgspec.structs.replace(need, compute=compute, memory=memory)
+        need = msgspec.structs.replace(need, memory=memory)
+        return all_of(device, need) if job.trial in self.alone else need
 
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
         """What it will need there, as far as that is known."""

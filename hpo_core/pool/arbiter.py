@@ -1,33 +1,29 @@
-"""The one rule of a pool: from what all studies say and hold to what each holds next. Pure.
+"""The one rule of a pool: from what all studies say and hold to what each holds next. Pure, and one pass.
 
 Slots, devices and workers have names; where studies only count slots, their names are numbers, any of which will do.
-How many names each study is due, :func:`~hpo_core.pool.division.divide` says. Here these counts become names:
+:func:`~hpo_core.pool.division.divide` says how many names each study is due (water-filling). Then, in this order:
 
-1. A study keeps what it holds and can use. Nobody but the study itself gives a name back, once no job runs there.
-2. Free names go to studies that hold less than they are due: higher priorities first, then who has waited longest.
-   Where one of two names would do for a study and another study needs that one, it gets the other. What is left goes
-   to whoever can use it.
-3. What a study has above its share it keeps while nobody who is due wants it. Else some of it is *closing*: no job
-   begins there any more, and the study gives it back once the jobs there have ended. A name that is given back soon
-   counts as the one's who gets it then.
-4. Who is due, and finds none of its names free or above a share, gets one of a study within its share for which any
-   other name will do, if another one is free or soon will be.
-5. Where there is none, and who is due has waited for ``patience`` seconds: a name of a study that gets another one for
-   it, or of one that has waited for less time itself.
+1. A study keeps what it holds: no job that runs is ended for a share. Who writes gives back what is idle and closing,
+   of no use to it, or beyond its share.
+2. Free names go to studies that hold less than they are due: higher priorities first, then who has waited longest. Each
+   takes those that the fewest others wait for. What is left is lent: to who has least for its weight.
+3. Who is still due names is promised some of those that it could use, of the studies that have most above their share.
+   Within its share a study gives one up where any other name will do for it, or to who has waited for ``patience``
+   seconds, and longer than itself. A promised name is *closing*: no job begins there any more.
+
+A name that its study gives back within a second (*ending*) is held, and does not count as one of those it has.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
-import math
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import msgspec
 
-from hpo_core.model.arithmetic import Number, as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.devices.pool_member import MOST_DEVICES, NOTHING, Grant, Member
 from hpo_core.pool.division import Claim, divide, ideal_shares
 
@@ -70,7 +66,7 @@ class Position(msgspec.Struct, frozen=True):
     lent: int
     """Number beyond the share on which its jobs may begin: nobody who is due wants them."""
     wants: tuple[str, ...]
-    """Names that the study could use now and does not hold, preferred ones first."""
+    """Names that the study could use now and does not hold, preferred ones first; none where it lacks nothing."""
 
 
 class Pool:
@@ -79,15 +75,15 @@ class Pool:
     Args:
         members: what each study says.
         grants: by study: what each has so far; a study without one has nothing.
-        patience: seconds, see rule 5.
+        patience: seconds, see rule 3.
         there: names that the reader sees. Where the members name more than :data:`MOST_DEVICES` names, these alone
             count, so that rows which somebody planted hold up nobody; None: all count.
 
     >>> mine, other = (Member(study=name, kind="device", demand=2, usable=("x", "y")) for name in "ab")
     >>> Pool([mine, other], {"a": Grant(held=("x", "y"))}).arbitrate()["a"]
-    Grant(held=('x', 'y'), closing=('y',), instead=('x',))
+    Grant(held=('x', 'y'), closing=('y',), heirs=('b',))
     >>> Pool([mine, other], {"a": Grant(held=("x",))}).arbitrate()["b"]
-    Grant(held=('y',), closing=(), instead=())
+    Grant(held=('y',), closing=(), heirs=())
     """
 
     def __init__(
@@ -100,31 +96,26 @@ class Pool:
     ) -> None:
         self.members = sorted(members, key=lambda member: (-member.priority, -member.waited, member.study))
         self.patience = patience
-        before = {member.study: grants.get(member.study, NOTHING) for member in self.members}
-        self._usable = {member.study: member.usable for member in self.members}
-        self.held: dict[str, tuple[str, ...]] = {}
-        self._unseen: dict[str, tuple[str, ...]] = {}
-        self._taken: set[str] = set()
-        for study in sorted(before):
-            mine = dict.fromkeys(name for name in before[study].held if name not in self._taken)
-            self._taken.update(mine)
-            self.held[study], self._unseen[study] = tuple(mine), ()
-        named = self._taken.union(*self._usable.values())
+        self.grants = {member.study: grants.get(member.study, NOTHING) for member in self.members}
+        self.usable = {member.study: member.usable for member in self.members}
+        self.holder: dict[str, str] = {}
+        """By name: the study that holds it."""
+        for study in sorted(self.grants):
+            self.holder = dict.fromkeys(self.grants[study].held, study) | self.holder
+        self.unseen: dict[str, list[str]] = defaultdict(list)
+        named = set(self.holder).union(*self.usable.values())
         if there is not None and len(named) > MOST_DEVICES:
-            is_there = frozenset(there).__contains__
-            for study, held in self.held.items():
-                self._usable[study] = tuple(filter(is_there, self._usable[study]))
-                self.held[study] = tuple(filter(is_there, held))
-                self._unseen[study] = tuple(itertools.filterfalse(is_there, held))
             named.intersection_update(there)
-            self._taken.intersection_update(there)
-        self._closing = {study: frozenset(grant.closing) for study, grant in before.items()}
+            self.usable = {study: tuple(filter(named.__contains__, names)) for study, names in self.usable.items()}
+            for name in [name for name in self.holder if name not in named]:
+                self.unseen[self.holder.pop(name)].append(name)
         only_counted = not any(member.kind for member in self.members)
         self.capacity = capacity_of(self.members, () if only_counted else named)
         if only_counted:
             self.capacity = min(self.capacity, MOST_DEVICES)
-            numbers = tuple(map(str, range(self.capacity)))
-            self._usable = dict.fromkeys(self._usable, numbers)
+            named.update(map(str, range(self.capacity)))
+            self.usable = dict.fromkeys(self.usable, tuple(map(str, range(self.capacity))))
+        self.free = named - self.holder.keys()
         claims = [
             Claim(
                 study=member.study,
@@ -138,173 +129,251 @@ class Pool:
         ]
         self.shares = divide(self.capacity, claims)
         self._ideals = ideal_shares(self.capacity, claims)
-        self._ending = {name for member in self.members for name in member.ending if name in self.held[member.study]}
-        self._lasting = self.held
-        """By study: names that it holds and does not give back soon."""
-        if self._ending:
-            self._lasting = {
-                study: tuple(name for name in names if name not in self._ending) for study, names in self.held.items()
-            }
-        self.wants = {member.study: self._wanted(member) for member in self.members}
-        lacking = [self.wants[one.study] for one in self.members if self._lacks(one)]
-        self.wants |= {
-            one.study: self._in_place_of(one, lacking)
-            for one in self.members
-            if one.any_will_do and one.kind and not self._lacks(one)
+        self.ending = {
+            name for member in self.members for name in member.ending if self.holder.get(name) == member.study
         }
+        self.held = Counter({member.study: 0 for member in self.members})
+        """By study: number of names that it holds."""
+        self.held.update(self.holder.values())
+        self.count = Counter(self.held)
+        """By study: number of names that it holds and does not give back within a second."""
+        self.count.subtract(self.holder[name] for name in self.ending)
+
+    def wants(self, member: Member) -> tuple[str, ...]:
+        """Names that a study lacks; none where it has all that it could use."""
+        if member.demand + member.spare <= self.count[member.study]:
+            return ()
+        return tuple(name for name in self.usable[member.study] if self.holder.get(name) != member.study)
 
     def position(self, study: str) -> Position:
         """Where a study stands."""
         (member,) = [one for one in self.members if one.study == study]
-        share, held, wants = self.shares[study], len(self.held[study]), self.wants[study]
-        lent = max(0, held - len(self._closing[study]) - share)
-        due = held - min(lent, max(0, held - share))
+        share, held, wants = self.shares[study], self.held[study], self.wants(member)
+        lent = max(0, held - len(self.grants[study].closing) - share)
         ideal = self._ideals[study]
-        if self._lacks(member) or member.whole:
-            ideal = min(ideal, Fraction(due + len(wants)))
+        if wants or member.whole:
+            ideal = min(ideal, Fraction(held - min(lent, max(0, held - share)) + len(wants)))
         return Position(self.capacity, share, ideal, lent, wants)
 
-    def arbitrate(self) -> dict[str, Grant]:
-        """By study: what it holds from now on."""
-        promised = match_free(
-            self.members, self._lasting, self.wants, self.shares, capacity=self.capacity, taken=self._taken
-        )
-        gains: dict[str, list[str]] = {}
-        for name, study in promised.items():
-            gains.setdefault(study, []).append(name)
-        soon: dict[str, str] = {}
-        if self._ending:
-            then = {study: (*names, *gains.get(study, ())) for study, names in self._lasting.items()}
-            wants = {study: tuple(filter(self._ending.__contains__, names)) for study, names in self.wants.items()}
-            taken = (self._taken - self._ending).union(promised)
-            soon = match_free(self.members, then, wants, self.shares, capacity=self.capacity, taken=taken)
-        asked = self._asked(promised | soon)
-        return {
-            member.study: self._grant(member, gains.get(member.study, ()), asked[member.study])
-            for member in self.members
-        }
-
-    def _grant(self, member: Member, gains: Iterable[str], asked: Iterable[tuple[Set[str], int]]) -> Grant:
-        study, usable = member.study, self._usable[member.study]
-        held = {*self.held[study], *gains}
-        if member.whole:
-            full = set(_whole(usable, held))
-            held = {name for name in held if name in full or name in self.held[study]}
-        places = {name: place for place, name in enumerate(usable)}
-        closing: set[str] = set()
-        instead: set[str] = set()
-        for wanted, number in asked:
-            choice = [
-                name for name in self._lasting[study] if name in wanted and name in places and name not in closing
-            ]
-            choice.sort(key=lambda name: (name in self._closing[study], places[name]), reverse=True)
-            closing.update(choice[:number])
-            instead.update(choice[number:])
-        closing.update(held.difference(places))
-        if member.whole:
-            kept = set(_whole(usable, held - closing))
-            closing = held - kept
-            instead &= kept
-        return Grant(
-            held=(*sorted(held), *self._unseen[study]),
-            closing=tuple(sorted(closing)),
-            instead=tuple(sorted(instead - closing)),
-        )
-
-    # What each wants.
-
-    def _lacks(self, member: Member) -> bool:
-        """Whether it could use more names than it holds and does not give back soon."""
-        return member.demand + member.spare > len(self._lasting[member.study])
-
-    def _wanted(self, member: Member) -> tuple[str, ...]:
-        """Names that it lacks; none where it holds all that it could use.
-
-        Of workers of several slots, those where others have the fewest slots come first, and no more than the study is
-        due: else a slot here and a slot there would be free, and never a whole worker.
-        """
-        study = member.study
-        if not self._lacks(member):
-            return ()
-        mine = set(self.held[study])
-        if not member.whole:
-            return tuple(name for name in self._usable[study] if name not in mine)
-        workers = [slots for slots in _by_worker(self._usable[study]).values() if not mine.issuperset(slots)]
-        if (size := max((len(slots) for slots in _by_worker(self._usable[study]).values()), default=1)) > 1:
-            others = self._taken - mine
-            workers.sort(key=lambda slots: len(others.intersection(slots)))
-            workers = workers[: max(1, -(-(self.shares[study] - len(self._lasting[study])) // size))]
-        return tuple(name for slots in workers for name in slots if name not in mine)
-
-    def _in_place_of(self, member: Member, lacking: Iterable[Sequence[str]]) -> tuple[str, ...]:
-        """Names that would do as well as those which a study holds, where somebody lacks some of these."""
-        mine = set(self.held[member.study])
-        if all(mine.isdisjoint(names) for names in lacking):
-            return ()
-        not_free = self._taken - (self._ending - mine)
-        return tuple(itertools.islice((name for name in self._usable[member.study] if name not in not_free), len(mine)))
-
-    # Who gives.
-
-    def _asked(self, promised: Mapping[str, str]) -> dict[str, list[tuple[Set[str], int]]]:
-        """By study, for each other one that it gives something up for: the names that will do, and how many.
+    def arbitrate(self, idle: Collection[str] = ()) -> dict[str, Grant]:
+        """By study: what it holds from now on. The same again where nothing else has changed.
 
         Args:
-            promised: by name that is free, or will be soon: the study that gets it. It counts as held.
+            idle: names of the study that writes on which no job runs; others say nothing of theirs.
         """
-        lasting = self._lasting
-        gains = Counter(promised.values())
-        held = {study: len(names) + gains[study] for study, names in lasting.items()}
-        spare = set[str]().union(*self.wants.values()) - promised.keys() - (self._taken - self._ending)
-        by_study = {member.study: member for member in self.members}
-        holder = {name: by_study[study] for study, names in lasting.items() for name in names}
-        asked: dict[str, list[tuple[Set[str], int]]] = {study: [] for study in held}
-        for due in self.members:
-            wants = self.wants[due.study]
-            # what it gives up it has until the jobs there have ended: nothing would use another one meanwhile
-            missing = min(self.shares[due.study] - len(lasting[due.study]) - gains[due.study], len(wants))
-            if missing <= 0:
-                continue
-            # where the number of names is limited, a free one may be had once anybody gives up any
-            is_limited = not spare.isdisjoint(wants)
-            reached = {holder[name].study: holder[name] for name in wants if name in holder}
-            givers = [one for one in (self.members if is_limited else reached.values()) if one is not due]
-            over = [one for one in givers if held[one.study] > self.shares[one.study]]
-            given = _take(
-                over, missing, held, least=self.shares, rank=lambda one: (self.shares[one.study] - held[one.study],)
-            )
-            missing -= given.total()
-            if missing and not is_limited:
-                moved = self._move(givers, missing, held, spare)
-                given += moved
-                missing -= moved.total()
-            if missing and due.waited >= self.patience and not is_limited:
-                given += _take(
-                    [
-                        one
-                        for one in givers
-                        if gains[one.study] or (one.priority <= due.priority and one.waited < due.waited)
-                    ],
-                    missing,
-                    held,
-                    least={},
-                    rank=lambda one: (not gains[one.study], -Fraction(held[one.study]) / as_written(one.weight)),
-                )
-            for study, number in given.items():
-                asked[study].append((set(lasting[study] if is_limited else wants), number))
-        return asked
+        return _Dealing(self).grants(set(idle))
 
-    def _move(self, givers: Iterable[Member], most: int, held: dict[str, int], spare: set[str]) -> Counter[str]:
-        """How many names each gives that takes others for them, which are spare no more."""
-        given: Counter[str] = Counter()
-        for one in sorted(givers, key=lambda one: one.study, reverse=True):
-            others = [name for name in self.wants[one.study] if name in spare] if one.any_will_do else []
-            number = min(most, held[one.study], len(others))
-            spare.difference_update(others[:number])
-            held[one.study] -= number
-            given[one.study] += number
-            most -= number
-        return given
+
+class _Dealing:
+    """One pass of the rule: each name is given away at most once, and promised at most once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._members = {member.study: member for member in pool.members}
+        self._holder = dict(pool.holder)
+        self._ending = pool.ending
+        self._count = dict(pool.count)
+        self._units = {study: _units(member, pool.usable[study]) for study, member in self._members.items()}
+        self._heirs = {
+            name: heir
+            for study, grant in pool.grants.items()
+            for name, heir in zip(grant.closing, grant.heirs, strict=False)
+            if pool.holder.get(name) == study
+        }
+        """By closing name: the study to which it was promised before."""
+        self._free = pool.free.copy()
+        self._known_places: dict[str, dict[str, int]] = {}
+        self._gathered: dict[str, list[tuple[str, ...]]] = {}
+        """By study that takes whole workers of several slots: those of which it waits for the slots."""
+        self._promised: dict[str, str] = {}
+        """By closing name: the study that gets it; empty: it goes with another slot of its worker."""
+
+    def grants(self, idle: set[str]) -> dict[str, Grant]:
+        self._release(idle)
+        self._give_free()
+        self._promise()
+        held: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(self._holder):
+            held[self._holder[name]].append(name)
+        grants = {}
+        for study in self._members:
+            closing = tuple(name for name in held[study] if name in self._promised)
+            grants[study] = Grant(
+                held=(*held[study], *self._pool.unseen.get(study, ())),
+                closing=closing,
+                heirs=tuple(self._promised[name] for name in closing),
+            )
+        return grants
+
+    def _places(self, study: str) -> dict[str, int]:
+        """By name that a study could use: its place among them; those that it would give up last come first."""
+        if study not in self._known_places:
+            self._known_places[study] = {name: place for place, name in enumerate(self._pool.usable[study])}
+        return self._known_places[study]
+
+    def _lacks(self, study: str) -> int:
+        return max(0, self._pool.shares[study] - self._count[study])
+
+    # Rules 1 and 2.
+
+    def _release(self, idle: set[str]) -> None:
+        """Give back what is idle and closing, of no use, or beyond the share; what the study prefers it keeps."""
+        for study in sorted({self._holder[name] for name in idle if name in self._holder}):
+            places = self._places(study)
+            mine = [name for name, holder in self._holder.items() if holder == study]
+            mine.sort(key=lambda name: -places.get(name, MOST_DEVICES))
+            for unit in _units(self._members[study], mine):
+                lasting = sum(name not in self._ending for name in unit)
+                goes = (
+                    any(name not in places or name in self._pool.grants[study].closing for name in unit)
+                    or self._count[study] - lasting >= self._pool.shares[study]
+                )
+                if goes and idle.issuperset(unit):
+                    self._count[study] -= lasting
+                    self._free.update(unit)
+                    for name in unit:
+                        del self._holder[name]
+
+    def _give_free(self) -> None:
+        """Give free names to who is due some, then lend what is left."""
+        lacking = [member for member in self._pool.members if self._lacks(member.study)]
+        waited_for = Counter[str]()
+        for member in lacking:
+            waited_for.update(self._free.intersection(self._pool.usable[member.study]))
+        for member in lacking:
+            units = [unit for unit in self._units[member.study] if not self._free.isdisjoint(unit)]
+            for unit in sorted(units, key=lambda unit: max(map(waited_for.__getitem__, unit))):
+                if not self._lacks(member.study):
+                    break
+                self._take(member.study, unit)
+            if self._lacks(member.study) and any(len(unit) > 1 for unit in self._units[member.study]):
+                self._gathered[member.study] = found = self._workers_to_gather(member)
+                self._free.difference_update(*found)
+        left = {
+            study: iter([unit for unit in units if not self._free.isdisjoint(unit)])
+            for study, units in self._units.items()
+        }
+        least_first = [(self._rank(member), member.study) for member in self._pool.members]
+        heapq.heapify(least_first)
+        while least_first:  # each turn gives a name away, or is the last one of a study
+            _, study = heapq.heappop(least_first)
+            member = self._members[study]
+            most = member.demand + member.spare - self._count[study]
+            if most > 0 and any(len(unit) <= most and self._take(study, unit) for unit in left[study]):
+                heapq.heappush(least_first, (self._rank(member), study))
+
+    def _take(self, study: str, unit: Sequence[str]) -> bool:
+        missing = [name for name in unit if self._holder.get(name) != study]
+        room = self._pool.capacity - len(self._holder)
+        if not missing or len(missing) > room or not self._free.issuperset(missing):
+            return False
+        self._free.difference_update(missing)
+        self._holder.update(dict.fromkeys(missing, study))
+        self._count[study] += len(missing)
+        return True
+
+    def _rank(self, member: Member) -> tuple[int, Fraction]:
+        return -member.priority, Fraction(self._count[member.study]) / as_written(member.weight)
+
+    def _workers_to_gather(self, member: Member) -> list[tuple[str, ...]]:
+        """As many workers as a study is due: first those whose slots it can get, then those with fewest of others."""
+        study, found, left = member.study, [], self._lacks(member.study)
+
+        def others(unit: Sequence[str]) -> tuple[int, int]:
+            holders = [self._holder[name] for name in unit if self._holder.get(name, study) != study]
+            kept = [one for one in holders if not self._may_give(one, member, self._count)]
+            return len(kept), len(holders) - sum(self._heirs.get(name) == study for name in unit)
+
+        for unit in sorted(self._units[study], key=others):
+            missing = [name for name in unit if self._holder.get(name) != study]
+            if missing and left > 0:
+                found.append(unit)
+                left -= len(missing)
+        return found
+
+    # Rule 3.
+
+    def _may_give(self, holder: str, due: Member, count: Mapping[str, int], number: int = 1) -> bool:
+        return self._yields(self._members[holder], due) or count[holder] - number >= self._pool.shares[holder]
+
+    def _yields(self, holder: Member, due: Member) -> bool:
+        """Whether a study gives a name up within its share."""
+        if holder.any_will_do and not due.any_will_do:
+            return True
+        return due.waited >= self._pool.patience and due.waited > holder.waited and due.priority >= holder.priority
+
+    def _promise(self) -> None:
+        """Keep the promises that still hold, and make those that are missing."""
+        lacks = {study: self._lacks(study) for study in self._members}
+        for study, units in self._gathered.items():
+            lacks[study] -= sum(name not in self._holder for unit in units for name in unit)
+        claims = {one.study: self._claims(one) for one in self._pool.members if lacks[one.study] > 0}
+        soon = set(self._ending)
+        for study, names in claims.items():
+            coming = [name for name in names if name in soon][: lacks[study]]
+            soon.difference_update(coming)
+            lacks[study] -= len(coming)
+        after, above = dict(self._count), dict(self._count)
+        """By study: number of names that it has then; the same without what it gives up within its share."""
+
+        def promise(name: str, heir: str) -> None:
+            holder, unit = self._holder[name], self._unit_of(name)
+            number = sum(one not in self._promised for one in unit)
+            after[holder] -= number
+            above[holder] -= 0 if self._yields(self._members[holder], self._members[heir]) else number
+            self._promised |= {one: self._promised.get(one, "") for one in unit} | {name: heir}
+            lacks[heir] -= 1
+
+        for name, heir in sorted(self._heirs.items()):
+            if name in claims.get(heir, {}) and name in self._holder and lacks[heir] > 0:
+                number = sum(one not in self._promised for one in self._unit_of(name))
+                if self._may_give(self._holder[name], self._members[heir], above, number):
+                    promise(name, heir)
+        for study, names in claims.items():
+            by_holder: dict[str, list[str]] = defaultdict(list)
+            for name in names:
+                if not self._promised.get(name):
+                    by_holder[self._holder[name]].append(name)
+            for holder, found in by_holder.items():
+                places = self._places(holder)
+                found.sort(key=lambda name, places=places: places.get(name, MOST_DEVICES))  # type: ignore[misc]
+            for _ in range(lacks[study]):
+                givers = [
+                    one
+                    for one, found in by_holder.items()
+                    if found and self._may_give(one, self._members[study], after, self._number(found[-1]))
+                ]
+                if givers:
+                    giver = max(givers, key=lambda one: (after[one] - self._pool.shares[one], one))
+                    promise(by_holder[giver].pop(), study)
+
+    def _claims(self, member: Member) -> dict[str, None]:
+        """Names of other studies that would do for one that lacks some."""
+        study = member.study
+        units = self._gathered.get(study, self._units[study])
+        names = (name for unit in units for name in unit)
+        return dict.fromkeys(name for name in names if self._holder.get(name, study) != study)
+
+    def _unit_of(self, name: str) -> tuple[str, ...]:
+        """What is given up with a name: of a study that takes whole workers, what it holds there."""
+        study = self._holder[name]
+        if not self._members[study].whole:
+            return (name,)
+        worker = worker_of(name)
+        return tuple(one for one, holder in self._holder.items() if holder == study and worker_of(one) == worker)
+
+    def _number(self, name: str) -> int:
+        return sum(one not in self._promised for one in self._unit_of(name))
+
+
+def _units(member: Member, names: Iterable[str]) -> list[tuple[str, ...]]:
+    """What a study takes at once: a name, or all slots of a worker."""
+    if not member.whole:
+        return [(name,) for name in names]
+    workers: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        workers[worker_of(name)].append(name)
+    return list(map(tuple, workers.values()))
 
 
 def longest_asking(mine: Member, others: Iterable[Member], held: int, position: Position) -> str | None:
@@ -316,172 +385,3 @@ def longest_asking(mine: Member, others: Iterable[Member], held: int, position: 
     if held <= position.share or not asking:
         return None
     return max(asking, key=lambda other: (other.waited, other.study)).study
-
-
-def _by_worker(names: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(worker_of(name), []).append(name)
-    return found
-
-
-def _whole(usable: Iterable[str], names: Collection[str]) -> list[str]:
-    """Names of the workers whose usable slots are all among ``names``."""
-    return [name for slots in _by_worker(usable).values() if set(slots) <= set(names) for name in slots]
-
-
-def _take(
-    givers: Iterable[Member],
-    most: int,
-    held: dict[str, int],
-    *,
-    least: Mapping[str, int],
-    rank: Callable[[Member], tuple[Number, ...]],
-) -> Counter[str]:
-    """How many names each gives, one at a time: who ranks lowest then, and the last by name between equals.
-
-    Args:
-        givers: those that may give.
-        most: names in all.
-        held: number of names of each; becomes less.
-        least: number of names that each keeps; none where it is not in it.
-        rank: by what each holds at the moment.
-    """
-    given: Counter[str] = Counter()
-    ordered = enumerate(sorted(givers, key=lambda one: one.study, reverse=True))
-    lowest_first = [(rank(one), place, one) for place, one in ordered]
-    heapq.heapify(lowest_first)
-    while lowest_first and most > 0:
-        _, place, one = heapq.heappop(lowest_first)
-        if held[one.study] > least.get(one.study, 0):
-            held[one.study] -= 1
-            given[one.study] += 1
-            most -= 1
-            heapq.heappush(lowest_first, (rank(one), place, one))
-    return given
-
-
-def match_free(
-    members: Sequence[Member],
-    held: Mapping[str, Sequence[str]],
-    wants: Mapping[str, Sequence[str]],
-    shares: Mapping[str, int],
-    *,
-    capacity: int | None = None,
-    taken: Collection[str] = (),
-) -> dict[str, str]:
-    """By free name: the study that gets it. No other choice serves more of those who are due, or earlier ones.
-
-    First each member, in the given order, gets what it is due, as far as its wants allow. Who was served moves to
-    another name that it wants, where one that comes later needs its name (augmenting paths). What is left goes one by
-    one to those who can use more than they are due: higher priorities first, then who has least for its weight. The
-    work grows with the number of names, not with its square.
-
-    Args:
-        members: who goes first comes first.
-        held: by study: names that it has.
-        wants: by study: names that it could use beside them.
-        shares: by study: number of names that it is due.
-        capacity: number of names that all may hold together; None: as many as there are.
-        taken: names that are not free.
-    """
-    matching = _Matching([[name for name in wants[member.study] if name not in taken] for member in members])
-    left = len(matching.free) if capacity is None else max(0, capacity - len(taken))
-    count = [len(held[member.study]) for member in members]
-    for place, member in enumerate(members):
-        while count[place] < shares[member.study] and left and matching.serve(place):
-            count[place] += 1
-            left -= 1
-    exact = [Fraction(as_written(member.weight)) for member in members]
-    scale = math.lcm(*(weight.denominator for weight in exact))
-    weights = [int(weight * scale) for weight in exact]  # so that equal quotients are equal floats
-    least_first = [
-        (-member.priority, count[place] / weights[place], member.study, place) for place, member in enumerate(members)
-    ]
-    heapq.heapify(least_first)
-    while left and least_first:
-        priority, _, study, place = heapq.heappop(least_first)
-        if count[place] < members[place].demand + members[place].spare and matching.serve(place):
-            count[place] += 1
-            left -= 1
-            heapq.heappush(least_first, (priority, count[place] / weights[place], study, place))
-    return {name: members[place].study for name, place in matching.owner.items()}
-
-
-class _Matching:
-    """Names to studies, these by their places; who has one keeps as many.
-
-    Args:
-        wanted: by study: free names that it wants, preferred ones first.
-    """
-
-    def __init__(self, wanted: Sequence[Sequence[str]]) -> None:
-        self.free = set[str]().union(*wanted)
-        self.owner: dict[str, int] = {}
-        self._wanted = wanted
-        self._left = [iter(names) for names in wanted]
-        """By study: what it wants, but for names that are matched, and stay so."""
-        self._wanters: dict[str, list[int]] | None = None
-        """By device: the studies that want it. Made once a study is to move to another device; most never do."""
-        self._owned: list[dict[int, list[str]]] = [{} for _ in wanted]
-        """By study and owner: devices of the owner that the study wants, some of which may have moved since."""
-
-    def serve(self, study: int) -> bool:
-        """Match one more device to a study; others may move to another one for it."""
-        if (found := self._unmatched(study)) is not None:
-            self._give(found, study)
-            return True
-        if len(self.owner) == len(self.free):
-            return False
-        if self._wanters is None:
-            self._wanters = {}
-            for place, names in enumerate(self._wanted):
-                for name in names:
-                    self._wanters.setdefault(name, []).append(place)
-            for name, owner in self.owner.items():
-                self._note(name, owner, self._wanters[name])
-        came_from: dict[int, tuple[int, str]] = {}  # by study: whose place it would take, and on which device
-        seen = {study}
-        queue = deque([study])
-        while queue:
-            one = queue.popleft()
-            found = self._unmatched(one)
-            if found is not None:
-                self._move(one, found, came_from)
-                return True
-            for owner in sorted(self._owned[one].keys() - seen):
-                if (device := self._device_of(owner, one)) is not None:
-                    seen.add(owner)
-                    came_from[owner] = (one, device)
-                    queue.append(owner)
-        return False
-
-    def _unmatched(self, study: int) -> str | None:
-        """The next name that it wants and nobody has; whoever asks has it given to somebody."""
-        return next((name for name in self._left[study] if name not in self.owner), None)
-
-    def _device_of(self, owner: int, study: int) -> str | None:
-        """One that the owner has and the study wants."""
-        names = self._owned[study][owner]
-        while names:
-            if self.owner[names[-1]] == owner:
-                return names[-1]
-            names.pop()
-        del self._owned[study][owner]
-        return None
-
-    def _give(self, name: str, study: int) -> None:
-        self.owner[name] = study
-        if self._wanters is not None:
-            self._note(name, study, self._wanters[name])
-
-    def _note(self, name: str, owner: int, wanters: Sequence[int]) -> None:
-        for study in wanters:
-            self._owned[study].setdefault(owner, []).append(name)
-
-    def _move(self, study: int, found: str, came_from: Mapping[int, tuple[int, str]]) -> None:
-        while True:
-            self._give(found, study)
-            if study not in came_from:
-                return
-            study, found = came_from[study]

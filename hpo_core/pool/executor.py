@@ -294,7 +294,7 @@ class PooledExecutor:
         now = self.now()
         with self._lock:
             busy = self._busy() if self.seat.is_fresh(now) else ()
-        return self.places.offered(inventory, self.seat.startable(now), busy)
+        return self.places.offered(inventory, self.seat.open(now), busy)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
@@ -390,7 +390,7 @@ class PooledExecutor:
         gone: list[_Submitted] = []
         with self._lock:
             busy, held = self._busy(), set(self.seat.grant.held)
-            free = self.seat.startable(now) - busy if self._kept is None else set()
+            free = self.seat.open(now) - busy if self._kept is None else set()
             is_first = True
             for number, each in self._waiting.items():
                 if each.names and not held.issuperset(each.names):
@@ -434,7 +434,7 @@ class PooledExecutor:
                     self._spared.discard(job.trial)
                     seconds = max(0.0, report.ended - report.started)
                     self._lasts = seconds if self._lasts == math.inf else (self._lasts + seconds) / 2
-                if self._is_over(each):  # others wait for what it leaves
+                if self.seat.goes_back(each.names):  # others wait for what it leaves
                     self.seat.look_soon()
                     if self._inbox is not None:
                         self._inbox.wake()  # the end of a unit is no report to the loop
@@ -448,11 +448,6 @@ class PooledExecutor:
             with self._lock:
                 self._running.pop(number, None)
             raise
-
-    def _is_over(self, each: _Submitted) -> bool:
-        if self.places.kind.word:
-            return not self.seat.startable(self.now()).issuperset(each.names)
-        return bool(self.seat.grant.closing)
 
     def _preempt(self) -> None:
         """End what runs on the name of the youngest attempt that is to be given back, where another study has waited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -238,15 +238,14 @@ class PoolSeat:
         return PoolRow(self.terms.pool, self.terms.study, self.mine, self.grant)
 
     def open(self, now: float) -> set[str]:
-        """Names on which jobs may run; none where what the study held at its last look may be another one's by now."""
+        """Names on which jobs may begin; none where what the study held at its last look may be another's by now."""
         if not self.is_fresh(now):
             return set()
         return {name for name in self.grant.held if self._opens_at.get(name, now) <= now}.difference(self.grant.closing)
 
-    def startable(self, now: float) -> set[str]:
-        """Open names on which a job may begin: no other study waits until the job there has ended."""
-        opened = self.open(now)
-        return opened.difference(self.grant.instead) if self.kind.word and not self.kind.several_jobs else opened
+    def goes_back(self, names: Collection[str]) -> bool:
+        """Whether another study may get what a job leaves on these names: then it looks at once."""
+        return bool(self.grant.closing) or (bool(self.kind.word) and not set(names).issubset(self.mine.usable))
 
     def is_fresh(self, now: float) -> bool:
         """Whether what the study held at its last look is still its own."""
@@ -272,22 +271,21 @@ class PoolSeat:
         pool, study = self.terms.pool, self.terms.study
         before = self._short_since, self._over_since
 
+        written: RowChange | None = None
+
         def decide(rows: Sequence[PoolRow]) -> RowChange | None:
+            nonlocal written
+            written = None
             self._short_since, self._over_since = before  # a name that it was given and has not used may go again
             mine, grant = self._noted(rows, now, use)
             if self._is_lost:
                 return None
-            grants, waited = {study: grant}, mine.waited
-            for _ in range(2):  # who is rounded up follows from what it holds, and the other way round
-                mine = self._placed(mine, use, grants, before, now)
-                asking = msgspec.structs.replace(mine, waited=max(waited, mine.waited))  # until what it gets is its own
-                grants = self._arbitrated(asking, grants[study], use)
+            mine = self._placed(mine, use, {study: grant}, before, now)
+            grants = self._pool(mine, use, {study: grant}).arbitrate(self._idle(use, grant))
             mine = self._placed(mine, use, grants, before, now)
-            self._take(grants[study], now)
-            self._next_beat = now + BEAT_SECONDS
-            self.mine = msgspec.structs.replace(mine, beat=self.mine.beat + 1)
             gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
-            return RowChange(self.mine, grants, gone)
+            written = RowChange(msgspec.structs.replace(mine, beat=self.mine.beat + 1), grants, gone)
+            return written
 
         try:
             is_due = now >= self._next_beat and not self._is_lost
@@ -299,12 +297,15 @@ class PoolSeat:
                     now >= self._next_beat
                     or any(row.member is not None and self._is_gone(row.member, now) for row in rows)
                     or _told_at_once(mine, self.kind) != _told_at_once(self.mine, self.kind)
-                    or bool(_given_back(grant, mine, self._busy(use, grant)))
+                    or self._gives_back(mine, grant, self._idle(use, grant))
                 )
                 if not is_due:
                     self._take(grant, now)
             if is_due:
                 self._pools.change(pool, study, decide)
+            if written is not None:
+                self._take(written.grants[study], now)
+                self._next_beat, self.mine = now + BEAT_SECONDS, written.mine
             self._last_look = now
             self._is_told = False
         except JournalError as error:
@@ -421,22 +422,17 @@ class PoolSeat:
         known = {row.study: row.grant for row in self.others}
         return Pool(members, {**known, **grants}, patience=self.kind.patience, there=there)
 
-    def _busy(self, use: Use, grant: Grant) -> set[str]:
-        """Held names on which jobs run; of slots that are counted, those that it keeps longest."""
+    def _idle(self, use: Use, grant: Grant) -> set[str]:
+        """Held names on which no job runs; of slots that are counted, the closing ones first."""
         if self.kind.word:
-            return set(use.busy)
-        return set((*(name for name in grant.held if name not in grant.closing), *grant.closing)[: use.used])
+            return set(grant.held).difference(use.busy)
+        return set((*(name for name in grant.held if name not in grant.closing), *grant.closing)[use.used :])
 
-    def _arbitrated(self, mine: Member, grant: Grant, use: Use) -> dict[str, Grant]:
-        """By study: what it holds from now on; the study itself first gives back what is idle and not its own."""
-        while True:
-            grants = self._pool(mine, use, {mine.study: grant}).arbitrate()
-            new = grants[mine.study]
-            back = _given_back(new, mine, self._busy(use, new))
-            if not back:
-                return grants
-            left = tuple(name for name in new.held if name not in back)
-            grant = Grant(held=left, closing=tuple(name for name in new.closing if name not in back))
+    def _gives_back(self, mine: Member, grant: Grant, idle: set[str]) -> bool:
+        """Whether others may get something of what is idle."""
+        if self.kind.word and not idle.issubset(mine.usable):
+            return True
+        return bool(idle) and (bool(grant.closing) or len(grant.held) - len(mine.ending) > mine.demand + mine.spare)
 
     def _take(self, grant: Grant, now: float) -> None:
         gained = set(grant.held).difference(self.grant.held)
@@ -489,19 +485,6 @@ class PoolSeat:
     def _has_no_sign(self, study: str, now: float) -> bool:
         sign = self._signs.get(study)
         return sign is not None and now > sign[2] + LEASE_SECONDS
-
-
-def _given_back(grant: Grant, mine: Member, busy: set[str]) -> set[str]:
-    """Idle names that a study gives back: closing ones, what it cannot use, one that will do in place of a busy one."""
-    idle = [name for name in grant.held if name not in busy]
-    back = {name for name in idle if name in grant.closing}
-    keep = max(0, mine.demand + mine.spare - len(busy.intersection(grant.held)))
-    places = {name: place for place, name in enumerate(mine.usable)}
-    stay = sorted((name for name in idle if name not in back), key=lambda name: places.get(name, len(places)))
-    back.update(stay[keep:])
-    if not back and busy.intersection(grant.closing):
-        back.update([name for name in stay if name in grant.instead][-1:])
-    return back
 
 
 def _told_at_once(member: Member, kind: Kind) -> Member:

@@ -1,4 +1,6 @@
-"""Rows of pools, one for each study: read together, and written in one transaction that no other overlaps.
+"""Rows of pools, one for each study: read together, and written where nobody changed them meanwhile.
+
+What is written is computed while no transaction is open: a controller that is stopped there holds up nobody.
 
 They lie in a table beside the journal's, made at first use. A damaged row is no member: a study goes on without it.
 """
@@ -6,9 +8,8 @@ They lie in a table beside the journal's, made at first use. A damaged row is no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -16,8 +17,10 @@ import sqlalchemy as sa
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.devices.pool_member import NOTHING, Grant, Member, Wish
-from hpo_core.model.errors import JournalError, StudyNotFoundError
+from hpo_core.model.errors import JournalError, JournalUnavailableError, StudyNotFoundError
 
+MOST_TRIES = 8
+"""Readings of rows that others changed before they were written; then it is tried at the next look."""
 WAIT_SECONDS = 1.0
 """Longest wait for others who write to the same database: the study's loop stands still meanwhile."""
 
@@ -33,6 +36,10 @@ class PoolRow(msgspec.Struct, frozen=True):
     """What it has; written by whichever study's controller arbitrates."""
     wish: Wish | None = None
     """What a person said of its share while it ran."""
+
+    @property
+    def owner(self) -> str:
+        return "" if self.member is None else self.member.owner
 
 
 class RowChange(msgspec.Struct, frozen=True):
@@ -74,6 +81,7 @@ _table = sa.Table(
     sa.Column("granted", sa.Text, nullable=False),
     sa.Column("wish", sa.Text, nullable=False),
 )
+_all_rows = sa.select(_table).order_by(_table.c.pool, _table.c.study)
 _T = TypeVar("_T", Member, Grant, Wish)
 
 
@@ -92,63 +100,99 @@ class Pools:
 
     def look(self, pool: str, study: str) -> list[PoolRow]:
         """The members of a pool by study's name, and the row of ``study`` in any case; one query."""
-        return self._read(lambda connection: _rows(connection, pool, study))
+        return [_row(raw) for raw in self._read(_of_pool(pool, study))]
 
     def all(self) -> list[PoolRow]:
         """The rows of all pools."""
-        return self._read(lambda connection: _rows(connection))
+        return [_row(raw) for raw in self._read(_all_rows)]
 
-    def _read(self, rows: Callable[[sa.Connection], list[PoolRow]]) -> list[PoolRow]:
+    def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         with self._translated("read"):
             if not self._has_table():
                 return []
             with self._reader.connect() as connection:
-                return rows(connection)
+                return connection.execute(query).all()
 
     def change(self, pool: str, study: str, decide: Decide) -> None:
-        """Write what ``decide`` says of the present rows, in one transaction that no other change overlaps."""
-        with self._writing() as connection:
-            rows = _rows(connection, pool, study)
-            if (change := decide(rows)) is not None:
-                before = {row.study: row for row in rows}
-                for row in _rows_after(rows, pool, study, change):
-                    _write(connection, row, before.get(row.study))
+        """Write what ``decide`` says of the present rows; it is asked again where others changed what studies hold.
+
+        Raises:
+            JournalUnavailableError: others changed it each time.
+        """
+
+        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
+            change = decide(rows)
+            return [] if change is None else _rows_after(rows, pool, study, change)
+
+        self._rewrite(pool, study, after)
 
     def leave(self, pool: str, study: str, owner: str) -> None:
         """Give everything back, unless another controller has the study's row; what a person said of it stays."""
-        with self._writing() as connection:
-            for row in _rows(connection, pool, study):
-                if row.study == study and row.member is not None and row.member.owner == owner:
-                    _write(connection, msgspec.structs.replace(row, member=None, grant=NOTHING), row)
+
+        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
+            mine = [row for row in rows if row.study == study and row.member is not None and row.member.owner == owner]
+            return [msgspec.structs.replace(row, member=None, grant=NOTHING) for row in mine]
+
+        self._rewrite(pool, study, after)
 
     def say(self, pool: str, study: str, wish: Wish) -> None:
         """Keep what a person says of a study's share, beside what was said before."""
-        with self._writing() as connection:
-            before = next((row for row in _rows(connection, pool, study) if row.study == study), None)
-            row = before or PoolRow(pool, study, None)
+
+        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
+            row = next((row for row in rows if row.study == study), PoolRow(pool, study, None))
             said = row.wish or Wish()
             merged = Wish(
                 weight=said.weight if wish.weight is None else wish.weight,
                 priority=said.priority if wish.priority is None else wish.priority,
             )
-            _write(connection, msgspec.structs.replace(row, wish=merged), before)
+            return [msgspec.structs.replace(row, wish=merged)]
 
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction that no other writer's overlaps; in SQLite it waits as long as the journal's own."""
+        self._rewrite(pool, study, after)
+
+    def _rewrite(self, pool: str, study: str, after: Callable[[Sequence[PoolRow]], list[PoolRow]]) -> None:
+        """Write the rows that ``after`` makes of the present ones, where these are still the same then."""
         with self._translated("written"):
-            if not self._has_table():
-                try:
-                    with self._engine.begin() as connection:
-                        _metadata.create_all(connection)
-                except (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.OperationalError):
-                    if not self._has_table():
-                        raise  # no other process was quicker: it may not be made
-            with self._engine.begin() as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
-                    connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
-                yield connection
+            self._make_table()
+        for _ in range(MOST_TRIES):
+            found = self._read(_of_pool(pool, study))
+            rows = {str(raw[1]): (_row(raw), raw) for raw in found}
+            made = [
+                _Write.of(row, *rows.get(row.study, (None, ()))) for row in after([row for row, _ in rows.values()])
+            ]
+            writes = [write for write in made if write is not None]
+            if not writes or self._written(writes, found, pool, study):
+                return
+        raise JournalUnavailableError(
+            f"Pool {pool} was changed by other studies {MOST_TRIES} times while study {study!r} looked at it. It looks "
+            "again."
+        )
+
+    def _written(self, writes: Sequence[_Write], found: Sequence[Sequence[Any]], pool: str, study: str) -> bool:
+        """Write in one transaction that no other writer's overlaps; False: the rows have changed."""
+        told = {write.study for write in writes if write.tells}
+
+        def of_weight(raws: Sequence[Sequence[Any]]) -> list[Any]:
+            return [tuple(raw) if raw[1] in told else (raw[1], raw[2], raw[4]) for raw in raws]
+
+        with self._translated("written"), self._engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
+                connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
+            if not all(write.is_alone for write in writes):
+                there = connection.execute(_of_pool(pool, study)).all()
+                if of_weight(there) != of_weight(found):
+                    return False
+            written = [connection.execute(write.statement).rowcount for write in writes]
+            return min(written) == 1
+
+    def _make_table(self) -> None:
+        if not self._has_table():
+            try:
+                with self._engine.begin() as connection:
+                    _metadata.create_all(connection)
+            except (sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.OperationalError):
+                if not self._has_table():
+                    raise  # no other process was quicker: it may not be made
 
     def _has_table(self) -> bool:
         if not self._is_there:
@@ -157,12 +201,41 @@ class Pools:
         return self._is_there
 
 
-def _rows(connection: sa.Connection, pool: str | None = None, study: str = "") -> list[PoolRow]:
-    """Members of a pool and the row of ``study``; without a pool, all rows."""
-    chosen = sa.select(_table).order_by(_table.c.pool, _table.c.study)
-    if pool is not None:
-        chosen = chosen.where((_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study)))
-    return [_row(row) for row in connection.execute(chosen)]
+class _Write(NamedTuple):
+    """What differs of one row, and nothing else: a row of another version may hold more than this one reads."""
+
+    study: str
+    statement: sa.Insert | sa.Update
+    tells: bool
+    """Whether it says something beside what the study holds."""
+    is_alone: bool
+    """Whether it stands whatever the other rows are: a study says something of itself where it did so before."""
+
+    @classmethod
+    def of(cls, row: PoolRow, before: PoolRow | None, raw: Sequence[Any]) -> _Write | None:
+        """None: nothing differs.
+
+        Args:
+            raw: the row before, as it stands in the table.
+        """
+        values = _values(row)
+        if before is None:
+            return cls(row.study, _table.insert().values(values | {"pool": row.pool, "study": row.study}), True, False)
+        known = {} if before.member is None else _values(before)  # the text of a damaged row is replaced
+        changed = {name: value for name, value in values.items() if value != known.get(name)}
+        if row == before or not changed:
+            return None
+        here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
+        is_alone = changed.keys() == {"member"} and row.owner == before.owner
+        if is_alone:
+            here &= _table.c.member == raw[3]
+        return cls(row.study, _table.update().where(here).values(changed), changed.keys() != {"granted"}, is_alone)
+
+
+def _of_pool(pool: str, study: str) -> sa.Select[Any]:
+    """Members of a pool and the row of ``study``."""
+    here = (_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study))
+    return _all_rows.where(here)
 
 
 def _row(row: Any) -> PoolRow:
@@ -171,18 +244,6 @@ def _row(row: Any) -> PoolRow:
     if found is None or found.study != study:
         return PoolRow(str(pool), str(study), None, wish=_decoded(wish, Wish))
     return PoolRow(str(pool), str(study), found, _decoded(grant, Grant) or NOTHING, _decoded(wish, Wish))
-
-
-def _write(connection: sa.Connection, row: PoolRow, before: PoolRow | None) -> None:
-    """Write what differs, and nothing else: a row of another version may hold more than this one reads."""
-    values = _values(row)
-    if before is None:
-        connection.execute(_table.insert().values(values | {"pool": row.pool, "study": row.study}))
-    elif row != before:
-        known = {} if before.member is None else _values(before)  # the text of a damaged row is replaced
-        here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
-        changed = {name: value for name, value in values.items() if value != known.get(name)}
-        connection.execute(_table.update().where(here).values(changed))
 
 
 def _values(row: PoolRow) -> dict[str, int | str]:

@@ -46,7 +46,7 @@ def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
     rows = [mine, *(row for row in others if row.member is not None and row.member.kind == member.kind)]
     pool = Pool([row.member for row in rows if row.member is not None], {row.study: row.grant for row in rows})
     reasons = _waits(member, pool), _less_than_wanted(member, pool), _different_sizes(pool.members)
-    share, held = pool.shares[mine.study], len(pool.held[mine.study])
+    share, held = pool.shares[mine.study], pool.held[mine.study]
     return Standing(mine.pool, member, slots=pool.capacity, share=share, held=held, why=" ".join(filter(None, reasons)))
 
 
@@ -117,18 +117,19 @@ def _unit(member: Member) -> str:
 
 def _waits(mine: Member, pool: Pool) -> str:
     """Says whom it waits for, where it holds less than it is due."""
-    position, held = pool.position(mine.study), len(pool.held[mine.study])
+    position, held = pool.position(mine.study), pool.held[mine.study]
     missing = position.share - held
     if missing <= 0 or (mine.kind and not position.wants):  # models that hop may have no work for more just now
         return ""
     others = [member for member in pool.members if member is not mine]
-    over = [other for other in others if len(pool.held[other.study]) > pool.shares[other.study]]
+    over = [other for other in others if pool.held[other.study] > pool.shares[other.study]]
     unit = _unit(mine)
     waits = f"It waits for {_plural(missing, unit)}"
     if mine.waited >= 1:
         waits += f", for {mine.waited:,.0f} s so far"
     if not over:
-        holders = [other for other in others if not set(position.wants).isdisjoint(pool.held[other.study])]
+        holding = {pool.holder.get(name) for name in position.wants}
+        holders = [other for other in others if other.study in holding]
         if mine.kind and holders:
             return (
                 f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "

@@ -12,7 +12,8 @@ from typing import Any
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
+from hpo_core.model.space import ListedParameter, SearchSpace
+from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Params
 from hpo_core.replay.audit import damage_named
 from hpo_core.samplers.sampler import EarlierResult
@@ -94,11 +95,11 @@ def _fitted(params: Params, space: SearchSpace) -> Params | None:
     }
     joined = params | fixed
     kept = {name: joined[name] for name in space.order if name in joined and space.is_active(name, joined)}
-    for name, value in kept.items():  # 1 for 1.0 and the like: as the space has them
-        parameter = space.parameters[name]
-        if isinstance(parameter, ListedParameter):
-            kept[name] = next((choice for choice in parameter.listed() if same_scalar(choice, value)), value)
-    return None if space.complaints(kept) else kept
+    try:  # 1 for 1.0 and the like: as the space has them
+        taken = given_values(space, kept, "")
+    except ValueError:
+        return None
+    return None if space.complaints(taken) else taken
 
 
 def _past(

@@ -57,11 +57,11 @@ class Figure:
 
     def plotly(self) -> go.Figure:
         """The figure apart from a page, for a script or a notebook, with its title."""
-        import plotly.graph_objects as go  # takes a third of a second, and a page needs none
+        from hpo_core.report.notebook_figure import NotebookFigure  # takes a third of a second; a page needs none
 
         title = {"text": html.escape(self.title), "y": 0.99, "yanchor": "top"}
         margin = self.layout["margin"] | {"t": self.layout["margin"]["t"] + 40}
-        return go.Figure({"data": self.data, "layout": self.layout | {"title": title, "margin": margin}})
+        return NotebookFigure({"data": self.data, "layout": self.layout | {"title": title, "margin": margin}})
 
 
 def level_color(level: int, levels: int) -> str:

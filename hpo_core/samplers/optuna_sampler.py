@@ -38,7 +38,7 @@ from statistics import median
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import (
@@ -135,8 +135,10 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
                 f"sampler {name}: constraints_func is a function, which a study file cannot hold; report its values "
                 "with the metric (trial.report, trial.set_constraint) and list their names in the study's constraints"
             )
+        if argument == "x0":
+            raise ValueError(f"sampler {name}: x0 is not offered, and Optuna drops it; give it in start_with instead")
         if argument not in takes or argument == "seed":
-            rest = [t for t in takes if t not in ("seed", "constraints_func")]
+            rest = [t for t in takes if t not in ("seed", "constraints_func", "x0")]
             cure = "the study's seed serves" if argument == "seed" else meant_or_known(argument, rest, "it takes:")
             raise ValueError(f"sampler {name} takes no argument {argument!r} here; {cure}")
     try:
@@ -291,7 +293,7 @@ class OptunaSampler:
             if event.queued and self._queue:
                 self._queue.popleft()
             self._created[event.trial] = event
-            past = next((n for n in self._not_again if self._created[n].params == event.params), None)
+            past = next((n for n in self._not_again if repr(self._created[n].params) == repr(event.params)), None)
             if past is not None:
                 self._tried_again[event.trial] = past
                 self._not_again.remove(past)
@@ -437,7 +439,10 @@ class CounterRandomSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
+        stream = Stream(self._seed, f"params/{param_name}", trial.number)
+        if isinstance(param_distribution, CategoricalDistribution):
+            return stream.choice(param_distribution.choices)
         parameter = parameter_of(param_distribution)
         if parameter is None:
             raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {param_distribution!r}.")
-        return parameter.draw(Stream(self._seed, f"params/{param_name}", trial.number))
+        return parameter.draw(stream)

@@ -49,6 +49,22 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"sampler {name} takes no arguments, got {', '.join(arguments)}; drop them")
 
 
+def check_space(name: str, space: SearchSpace) -> None:
+    """Refuse a range whose values a sampler that calculates with floats cannot tell apart.
+
+    Raises:
+        ValueError: with sampler and parameter.
+    """
+    for one, parameter in space.parameters.items():
+        if name in OURS or not isinstance(parameter, NumberParameter) or parameter.last_step is None:
+            continue
+        if max(parameter.last_step, parameter.high if parameter.log else 0) > limits.STEPS:
+            raise ValueError(
+                f"sampler {name} calculates with floats, which cannot tell the values of {one} apart beyond "
+                f"{limits.STEPS:,}; use random, or narrow the range of {one}, or tune an exponent"
+            )
+
+
 def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -> None:
     """Refuse a sampler that knows one objective only, for a study with several.
 
@@ -154,11 +170,12 @@ def _all_values(name: str, parameter: ParameterType) -> list[Any]:
     if isinstance(parameter, ListedParameter):
         return list(parameter.listed())
     assert isinstance(parameter, NumberParameter)
-    step = parameter.step or 0
-    if not step and parameter.low < parameter.high:
+    last = parameter.last_step
+    if last is None and parameter.low < parameter.high:
         raise ValueError(
             f"sampler BruteForceSampler: {name} is {parameter.type} without a step, and has no end of values; give it "
             "a step, or use random or TPESampler"
         )
-    count = min(limits.GRID_STEPS, int((parameter.high - parameter.low) / step + 1e-9)) + 1 if step else 1
-    return [parameter.taken(parameter.low + at * step) for at in range(count)]
+    if last is None:
+        return [parameter.low]
+    return list(map(parameter.at_step, range(min(limits.GRID_STEPS, last) + 1)))

@@ -11,6 +11,7 @@ would leave any two trials undecided that are equal in one metric, as counts of 
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cmp_to_key
 from typing import Literal, NamedTuple, TypeVar
@@ -118,6 +119,8 @@ class Parents:
         selection: which of the two rules.
         truncation: share of the members.
         fitness: how fitness by several metrics compares.
+        barrier: whether a generation ends before it has children: then these depend on it alone, not on the order in
+            which its trials ended, nor on what has ended since.
     """
 
     def __init__(
@@ -128,6 +131,7 @@ class Parents:
         selection: Literal["tournament", "truncation"],
         truncation: float,
         fitness: Literal["priority", "pareto"],
+        barrier: bool = False,
     ) -> None:
         self._sessions = sessions
         self._seed = seed
@@ -135,8 +139,10 @@ class Parents:
         self._share = as_written(truncation)
         self._pareto = fitness == "pareto"
         self._compare = by_dominance if self._pareto else by_priority
+        self._barrier = barrier
         self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
         self._latest: dict[int, int] = {}  # per member, its latest ended trial
+        self._ended: list[list[int]] = []  # with a barrier: per generation, ended trials
         self._kept_from = 0  # generations below it can be no parents any more
 
     def add(self, trial: int) -> None:
@@ -144,6 +150,12 @@ class Parents:
         session = self._sessions[trial]
         while len(self._good) <= session.generation:
             self._good.append([])
+            self._ended.append([])
+        if self._barrier:
+            insort(self._ended[session.generation], trial)
+            if session.fitness is not None:
+                insort(self._good[session.generation], trial)
+            return
         if session.fitness is not None:
             self._good[session.generation].append(trial)
         self._latest[session.member] = trial
@@ -184,8 +196,8 @@ class Parents:
         return Pairing(opponent, initiator if wins else opponent, True)
 
     def _truncation(self, initiator: int, child: int, reach: range) -> Pairing:
-        members = self._ranked(self._latest.values())
         own = self._sessions[initiator]
+        members = self._ranked(self._ended[own.generation] if self._barrier else self._latest.values())
         cut = max(int(len(members) * self._share), min(1, len(members) - 1))
         best = [number for number in members[: max(1, cut)] if self._sessions[number].fitness is not None]
         place = members.index(initiator) if initiator in members else len(members)

@@ -11,7 +11,8 @@ checkpoint with changed parameters, in the initiator's place. Who initiates, ``r
   up. (Workers that join later can wait for stragglers.) The sessions in all stay ``population * generations``.
 - ``eager``: ``population`` members are sampled, and whoever ended initiates, unless there is nobody to meet yet and
   somebody is on the way.
-- ``barrier``: a generation has exactly ``population`` trials and ends before the next one begins.
+- ``barrier``: a generation has exactly ``population`` trials and ends before the next one begins. Its children depend
+  on it, and on those before it, alone: they are the same on any number of workers.
 
 A population larger than the cluster is worked off oldest first (budget mode); on one worker that is a synchronous
 evolution.
@@ -173,6 +174,7 @@ class Pbt(SearchMethod):
             selection=settings.selection,
             truncation=settings.truncation,
             fitness=settings.fitness,
+            barrier=settings.reproduction == "barrier",
         )
         self._by_generation = settings.reproduction == "generation"
         self.total = settings.population * settings.generations
@@ -232,7 +234,8 @@ class Pbt(SearchMethod):
     def _reach(self, generation: int) -> range:
         """The generations that opponents of a trial may come from."""
         oldest = generation + 1 - self.settings.opponents_from if self.settings.opponents != "same" else generation
-        newest = self._newest if self.settings.opponents == "any" else generation
+        later = self.settings.opponents == "any" and self.settings.reproduction != "barrier"
+        newest = self._newest if later else generation
         return range(max(0, oldest), newest + 1)
 
     def _idle(self) -> Action:

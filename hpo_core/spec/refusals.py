@@ -90,8 +90,8 @@ REFUSALS = (
     Refusal(
         "data, and packing",
         lambda spec: spec.hops and spec.packing is not None,
-        "a model trains where its next partition lies, one at a time on each worker, and shares no device",
-        "drop packing, or drop data and have the training function read all of it",
+        "a worker trains one unit at a time (the schedule is an open shop), so there are never two jobs to place on it",
+        "drop packing (several workers can share a device), or drop data and have the training function read all of it",
     ),
     Refusal(
         "data, and repeats = {repeats}",
@@ -102,19 +102,20 @@ REFUSALS = (
     Refusal(
         "training.gang = {gang}, and packing",
         lambda spec: spec.gangs and spec.packing is not None,
-        "a rank of a gang has a slot of its own, and shares no device",
+        "packing gives a job a part of one device, and the ranks of a gang need one each, all at once",
         "drop one of the two",
     ),
     Refusal(
         "training.gang = {gang}, and data",
         lambda spec: spec.gangs and spec.hops and spec.training.gang != "auto",
-        "how many ranks a model that hops has follows from how many models are left",
-        "set training.gang to auto, or drop data and give each rank its part of a batch by trial.shard()",
+        "gangs train only where there are fewer than half as many models as workers, with the ranks that these leave",
+        "set training.gang to auto and scaling.most to {gang}, or drop data and give each rank its part of a batch by "
+        "trial.shard()",
     ),
     Refusal(
         "training.gang = {gang}, data, and share",
         lambda spec: spec.gangs and spec.hops and spec.share is not None,
-        "workers that several studies share run units of one rank",
+        "a gang needs several workers at one moment, and a pool gives and takes them one by one",
         "drop share, or set training.gang to 1",
     ),
     Refusal(

@@ -280,11 +280,11 @@ class JournalSpec(Part):
     )
 
 
-_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\s\x00-\x1f]+")
+_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\x00-\x1f]+")
 
 
 class TrackingSpec(Part):
-    """Where the study is copied to, for other eyes: MLflow, an Optuna storage; it never waits for either."""
+    """Where the study is copied to, for other eyes: MLflow, an Optuna storage; no trial waits for either."""
 
     mlflow: str | None = Field(
         default=None,
@@ -302,6 +302,13 @@ class TrackingSpec(Part):
         default=None,
         description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "
         "'on': HPO_OPTUNA_STORAGE or SQLite in the home folder; 'off', the default: none.",
+    )
+    wait_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long, at most, the end of a study waits until its copies are complete; in a terminal it does "
+        "not wait.",
     )
 
     @field_validator("mlflow")
@@ -484,7 +491,7 @@ class LocalClusterSpec(ClusterSettings):
     @property
     def title(self) -> str:
         """What a person reads at the start of a study."""
-        return f"{self.workers} local Dask workers"
+        return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
     def permission(self) -> None:

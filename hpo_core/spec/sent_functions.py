@@ -3,9 +3,9 @@
 A function that no other process can import is pickled (cloudpickle) with what it refers to, as that is at this moment,
 into the study's folder: ``code/DIGEST.pkl``, its source beside it. The study names it
 ``by_value.sSOURCE.dDIGEST:NAME``.
-So whoever trains, resumes, reruns or audits the study runs this function and no other. ``SOURCE`` is a digest of the
-source text and of the values that it reads: the same text in another process has the same one, while the pickle of a
-class is another one in each process.
+So whoever trains, resumes, reruns or audits the study runs this function and no other. ``SOURCE`` is a digest of its
+code and of the values that it reads (:mod:`hpo_core.spec.value_digest`): the same script in another process has the
+same one, while the pickle of a class or tensor is another one in each process.
 
 Their files are read and written by :mod:`hpo_core.training.by_value`, which unpickles them in the process that trains.
 """
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.spec.value_digest import globals_read, is_made, must_be_sent, value_digest
 
 MOST_BYTES = 16 * 1024 * 1024
 """Largest function with what it refers to: data belong in a file."""
@@ -82,24 +83,10 @@ else:
     FunctionName = Annotated[str, BeforeValidator(function_name)]
 
 
-def must_be_sent(function: Callable[..., Any]) -> bool:
-    """Whether another process cannot import a function by its name."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not module or not name or module == "__main__" or not name.isidentifier():
-        return True
-    found = sys.modules.get(module)
-    return getattr(found, name, None) is not function or _is_made(found)
-
-
-def _is_made(module: types.ModuleType | None) -> bool:
-    """Whether a module was made by this process, so that no other one can import it."""
-    return module is not None and module.__name__ != "__main__" and getattr(module, "__spec__", None) is None
-
-
 def _is_of_script(kind: type) -> bool:
     """Whether a class is one of the script or notebook, or was made by a function."""
     module = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or _is_made(module)
+    return kind.__module__ == "__main__" or "<locals>" in kind.__qualname__ or is_made(module)
 
 
 def folders_of(names: Sequence[str]) -> list[str]:
@@ -126,6 +113,7 @@ def pickled(function: Callable[..., Any]) -> Sent:
         cloudpickle.register_pickle_by_value(module)
     try:
         content = _PYTHON + _dumps(function)
+        digest = value_digest(function)[:16]
     except Exception as error:  # whatever the __reduce__ of an object raises
         raise SpecError(
             f"{called}() cannot be sent to the workers: {references.culprit()}{type(error).__name__}: {error}. "
@@ -137,7 +125,6 @@ def pickled(function: Callable[..., Any]) -> Sent:
             f"{references.largest()}. Load large data inside the function, from a file."
         )
     source = references.text()
-    digest = hashlib.sha256(_comparable(source).encode()).hexdigest()[:16]
     name = f"by_value.s{digest}.d{hashlib.sha256(content).hexdigest()}:{called}"
     _roots[name] = _folders(references.modules)
     return Sent(name, content, source)
@@ -260,7 +247,7 @@ class References:
             return
         self._seen[id(value)] = value
         if isinstance(value, types.ModuleType):
-            if _is_made(value):
+            if is_made(value):
                 self._made(value.__name__)
                 self.uses.append(use)
             else:
@@ -290,7 +277,7 @@ class References:
 
     def _made(self, name: str) -> None:
         module = sys.modules.get(name)
-        if module is not None and _is_made(module) and module not in self.made:
+        if module is not None and is_made(module) and module not in self.made:
             self.made.append(module)
 
     def _import(self, use: ReadValue, value: Any) -> None:
@@ -305,7 +292,7 @@ class References:
     def _function(self, use: ReadValue, function: types.FunctionType) -> None:
         owner = f"{function.__name__}()"
         self._made(function.__module__)
-        for name in sorted(_globals_read(function.__code__)):
+        for name in sorted(globals_read(function.__code__)):
             if name in function.__globals__:
                 self._visit(ReadValue(owner, "global", name, function.__globals__[name]))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -322,7 +309,7 @@ class References:
                 self._visit(ReadValue(found.__name__, "base", base.__name__, base))
         for attribute in vars(found).values():
             for function in _functions_of(attribute):
-                for name in sorted(_globals_read(function.__code__)):
+                for name in sorted(globals_read(function.__code__)):
                     if name in function.__globals__ and function.__globals__.get("__name__") == found.__module__:
                         self._visit(
                             ReadValue(
@@ -335,7 +322,7 @@ class References:
         try:
             file, line, text = _source_of_class(what) if isinstance(what, type) else _source_of_code(what)
         except (OSError, TypeError, SyntaxError):
-            self._parts.append(f"# {name}: no source; SHA-256 of its code: {_code_digest(what)}")
+            self._parts.append(f"# {name}: no source; SHA-256 of its code: {value_digest(what)}")
             return
         part = f"# in {file}, line {line}\n{textwrap.dedent(text).rstrip()}"
         if part not in self._parts:
@@ -350,16 +337,6 @@ class References:
             self._lines[line] = line
         else:
             self._lines[f"~{use.owner} {use.name}"] = f"# {use.how} of {use.owner}: {line}"
-
-
-def _globals_read(code: types.CodeType) -> set[str]:
-    import dis
-
-    found = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _globals_read(constant)
-    return found
 
 
 def _functions_of(attribute: Any) -> Iterator[types.FunctionType]:
@@ -410,49 +387,35 @@ def text_of_node(text: str, node: Any) -> tuple[int, str]:
     return first, "\n".join(text.splitlines()[first - 1 : node.end_lineno])
 
 
-def _code_digest(what: types.CodeType | type) -> str:
-    """Digest of byte code, the same in every process of one version of Python."""
-    codes = [what] if isinstance(what, types.CodeType) else []
-    if isinstance(what, type):
-        codes = [one.__code__ for attribute in vars(what).values() for one in _functions_of(attribute)]
-    return hashlib.sha256(repr([_plain_code(code) for code in codes]).encode()).hexdigest()
-
-
-def _plain_code(code: types.CodeType) -> Any:
-    constants = [_plain_code(one) if isinstance(one, types.CodeType) else _shown(one) for one in code.co_consts]
-    return code.co_name, code.co_code, code.co_names, code.co_varnames, constants
-
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def _shown(value: Any) -> str:
-    """A value as text that is the same in every process: as Python writes it, or by a digest of its pickle."""
+    """A value for people: as Python writes it, or by its digest."""
     text = _written(value)
-    if text is not None and len(text) <= 200:
-        return text
-    content = text.encode() if text is not None else _dumped(value)
-    kept = "cannot be pickled" if content is None else f"SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
-    return f"...  # {type(value).__name__}, {kept}"
+    return text if text is not None and len(text) <= 200 else f"...  # {type(value).__name__}, {_short_digest(value)}"
 
 
-def _written(value: Any) -> str | None:
+def _short_digest(value: Any) -> str:
+    try:
+        return f"SHA-256 {value_digest(value)[:16]}"
+    except RecursionError:
+        return "nested too deep"
+
+
+def _written(value: Any, depth: int = 3) -> str | None:
     if isinstance(value, _PLAIN):
         return repr(value)
-    if type(value) in (set, frozenset, list, tuple, dict) and len(value) > _MOST_ITEMS:
+    if type(value) not in (set, frozenset, list, tuple, dict) or len(value) > _MOST_ITEMS or depth == 0:
         return None
-    if isinstance(value, set | frozenset):
-        items = [_written(one) for one in value]
-        return None if None in items else f"{{{', '.join(sorted(filter(None, items)))}}}"
-    if type(value) in (list, tuple):
-        items = [_written(one) for one in value]
-        return None if None in items else f"{'[' if type(value) is list else '('}{', '.join(filter(None, items))}]"
-    if type(value) is dict:
-        pairs = [(_written(key), _written(one)) for key, one in value.items()]
-        if any(None in pair for pair in pairs):
-            return None
-        return f"{{{', '.join(f'{key}: {one}' for key, one in pairs)}}}"
-    return None
+    items = [_written(one, depth - 1) for one in value]
+    if isinstance(value, dict):
+        values = [_written(one, depth - 1) for one in value.values()]
+        items = [None if None in pair else ": ".join(map(str, pair)) for pair in zip(items, values, strict=True)]
+    if None in items:
+        return None
+    text = ", ".join(sorted(map(str, items)) if isinstance(value, set | frozenset) else map(str, items))
+    return f"[{text}]" if isinstance(value, list) else f"({text})" if isinstance(value, tuple) else f"{{{text}}}"
 
 
 def _dumped(value: Any) -> bytes | None:

@@ -14,10 +14,11 @@ import yaml
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
+from hpo_core.model.file_urls import checked_text, settled_url, working_folder
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
 from hpo_core.spec.study_spec import StudySpec
-from hpo_core.spec.study_yaml import FLOAT
+from hpo_core.spec.study_yaml import CORE
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -36,9 +37,13 @@ def split_change(text: str) -> tuple[tuple[str, ...], Any]:
     if len(keys) > limits.DEPTH:
         raise SpecError(f"--set {shortened(text)}: a key has at most {limits.DEPTH} parts; no setting is that deep.")
     try:
-        return keys, json.loads(value)
+        return keys, json.loads(value, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        return keys, value.strip()
+        return keys, read_scalar(value.strip())
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(word)  # NaN and Infinity are words, as in YAML
 
 
 def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -155,15 +160,15 @@ def with_places(spec: StudySpec, folder: Path) -> StudySpec:
         folder: that relative ones are relative to: the study file's.
     """
     for copy in ("mlflow", "optuna"):
-        url = getattr(spec.tracking, copy) or ""
-        if url.startswith("sqlite:///"):
-            database = folder / Path(url.removeprefix("sqlite:///")).expanduser()
-            tracking = spec.tracking.model_copy(update={copy: f"sqlite:///{database}"})
+        if url := getattr(spec.tracking, copy):
+            tracking = spec.tracking.model_copy(update={copy: settled_url(url, folder, expand=True)})
             spec = spec.model_copy(update={"tracking": tracking})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
-        str(Path.cwd()),
+        str(working_folder()),
     ]
+    for entry in searched:
+        checked_text(entry, "Import folder", "Rename it, or move what is in it.")
     return spec.beside(folder).model_copy(update={"pythonpath": searched})
 
 
@@ -206,8 +211,21 @@ def read_yaml(text: str, depth: int = limits.DEPTH) -> tuple[Any, dict[tuple[Any
         loader.dispose()
 
 
+def read_scalar(text: str) -> Any:
+    """A word, a number or a text in quotes as a study file has it; all else, and what is no YAML, is text."""
+    if not text or len(text) > limits.TEXT:  # too long, and refused as such
+        return text
+    try:
+        value, _ = read_yaml(text, depth=0)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str) and text[0] not in "'\"":
+        return text  # YAML would drop what follows " #"
+    return value if isinstance(value, bool | int | float | str | None) else text
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which ``1e-4`` is a number (YAML 1.1 wants ``1.0e-4``) and yes, no, on, off are words.
+    """Safe YAML with the words and numbers of YAML 1.2; ``yes``, ``1:2``, ``016``, ``1_000`` and dates are texts.
 
     It ends where the document is too deep or too large, before it was read to its end.
     """
@@ -238,14 +256,25 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
+_Loader.yaml_implicit_resolvers = {}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
+for _tag, _pattern, _first in CORE:
+    _Loader.add_implicit_resolver(_tag, _pattern, _first)
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
+    """A number, also behind a tag (``!!int 016``), as YAML 1.2 reads it."""
+    text, kind = str(loader.construct_scalar(node)), node.tag
+    if not any(tag.endswith((":int", ":float")) and pattern.match(text) for tag, pattern, _ in CORE):
+        raise ValueError("no number of YAML 1.2")
+    plain = text.lower().replace(".inf", "inf").replace(".nan", "nan")
+    if kind.endswith(":float"):
+        return float(plain)
+    return int(plain, 0)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
 def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:

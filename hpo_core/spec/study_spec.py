@@ -18,6 +18,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
+from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
@@ -181,8 +182,10 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
-        if new and not outline.own_configurations and self.sampler.name in EXHAUSTIVE:
-            listed(self.sampler.name, self.sampler.arguments, space)
+        if new and not outline.own_configurations:
+            check_sampled_space(self.sampler.name, space)
+            if self.sampler.name in EXHAUSTIVE:
+                listed(self.sampler.name, self.sampler.arguments, space)
         if new:
             check_given(self, space)
         return self
@@ -294,6 +297,11 @@ class StudySpec(Part):
     def gangs(self) -> bool:
         """Whether a trial may train on several slots at once."""
         return self.training.gang != 1
+
+    @property
+    def asks_at_rungs(self) -> bool:
+        """Whether the process of a trial waits at each rung for the decision, and goes on: the stopping variant."""
+        return self.search.outline().stopping and not (self.hops or self.gangs or self.repeats > 1)
 
     @property
     def slot_word(self) -> str:

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
+from hpo_core.model.reported_value import refused_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
@@ -37,6 +38,10 @@ def check_sizes(spec: StudySpec) -> None:
     at_most("metrics", len(spec.metrics), limits.METRICS, "metrics; drop some")
     for metric in (spec.metric, *spec.metrics):
         _check_name("metric", metric.name)
+    names = [("metric", metric.name) for metric in (spec.metric, *spec.metrics)]
+    for where, name in [*names, *(("constraints", name) for name in spec.constraints)]:
+        if refusal := refused_name(name):
+            raise ValueError(f"{where}: {name!r} {refusal}")
     at_most("repeats", spec.repeats, limits.REPEATS, "training seeds; lower it")
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
@@ -137,7 +142,9 @@ def _problem(value: Any) -> str:
     if "\0" in value:
         return f"{shown(value)} holds the character NUL, which databases refuse; remove it"
     if _SURROGATE.search(value):
-        return f"{shown(value)} holds half a character (a lone surrogate); remove it"
+        return (
+            f"{shown(value)} holds half a character (a lone surrogate), or a byte of a name that is no UTF-8; remove it"
+        )
     return ""
 
 

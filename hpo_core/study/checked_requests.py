@@ -15,6 +15,7 @@ import msgspec
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.nested_names import flattened
+from hpo_core.model.reported_value import real_number, refused_name
 from hpo_core.model.space import same_scalar
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Report
@@ -133,14 +134,18 @@ def _numbers(spec: StudySpec, job: Job, metrics: Mapping[str, float]) -> Metrics
     if spec.any_metric and len(bad) < len(objectives):
         bad = []
     bad += [name for name in spec.constraints if name not in metrics]
-    bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
+    values = {name: real_number(item) for name, item in metrics.items()}
+    bad += [name for name, number in values.items() if number is None]
     if bad:
         what = "constraint" if bad[0] in spec.constraints else "metric"
         raise ObjectiveError(
             f"Study {spec.study!r}, trial {job.trial}: {what} {bad[0]!r} is {metrics.get(bad[0])!r} in "
-            f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
+            f"{dict(metrics)!r}; tell needs it as a real number. Report it, or name another one in the study."
         )
-    return {name: float(item) for name, item in metrics.items()}
+    for name in metrics:
+        if refusal := refused_name(name):
+            raise ObjectiveError(f"Study {spec.study!r}, trial {job.trial}: {name!r} {refusal}.")
+    return {name: number for name, number in values.items() if number is not None}
 
 
 def check_abandoned(state: StudyState, study: str, trial: int, *, ruled_out: Container[int]) -> None:

@@ -7,13 +7,15 @@
 The variable holds a :class:`FollowRequest` as JSON: a command line, with its passwords, is shown to every user of the
 machine. The folder is there for people, and tells followers of one study.
 
-It ends when its standard input does. Where the controller said ``finish`` there first: one last catch-up within
-``drain`` seconds, then exit code 0, or 3 where the tracker does not hold everything. Where it did not, the controller
-died (or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need
-be, for the next controller's follower is about to begin. While the tracker cannot be reached it tries again and again,
-and says so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
+It ends after its standard input does. Where the controller said ``finish`` there first, it goes on until the tracker
+holds everything, however long that takes and whether or not the controller is still there; then it completes other
+copies of the home that were left behind, and ends with exit code 0. It gives up, with exit code 3, where the tracker
+was out of reach for ``patience`` seconds. Where the controller did not say ``finish``, it died (or this process was
+sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need be, for the next
+controller's follower is about to begin. While the tracker cannot be reached it tries again and again, and says so once.
 
-One follower for each tracker: a new one ends what an earlier controller left behind.
+How far it is stands in the study's folder (``copy_progress.py``). One follower for each tracker: a new one ends what an
+earlier controller left behind.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ import psutil
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import HpoError, StudyNotFoundError
-from hpo_core.model.process_priority import step_back
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
+from hpo_core.tracking.copy_progress import incomplete_copies
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection
+from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection, ProjectionBusyError
 from hpo_core.tracking.provenance_files import note_version
-from hpo_core.tracking.tracker_links import note_trouble, reason_of
+from hpo_core.tracking.tracker_links import reason_of
 
 
 class TrackerError(HpoError):
@@ -131,8 +133,8 @@ def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
 
 
 NOT_CAUGHT_UP = 3
-ABSENT_SECONDS = 5.0
-"""A tracker out of reach for longer than this is not waited for in the last catch-up."""
+PATIENCE_SECONDS = 20.0
+"""A tracker that was out of reach for so long is not tried again at the end of a study."""
 _LONGEST_PAUSE = 30.0
 _SLICE = 0.5
 _HANG = 5.0
@@ -163,9 +165,16 @@ class Follower:
         return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
 
     @property
-    def absent(self) -> bool:
-        """Whether the tracker has been out of reach for some time now."""
-        return bool(self._failures) and time.monotonic() - self._failing_since > ABSENT_SECONDS
+    def absent_seconds(self) -> float:
+        """How long the tracker has been out of reach; 0 where it answered."""
+        return time.monotonic() - self._failing_since if self._failures else 0.0
+
+    def begin(self) -> None:
+        """Say that it begins, in place of an earlier follower's last word."""
+        projection = self.projection
+        where = without_credentials(projection.tracking_uri)
+        log.info("study %r is copied to %s at %s", projection.study_name, projection.tracker, where)
+        projection.note()
 
     def note_version(self) -> None:
         """Note which code and packages the study is trained with from now on."""
@@ -204,14 +213,14 @@ class Follower:
                     without_credentials(projection.tracking_uri),
                     reason,
                 )
-                note_trouble(projection.study_folder, reason, tracker)
                 self._failing_since = time.monotonic()
             self.trouble = reason
             self._failures += 1
+            projection.note(trouble=reason)
             return False
         if self.trouble:
             log.warning("study %r: %s caught up again.", name, tracker)
-            note_trouble(projection.study_folder, "", tracker)
+            projection.note(complete=projection.progress.complete)
         self.trouble, self._failures = "", 0
         return True
 
@@ -265,7 +274,7 @@ class StandardInput:
             self._give_up()
 
 
-def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
+def follow(follower: Follower, standard_input: StandardInput, *, interval: float, patience: float) -> int:
     """Follow until standard input ends, then catch up; returns the exit code."""
     frozen = False
     follower.note_version()
@@ -276,34 +285,37 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
             frozen = True
         if standard_input.wait(interval + follower.pause):
             break
-    if follower.study_deleted:
-        return _ended(follower)
-    return _drain(follower, drain if standard_input.finishing else ABANDONED_SECONDS / 2)
-
-
-def _drain(follower: Follower, seconds: float) -> int:
-    if follower.absent:
-        seconds = min(seconds, ABSENT_SECONDS)
-    until = time.monotonic() + seconds
-    watchdog = threading.Timer(seconds + _HANG, _give_up, (follower,))
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        while not (follower.advance(finish=True) or follower.study_deleted):
-            if time.monotonic() >= until:
-                _report(follower)
-                return NOT_CAUGHT_UP
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-    finally:
-        watchdog.cancel()
+    if standard_input.finishing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost where a call is cut short
+    while not (follower.study_deleted or follower.advance(finish=True)):
+        if not standard_input.finishing or follower.absent_seconds >= patience:
+            _report(follower)
+            return NOT_CAUGHT_UP
+        time.sleep(1.0)
     return _ended(follower)
 
 
 def _ended(follower: Follower) -> int:
     """Exit code of a follower that holds everything, or whose study is deleted, which it says."""
+    projection = follower.projection
     if follower.study_deleted:
         log.warning("%s", follower.trouble)
+    elif projection.progress.complete:
+        where = projection.url or projection.tracker
+        log.info("study %r: everything is copied, %d trials: %s", projection.study_name, projection.trials, where)
     return 0
+
+
+def complete_others(home: Home, journal: Journal) -> None:
+    """Complete what other followers of a home left behind, each study once; one that is driven has its own."""
+    for name in dict.fromkeys(name for name, _ in incomplete_copies(home.folder / "studies")):
+        try:
+            if not has_other_controller(journal.info(name).owner):
+                log.info("%s", project_study(home, journal, name))
+        except ProjectionBusyError:
+            continue
+        except HpoError as error:
+            log.warning("%s", error)
 
 
 def _report(follower: Follower) -> None:
@@ -346,12 +358,12 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Experiment of MLflow."""
     artifact_location: str | None = None
     """Place of the files of an experiment that does not exist yet."""
-    drain: float = 30.0
-    """Seconds for the last catch-up."""
+    home: str = ""
+    """Folder of the home, whose other copies are completed at the end."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds that a tracker may be out of reach at the end."""
     interval: float = 1.0
     """Seconds between two reads of the journal."""
-    nice: int = 10
-    """Niceness: how far training goes first."""
 
 
 def main() -> int:
@@ -359,14 +371,13 @@ def main() -> int:
     given = msgspec.json.decode(os.environ.pop(REQUEST), type=FollowRequest)
     for url in (given.journal, given.uri):
         add_secrets_of(url)
-    logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.basicConfig(format="%(asctime)s hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
     mask_logs()
     prepare_environment()
     started: list[Follower] = []
     standard_input = StandardInput(lambda: _give_up(started[0] if started else None))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
     signal.signal(signal.SIGTERM, standard_input.end)
-    step_back(given.nice)
     os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
 
     from hpo_core.journal.sql import open_journal
@@ -379,10 +390,14 @@ def main() -> int:
     try:
         follower = Follower(open_journal(given.journal), projection)
         started.append(follower)
-        end_older(projection.lock, projection.study_folder)
-        note_trouble(projection.study_folder, "", projection.tracker)  # an earlier follower's
+        end_older(projection.lock)
+        follower.begin()
         with credentials_for(given.uri):
-            return follow(follower, standard_input, interval=given.interval, drain=given.drain)
+            code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
+        projection.close()
+        if given.home and standard_input.finishing and not code:
+            complete_others(Home(given.home, given.journal), follower.journal)
+        return code
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)
         return error.exit_code
@@ -396,19 +411,25 @@ def _optuna_projection(study: str, url: str, folder: str | Path) -> Projection:
     return OptunaProjection(study, url, folder)
 
 
-def end_older(lock: ProcessLock, study_folder: Path) -> None:
-    """End a follower that an earlier controller of this study left behind; whoever else projects it is waited for.
+def is_follower(process: int) -> bool:
+    """Whether a process of this number is a follower."""
+    try:
+        found = psutil.Process(process)
+        return __spec__.name in found.cmdline() and found.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError):
+        return False
+
+
+def end_older(lock: ProcessLock) -> None:
+    """End a follower that works on this study; whoever else projects it is waited for.
 
     Whoever starts this one has claimed the study: the other one's controller is dead, or can write nothing more.
     """
     pid = lock.holder()
-    if pid is None or pid == os.getpid():
+    if pid is None or pid == os.getpid() or not is_follower(pid):
         return
     try:
         older = psutil.Process(pid)
-        command = older.cmdline()
-        if __spec__.name not in command or str(study_folder) not in command:
-            return
         log.info("the follower of an earlier controller (process %d) is ended", pid)
         older.terminate()
         try:

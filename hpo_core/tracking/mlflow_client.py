@@ -13,13 +13,15 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
 from hpo_core.tracking.credential_scope import credentials_for, may_say_where
@@ -67,14 +69,6 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def sqlite_path(tracking_uri: str) -> Path | None:
-    """The file of a SQLite store; None for anything else."""
-    parts = urlsplit(tracking_uri)
-    if not parts.scheme.startswith("sqlite") or not parts.path[1:]:
-        return None
-    return Path(unquote(parts.path[1:])).resolve()
-
-
 def open_client(tracking_uri: str) -> MlflowClient:
     """A client whose store exists and is ready.
 
@@ -87,7 +81,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
         logging.getLogger(name).setLevel(logging.ERROR)
     with _alone(tracking_uri), _levels_of_logging_kept():
-        _make_store(sqlite_path(tracking_uri))
+        _make_store(sqlite_file(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
         if is_database(tracking_uri):
             client.search_experiments(max_results=1)
@@ -117,13 +111,15 @@ def _make_store(database: Path | None) -> None:
     """
     if database is None or (database.exists() and database.stat().st_size):
         return
-    from mlflow import MlflowClient
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    for left in database.parent.glob(f".{database.name}.new-*"):  # by one that was killed; the lock is ours
+    for left in database.parent.glob(f".{escape(database.name)}.new-*"):  # by one that was killed; the lock is ours
         left.unlink(missing_ok=True)
     side, whole = (database.with_name(f".{database.name}.new-{os.getpid()}{end}") for end in ("", "-whole"))
     private_database(side)
-    MlflowClient(tracking_uri=f"sqlite:///{side}").search_experiments(max_results=1)
+    # by default MLflow writes the path of ./mlruns into an SQL text, where ':x' is a parameter
+    new: Any = SqlAlchemyStore
+    new(sqlite_url(side), (database.parent / "mlartifacts").as_uri()).search_experiments(max_results=1)
     with open_private(whole, "wb") as file:
         file.write(side.read_bytes())
         file.flush()
@@ -158,7 +154,7 @@ def is_database(tracking_uri: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(tracking_uri: str) -> Iterator[None]:
-    database = sqlite_path(tracking_uri)
+    database = sqlite_file(tracking_uri)
     if database is not None:
         lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
         lock.take(wait=True)
@@ -205,7 +201,7 @@ class RunStore:
 
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            database = sqlite_path(self.tracking_uri)
+            database = sqlite_file(self.tracking_uri)
             if artifact_location is None and database is not None:
                 # MLflow's default is ./mlruns of whatever folder this process runs in.
                 artifact_location = (database.parent / "mlartifacts").as_uri()
@@ -254,7 +250,9 @@ class RunStore:
 
         found: list[KnownRun] = []
         token: str | None = None
-        while True:
+        seen: set[str | None] = set()
+        while token not in seen:  # also where a server repeats itself
+            seen.add(token)
             page = self.client.search_runs(
                 [experiment or self.experiment_id],
                 " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()),
@@ -267,9 +265,8 @@ class RunStore:
                 info = run.info
                 is_deleted = info.lifecycle_stage != "active"
                 found.append(KnownRun(info.run_id, info.status, info.end_time, is_deleted, dict(run.data.tags)))
-            token = page.token
-            if most or not token:
-                return found
+            token = None if most else page.token or None
+        return found
 
     def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
         """A new run, created by the user of this process."""
@@ -288,7 +285,7 @@ class RunStore:
         """Write to a run in one call where MLflow's limits allow; tags that it does not hold last, in the last call."""
         from mlflow.entities import Metric, Param, RunTag
 
-        fresh = {key: value for key, value in (tags or {}).items() if run.tags.get(key) != value}
+        fresh = {key: value for key, value in (tags or {}).items() if run.tags.get(key, "") != value}
 
         metrics = [Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points]
         pairs = [Param(key, value) for key, value in (params or {}).items()]

@@ -14,6 +14,7 @@ from hpo_core.tracking.mlflow_runs import (
     CURSOR,
     DIGEST,
     PARENT_RUN,
+    cost_points,
     identity,
     study_params,
     study_run_status,
@@ -91,6 +92,10 @@ class MlflowProjection(Projection):
             return None
         return run_url(self.tracking_uri, self._opened.experiment_id, self._parent.run_id)
 
+    @property
+    def trials(self) -> int:
+        return len(self._fold.trials)
+
     def supersede(self) -> None:
         """Take all runs of the study out of sight and begin again at entry 0, with new ones.
 
@@ -130,6 +135,8 @@ class MlflowProjection(Projection):
         self._opened = None
         self._parent: KnownRun | None = None
         self._trials: dict[int, KnownRun] = {}
+        self._written: dict[int, int] = {}
+        """Hash of the tags of each trial's run that were written last."""
         self._view = ""
         """Columns and charts that the experiment holds, as far as is known."""
         self.deleted = False
@@ -180,7 +187,8 @@ class MlflowProjection(Projection):
                 tags[PARENT_RUN] = above
             self._parent = store.create(self.study_name, fold.created, tags)
         parent = self._parent
-        for number in fold.touched:
+        for done, number in enumerate(fold.touched):
+            self._note_trials(len(fold.trials) - len(fold.touched) + done)
             self._write_trial(store, number, parent)
         self._write_study(store, parent)
         if self.has_controller and time.monotonic() >= self._files_due:
@@ -190,7 +198,7 @@ class MlflowProjection(Projection):
     def _write_end(self) -> None:
         """Write last statuses, tables, report and best checkpoint."""
         fold, store, state = self._fold, self._store, self._fold.state
-        fold.touched.update(dict.fromkeys([*state.running, *state.waiting, *state.extended]))
+        fold.touched.update(dict.fromkeys(range(len(state.trials))))  # places among all results, and last states
         self._write()
         if self._parent is None or self.deleted:
             return
@@ -198,7 +206,8 @@ class MlflowProjection(Projection):
         write_files(store, self._parent, fold, self.study_folder)
         self._provenance.write(store, self._parent, fold.spec, self.study_folder)
         status = study_run_status(fold, has_controller=False)[1]
-        store.log(self._parent, tags=self._study_tags(self._parent, status))  # how the best model is loaded
+        tags = self._study_tags(self._parent, status)  # how the best model is loaded
+        store.log(self._parent, points=cost_points(fold), tags=tags)
         self._note_place(store, compare=True)
 
     def _write_trial(self, store: RunStore, number: int, parent: KnownRun) -> None:
@@ -210,8 +219,11 @@ class MlflowProjection(Projection):
         tags = trial_tags(fold, number, parent.run_id)
         params = trial_params(fold.spec, trial) if notes.fresh else None
         if run is None:
-            run = self._trials[number] = store.create(trial_name(number), notes.created, tags)
-        store.log(run, points=notes.points, params=params, tags=tags)
+            run = self._trials[number] = store.create(trial_name(fold.spec.study, number), notes.created, tags)
+        digest = hash(tuple(tags.items()))
+        if notes.points or params or digest != self._written.get(number):
+            store.log(run, points=notes.points, params=params, tags=tags)
+            self._written[number] = digest
         status, ended = trial_run_status(fold, number, has_controller=self.has_controller)
         store.set_status(run, status, ended)
         if status != "RUNNING":

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
@@ -16,8 +15,10 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.state import TrialRecord
-from hpo_core.tracking.tracked_study import TrackedStudy, TrialNotes
+from hpo_core.tracking.tracked_study import MetricPoint, TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import LONGEST_TAG, legal_key, param_value, tag_value
+from hpo_core.tracking.trial_description import at, state_word, states, trial_description
+from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import entry_levels, halt_words
 from hpo_core.views.summary import (
     StudySummary,
@@ -34,9 +35,9 @@ _LONGEST_FRONT = 20
 """Rows of the table in the study's description."""
 
 
-def trial_name(number: int) -> str:
+def trial_name(study: str, number: int) -> str:
     """Run name of a trial."""
-    return f"trial-{number:05d}"
+    return f"{study}/trial-{number}"
 
 
 def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
@@ -100,7 +101,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
 def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "", charts: str = "") -> str:
     """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
-    created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    created = at(fold.created)
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
     trials = f"; [all trials in a table, best first]({table}), [charts]({charts})" if table else ""
     lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
@@ -110,7 +111,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
         around = f"{found.short} " if found is not None else ""
         lines.append(
             f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} {around}"
-            f"by {trial_name(best.trial)} after {best.resource} units{rule_words(spec)}, "
+            f"by trial {best.trial} after {best.resource} units{rule_words(spec)}, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
     if other := other_best_words(fold.study):
@@ -124,6 +125,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
     lines += [
         f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
+        f"- cost: {_cost_words(fold)}",
         f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
     ]
     if words := constraint_words(spec, state.infeasible_results):
@@ -138,11 +140,35 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
         lines += front_table(fold)
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
+
+
+def _cost_words(fold: TrackedStudy) -> str:
+    state = fold.state
+    counts = {
+        "trial": len(state.trials), "job": state.completed_jobs, "failed attempt": state.failed_attempts,
+        "abandoned trial": state.abandoned_trials,
+    }  # fmt: skip
+    words = [plural(count, what) for what, count in counts.items() if count or what in ("trial", "job")]
+    return f"{', '.join(words)}; {plural(state.resource_used, fold.spec.unit_word)} in {duration(fold.seconds)}"
+
+
+def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
+    """Metrics of the study's run that its comparison with others needs, one value each, as of its last entry."""
+    state = fold.state
+    found = {
+        "cost/resource": float(state.resource_used),
+        "cost/jobs": float(state.completed_jobs),
+        "cost/failed_attempts": float(state.failed_attempts),
+        "cost/seconds": fold.seconds,
+        "trials/all": float(len(state.trials)),
+        **{f"trials/{word.replace(' ', '_')}": float(count) for word, count in states(fold).items()},
+    }
+    return [MetricPoint(key, value, fold.time, 0) for key, value in found.items()]
 
 
 def front_table(fold: TrackedStudy) -> list[str]:
@@ -155,7 +181,7 @@ def front_table(fold: TrackedStudy) -> list[str]:
     for member in members[:_LONGEST_FRONT]:
         values = " | ".join(f"{value:.6g}" for value in member.values.values())
         params = markdown_code(json.dumps(member.params))
-        lines.append(f"| {trial_name(member.trial)} | {member.resource} | {values} | {params} |")
+        lines.append(f"| {member.trial} | {member.resource} | {values} | {params} |")
     if (more := len(members) - _LONGEST_FRONT) > 0:
         lines += ["", f"{more} more are in `front.json`."]
     return lines
@@ -196,43 +222,25 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.trial": lambda trial: trial.record.number,
     "hpo.bracket": lambda trial: trial.record.bracket,
     "hpo.rung": lambda trial: _rung_of(trial),
-    "hpo.resource": lambda trial: trial.record.resource,
-    "hpo.state": lambda trial: trial.record.status,
+    "hpo.state": lambda trial: state_word(trial.fold, trial.record.number),
+    "mlflow.note.content": lambda trial: trial_description(trial.fold, trial.record.number),
     "hpo.parent": lambda trial: trial.record.parent,
     "hpo.generation": lambda trial: _in_population(trial, 0, "generation"),
     "hpo.member": lambda trial: _in_population(trial, trial.record.number, "member"),
-    "hpo.initiator": lambda trial: _in_population(trial, None, "initiator"),
-    "hpo.opponent": lambda trial: _in_population(trial, None, "opponent"),
-    "hpo.worker": lambda trial: trial.notes.worker,
     "hpo.device": lambda trial: trial.notes.device,
-    "hpo.outcome": lambda trial: trial.notes.outcome,
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
     "hpo.violation": lambda trial: trial.record.all_results[-1].violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
-    "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
-    "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
-    "hpo.abandoned": lambda trial: trial.record.abandoned and trial.record.abandoned.reason,
 }
 """Tags of a trial's run, one a line; an empty value is no tag."""
 
 STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
-    "hpo.trials": lambda study: study.trials,
-    "hpo.jobs": lambda study: study.jobs,
-    "hpo.failed_attempts": lambda study: study.failed_attempts,
-    "hpo.abandoned_trials": lambda study: study.abandoned,
-    "hpo.resource_used": lambda study: study.resource,
     "hpo.halted": lambda study: study.reason,
-    "hpo.infeasible_results": lambda study: study.infeasible if study.constraints else None,
     "hpo.stop_rule": lambda study: study.rule,
     "hpo.best_trial": lambda study: study.best and study.best.trial,
-    "hpo.best_value": lambda study: study.best and repr(study.best.value),
-    "hpo.best_spread": lambda study: study.best and study.best.spread and study.best.spread.words,
-    "hpo.best_resource": lambda study: study.best and study.best.resource,
-    "hpo.best_params": lambda study: study.best and json.dumps(study.best.params),
-    "hpo.front_size": lambda study: len(study.front) if study.front and len(study.front[0].values) > 1 else None,
 }
 """Tags of the study's run that change as it goes on, one a line; None is no tag."""
 

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.file_urls import sqlite_file
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import parameter_of
 from hpo_core.model.space.number import NumberParameter
@@ -30,6 +31,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.study.optuna_trials import RESULTS
+from hpo_core.tracking.optuna_projection import plain_url
 from hpo_core.tracking.restore import refuse_taken
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -124,8 +126,8 @@ def _load(storage: str, source: str) -> OptunaStudy:
     import optuna
 
     shown = without_credentials(storage)
-    path = Path(storage.partition(":///")[2] if storage.startswith("sqlite") else storage)
-    if ("://" not in storage or storage.startswith("sqlite:///")) and not path.is_file():
+    path = sqlite_file(storage) if "://" in storage else Path(storage)
+    if path is not None and not path.is_file():
         raise HpoError(f"{shown}: no such file. Name an Optuna storage: a database URL, or a journal file.")
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -133,7 +135,7 @@ def _load(storage: str, source: str) -> OptunaStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if "://" in storage:
-                opened: Any = optuna.storages.RDBStorage(storage, skip_table_creation=True)
+                opened: Any = optuna.storages.RDBStorage(plain_url(storage), skip_table_creation=True)
             else:
                 from optuna.storages.journal import JournalFileBackend
 

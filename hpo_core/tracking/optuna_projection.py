@@ -61,7 +61,12 @@ def open_storage(url: str) -> RDBStorage:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
+        return optuna.storages.RDBStorage(plain_url(url), engine_kwargs={"connect_args": arguments})
+
+
+def plain_url(url: str) -> str:
+    """A database URL for Optuna, which formats it: braces in the name of a file are no fields."""
+    return url.replace("{", "{{").replace("}", "}}")
 
 
 CREATED = "hpo.created"
@@ -125,6 +130,10 @@ class OptunaProjection(Projection):
     def url(self) -> str | None:
         """The command that shows the copy, once there is one."""
         return dashboard_command(self.tracking_uri) if self._copy is not None else None
+
+    @property
+    def trials(self) -> int:
+        return 0 if self._study is None else len(self._study.state.trials)
 
     def _fold_in(self, entry: Entry) -> None:
         if self._study is None:

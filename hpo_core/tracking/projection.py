@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import islice
@@ -18,9 +19,12 @@ from typing import ClassVar
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import Entry
 from hpo_core.security.private_files import LockFile
+from hpo_core.tracking.copy_progress import CopyProgress, note_progress
 
 CHUNK = 500
 """Entries taken in at once while catching up."""
+_NOTED_SECONDS = 0.5
+"""Time between two notes of how far it is."""
 
 
 class ProjectionBusyError(HpoError):
@@ -71,7 +75,25 @@ class Projection(ABC):
         self._anew = False
         """A rebuild is under way."""
         self._looked_up = False
+        self.progress = CopyProgress()
+        """Noted last."""
+        self._copied = 0
+        self._noted_at = 0.0
         self._begin_anew()
+
+    def note(self, *, complete: bool = False, trouble: str = "") -> None:
+        """Leave word how far the copy is, for whoever waits for it."""
+        self._noted_at = time.monotonic()
+        self.progress = CopyProgress(
+            trials=self._copied, entries=self.written_seq + 1, complete=complete, trouble=trouble, process=os.getpid()
+        )
+        note_progress(self.study_folder, self.tracker, self.progress)
+
+    def _note_trials(self, copied: int) -> None:
+        """Leave word now and then while many trials are written."""
+        self._copied = copied
+        if time.monotonic() - self._noted_at >= _NOTED_SECONDS:
+            self.note()
 
     @property
     def written_seq(self) -> int:
@@ -102,9 +124,9 @@ class Projection(ABC):
             self._begin_anew()
             self._anew = True
         fresh = (entry for entry in entries if entry.seq >= self.next_seq)
-        count = 0
+        count, is_more = 0, True
         try:
-            while True:
+            while is_more:
                 self._connect()  # first: where it cannot be reached, no entry is read in vain
                 chunk = list(islice(fresh, CHUNK))
                 self.has_controller = self.has_controller or bool(chunk)
@@ -113,8 +135,7 @@ class Projection(ABC):
                 if self.written_seq < self.next_seq - 1 and (self.writes_each_chunk or not chunk):
                     count += self.next_seq - 1 - self.written_seq
                     self._write()
-                if not chunk:
-                    break
+                is_more = bool(chunk)
             if self.next_seq:
                 self._look_up()  # also where nothing is new: somebody may have deleted the copy
             if length is not None and self.written_seq >= length and not self.deleted:
@@ -134,6 +155,7 @@ class Projection(ABC):
         try:
             self._connect()
             self._write_end()
+            self.note(complete=True)
         except BaseException:
             self._disconnect()
             raise
@@ -196,6 +218,13 @@ class Projection(ABC):
         self._write_changes()
         self._cursor = self.next_seq - 1
         self._clear_changes()
+        self._copied = self.trials
+        self.note()
+
+    @property
+    @abstractmethod
+    def trials(self) -> int:
+        """Trials that were read of the journal."""
 
     @abstractmethod
     def _connect(self) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError
@@ -28,6 +27,7 @@ from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
 from hpo_core.spec.sent_functions import digest_of, source_digest_of, texts_of
+from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.training.by_value import kept_source
 
@@ -277,7 +277,7 @@ log = logging.getLogger(__name__)
 def study_file(spec: StudySpec) -> str:
     """The study as a YAML file. It names no folders of code: by default they are the file's and the current one."""
     plain = {key: value for key, value in spec.plain().items() if key != "pythonpath" and value not in (None, [], {})}
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return as_yaml(plain)
 
 
 class ProvenanceUpload:

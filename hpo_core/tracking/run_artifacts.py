@@ -22,6 +22,7 @@ from hpo_core.spec.sent_functions import short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.tracking.trial_description import promotions_csv
 from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
@@ -123,7 +124,7 @@ def visits_csv(fold: TrackedStudy) -> str:
 
 
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
-    """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
+    """Promotions (JSON and CSV) and best parameters; with several objectives the front, in PBT the lineage."""
     if not store.takes_files(run):
         return
     spec, best = fold.spec, best_result(fold.study, fold.study.best)
@@ -131,6 +132,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     tables: dict[str, dict[str, Any]] = {
         "promotions.json": {
             "study": spec.study,
+            "metric": spec.metric.name,
             "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
             "promotions": msgspec.to_builtins(fold.promotions),
         },
@@ -143,6 +145,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
         tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
         store.write_text(run, json.dumps(table, indent=1), name)
+    store.write_text(run, promotions_csv(fold), "promotions.csv")
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:

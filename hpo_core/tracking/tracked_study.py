@@ -17,6 +17,7 @@ from hpo_core.model.events import (
     AttemptFailed,
     AttemptReported,
     CeilingRaised,
+    ControllerStarted,
     Entry,
     JobCompleted,
     JobGranted,
@@ -28,7 +29,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.trial import FURTHER, Metrics, Report
+from hpo_core.model.trial import FURTHER, Metrics, Params, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung
@@ -53,9 +54,18 @@ class Promotion(msgspec.Struct, frozen=True):
     target: int
     loss: float | None
     """Loss at the rung below."""
+    resource: int
+    """Units of training behind that loss."""
+    checkpoint: int | None
+    """Units of training of the checkpoint that it went on from; None: it began anew."""
     rank: int
     """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
     among: int
+
+
+def numbers_of(params: Params) -> dict[str, float]:
+    """The parameters that are numbers."""
+    return {k: float(v) for k, v in params.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
 def _key(loss: Loss, trial: int) -> tuple[Any, int]:
@@ -69,6 +79,9 @@ _OF_A_RUN = (
     TrialExtensionEnded,
 )  # fmt: skip
 """What changes the run of its trial."""
+FINAL = "final_"
+PARAM = "param/"
+"""Prefix of parameters as metrics: MLflow compares its own params as texts."""
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
 
@@ -99,8 +112,6 @@ class TrialNotes(msgspec.Struct):
     worker: str = ""
     device: str = ""
     """Device of the latest attempt that was placed on one."""
-    outcome: str = ""
-    """Outcome of the latest attempt that ended."""
     failure: str = ""
     """The latest failure, also after a retry mended it."""
     nonfinite: str = ""
@@ -110,6 +121,7 @@ class TrialNotes(msgspec.Struct):
     """Created since the last :meth:`TrackedStudy.clear_changes`."""
     points: list[MetricPoint] = []
     """Since the last :meth:`TrackedStudy.clear_changes`."""
+    promotions: list[Promotion] = []
 
 
 class TrackedStudy:
@@ -128,6 +140,10 @@ class TrackedStudy:
     def __init__(self) -> None:
         self.created = 0.0
         self.time = 0.0
+        self.seconds = 0.0
+        """Time in which a controller drove it, the start of its workers included."""
+        self._is_driven = False
+        """Some controller has driven it."""
         self.trials: list[TrialNotes] = []
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
@@ -145,8 +161,6 @@ class TrackedStudy:
         self._incumbent: Incumbent | None = None
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
-        self._best: dict[int, float] = {}
-        """Smallest loss so far in each objective but the first."""
         self._spans: dict[str, tuple[float, float]] = {}
         """Smallest and largest finite value so far of each metric of trials."""
 
@@ -202,13 +216,18 @@ class TrackedStudy:
             elif type(event) is CeilingRaised:
                 self._study_point(entry, "ceiling", float(event.level))
             elif type(event) is TrialCreated:
-                self.trials.append(TrialNotes(entry.time))
+                self.trials.append(notes := TrialNotes(entry.time))
+                for name, value in numbers_of(event.params).items():
+                    self._point(notes, MetricPoint(f"{PARAM}{name}", value, entry.time, 0))
             elif type(event) is JobGranted:
                 self._granted(event, entry)
         self._best_changed(entry)
         for key in self._grown:
             self._study_point(entry, f"{key}_size", float(self._sizes[key]))
         self._grown = {}
+        if self.time and not (type(entry.stimulus) is ControllerStarted and self._is_driven):
+            self.seconds += entry.time - self.time
+        self._is_driven = self._is_driven or type(entry.stimulus) is ControllerStarted
         self.time = entry.time
 
     def _begin(self, entry: Entry) -> None:
@@ -258,10 +277,13 @@ class TrackedStudy:
                 rung=event.rung,
                 target=event.target,
                 loss=below.loss,
+                resource=below.resource,
+                checkpoint=None if event.checkpoint is None else event.checkpoint.resource,
                 rank=rank,
                 among=among,
             )
         )
+        self.trials[event.trial].promotions.append(self.promotions[-1])
 
     def _waiting_ended(self, entry: Entry, at: int) -> None:
         """Runs of trials that waited when event ``at`` of the entry halted or reopened the study."""
@@ -277,11 +299,16 @@ class TrackedStudy:
         best = state.incumbent
         if best is None or not any(type(event) is JobCompleted for event in entry.events):
             return
-        if best is not self._incumbent:
-            self._incumbent = best
-            self._study_point(entry, f"best_{self.spec.metric.name}", best.loss * self.spec.metric.sign)
+        # at every result: between two points MLflow draws a straight line, and a search seems to gain steadily
+        self._study_point(entry, f"best_{self.spec.metric.name}", best.loss * self.spec.metric.sign)
+        if self._incumbent is not None and best.trial != self._incumbent.trial:
+            self.touched[self._incumbent.trial] = None
+        self._incumbent = best
         if not best.losses:
             return
+        for i, metric in enumerate(self.spec.objectives[1:], 1):
+            smallest = min(member.losses[i] for member in state.front)
+            self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
         front = {(member.trial, member.resource) for member in state.front}
         if front == self._on_front:
             return
@@ -289,21 +316,16 @@ class TrackedStudy:
             self.touched[trial] = None
         self._on_front = front
         self._study_point(entry, "front_size", float(len(front)))
-        for i, metric in enumerate(self.spec.objectives[1:], 1):  # the first one's is the incumbent's
-            smallest = min(member.losses[i] for member in state.front)
-            if smallest != self._best.get(i):
-                self._best[i] = smallest
-                self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
 
     def _completed(self, event: JobCompleted, attempt: EndedAttempt | None, entry: Entry) -> None:
         notes = self.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
-        notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
         self._curve(notes, attempt, event.metrics, target=event.resource, now=entry.time)
         values = self._of_result(event) | self._used(notes, event)
         for key, value in values.items():
             if key not in event.metrics:  # what the user reports goes before
-                self._point(notes, MetricPoint(key, value, notes.ended, event.resource))
+                step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
+                self._point(notes, MetricPoint(key, value, notes.ended, step))
         if event.rung != FURTHER:
             complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
             base = self.state.trials[event.trial].results[0].resource
@@ -316,21 +338,25 @@ class TrackedStudy:
         for metric in spec.objectives:
             if spec.any_metric and metric.name not in event.metrics:
                 continue
-            found[f"final_{metric.name}"] = event.metrics.get(metric.name, math.nan)
+            found[f"{FINAL}{metric.name}"] = event.metrics.get(metric.name, math.nan)
             if (repeats := repeat_spread(event, metric.name)) is not None:
                 found |= {f"{metric.name}_repeat_{repeat}": value for repeat, value in enumerate(repeats.values)}
                 found |= {} if repeats.std is None else {f"{metric.name}_std": repeats.std}
-        found |= {f"final_{name}": event.metrics.get(name, math.nan) for name in spec.constraints}
+        found |= {f"{FINAL}{name}": event.metrics.get(name, math.nan) for name in spec.constraints}
         found[TRAINED_TO] = float(
             event.resource
         )  # an axis beside the metric: results of different rungs do not compare
-        if self.state.has_members:  # parameters change along a line of trials, and MLflow's params cannot
-            numbers = {k: v for k, v in trial.params.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-            found |= {f"param_{name}": float(value) for name, value in numbers.items()}
         if event.visits:
             visits = (visit for result in trial.all_results for visit in result.visits or ())
             found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
         return found
+
+    def place_of(self, result: JobCompleted) -> tuple[int, int] | None:
+        """Place of a result among those of its rung now, and how many these are; None with several objectives."""
+        ranked = self._by_loss.get(self.names.place(result.bracket, result.rung), [])
+        key = _key(loss_of(result), result.trial)
+        at = bisect_left(ranked, key)
+        return (at + 1, len(ranked)) if at < len(ranked) and ranked[at] == key else None
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
         """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
@@ -343,7 +369,6 @@ class TrackedStudy:
     def _failed(self, event: AttemptFailed) -> None:
         notes = self.trials[event.trial]
         notes.worker = event.worker or notes.worker
-        notes.outcome = str(event.outcome)
         for key, value in self._used(notes, event).items():
             self._point(notes, MetricPoint(key, value, event.ended or self.time, event.target))
         message = f": {event.message}" if event.message else ""
@@ -404,7 +429,8 @@ class TrackedStudy:
     def _point(self, notes: TrialNotes, point: MetricPoint) -> None:
         if math.isinf(point.value):
             # MLflow stores an infinity as 1.8e308, which ruins every axis; NaN sorts last and is skipped there.
-            notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
+            if point.step:
+                notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
             point = point._replace(value=math.nan)
         if not math.isnan(point.value):
             low, high = self._spans.get(point.key, (point.value, point.value))

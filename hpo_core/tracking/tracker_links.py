@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import posixpath
@@ -152,24 +151,6 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return msgspec.json.decode((folder / _NAME).read_bytes(), type=ProjectionPlace)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def note_trouble(folder: Path, reason: str, tracker: str = "MLflow") -> None:
-    """Leave word that a tracker cannot be reached now (empty: it can), for whoever would wait for it."""
-    with contextlib.suppress(OSError):
-        if reason:
-            write_private(_trouble(folder, tracker), reason.encode())
-        else:
-            _trouble(folder, tracker).unlink(missing_ok=True)
-
-
-def in_trouble(folder: Path, tracker: str = "MLflow") -> bool:
-    """Whether the last attempt to reach a tracker failed."""
-    return _trouble(folder, tracker).exists()
-
-
-def _trouble(folder: Path, tracker: str) -> Path:
-    return folder / f"{tracker.lower()}.trouble"
 
 
 def dashboard_command(url: str) -> str:

@@ -25,7 +25,8 @@ from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
-from hpo_core.model.trial import UNRESTORED_LINES, Outcome, Report
+from hpo_core.model.short_text import did_you_mean, some
+from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Metrics, Outcome, Point, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
@@ -36,7 +37,7 @@ from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.untracked_state import merged_warnings
-from hpo_core.training.user_code import exit_if_forked_copy, one_line_message, own_frames, traceback_tail
+from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _PROBE_BYTES = 1 << 20
@@ -51,6 +52,7 @@ def run_attempt(
     raised: tuple[type[BaseException], ...] = (),
     log: Callable[[str], None] | None = None,
     held: HeldState | None = None,
+    ask: Callable[[Report], JobRequest | None] | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
@@ -62,6 +64,8 @@ def run_attempt(
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
         held: the state that the attempt before it saved, and takes that which this one saves.
+        ask: takes the report of a job at whose target the trial may go on, and returns the request of its next job,
+            which is then the one that is reported; None: the trial is over, and what is reported says nothing.
     """
     progress = SharedProgress() if progress is None else progress
     if request.repeats > 1 and request.repeat is None and not request.parts:
@@ -83,6 +87,16 @@ def run_attempt(
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
     handle = TrialHandle(request, state, progress, held)
+    if ask is not None:
+
+        def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
+            nonlocal request, started
+            following = ask(_result(handle, request, metrics, curve, written, started=started))
+            if following is not None:
+                request, started = following, time.time()
+            return following
+
+        handle.ask = go_on
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
@@ -96,7 +110,7 @@ def run_attempt(
             returned = None  # the objective's value is reported by its trial
             train_optuna_objective(function, handle, request)
         else:
-            returned = objective_callable(function)(handle)
+            returned = _returned(objective_callable(function), handle)
         metrics, curve, written = handle.finish(returned)
         if request.gang is not None:
             leave()
@@ -106,10 +120,23 @@ def run_attempt(
         if isinstance(error, raised):
             raise
         return _failure(error, handle, request, started=started, log=log)
+    return _result(handle, request, metrics, curve, written, started=started)
+
+
+def _result(
+    handle: TrialHandle,
+    request: JobRequest,
+    metrics: Metrics,
+    curve: tuple[Point, ...],
+    written: Checkpoint | None,
+    *,
+    started: float,
+) -> Report:
+    """The report of an attempt that reached its target."""
     bad_metric = request.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
-        "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {job.target}.",
+        "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {request.job.target}.",
         metrics=metrics,
         curve=curve,
         checkpoint=written,
@@ -117,6 +144,16 @@ def run_attempt(
         unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
     )
+
+
+def _returned(function: Callable[[TrialHandle], Any], handle: TrialHandle) -> Any:
+    """Value that the training function returns; None if it ends as a good script: ``sys.exit(main())``."""
+    try:
+        return function(handle)
+    except SystemExit as error:
+        if exit_code(error) != 0:
+            raise
+    return None
 
 
 def _failure(
@@ -140,13 +177,33 @@ def _failure(
     else:
         if request.gang is not None and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
+        if isinstance(error, KeyError):
+            message += _asked_of_params(error, handle, request)
         if outcome is Outcome.OUT_OF_MEMORY:
             message += refused(request.portion)
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            message += f" (the training function ended its process with exit code {code}; 0 would be a result)"
         if isinstance(error, HpoError):
             if log is not None:
                 log(detail)
             detail = own_frames(error)
     return request.report(outcome, message, detail=detail, started=started, unrestored=handle.unrestored, doubt=doubt)
+
+
+PARAMS_HAVE = " (trial.params has "
+"""Begins what is added to the message of a KeyError."""
+
+
+def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) -> str:
+    """The names of the parameters, where code that sees them has asked for another one; else empty."""
+    asked, names, raised = error.args[0] if error.args else None, request.job.params, error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    seen = [] if raised is None else raised.tb_frame.f_locals.values()
+    if not isinstance(asked, str) or asked in names or not any(one is handle or one is handle.params for one in seen):
+        return ""
+    return f"{PARAMS_HAVE}{'; '.join(filter(None, (some(names) or 'none', did_you_mean(asked, names))))})"
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:

@@ -140,7 +140,8 @@ def other_source(name: str | None, given_name: str | None, study_folder: Path) -
     kept = kept_source(name or "", study_folder)
     if sent is None or kept is None:
         return f"it began with {short_name(name) or 'none'}, and {short_name(given_name)} is given."
-    return f"the source of {short_name(name)} differs from what is given:\n{difference(kept, sent.source)}"
+    lines = difference(kept, sent.source) or "(a value that it reads, or another function of the same text)"
+    return f"the source of {short_name(name)} differs from what is given:\n{lines}"
 
 
 # In the process that trains.

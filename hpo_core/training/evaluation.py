@@ -155,7 +155,12 @@ def _evaluation(metrics: Metrics, losses: Any) -> Evaluation:
         return Evaluation(metrics, ())
     if hasattr(losses, "detach"):
         losses = losses.detach().cpu()
-    found = np.asarray(losses, dtype=float).ravel()
+    given = np.asarray(losses)
+    if given.size and given.dtype.kind not in "biuf":
+        raise ObjectiveError(
+            f"The evaluation function returned losses per example of type {given.dtype}; return one real number each."
+        )
+    found = given.astype(float).ravel()
     if not np.isfinite(found).all():
         raise ObjectiveError(
             "The evaluation function returned losses per example that are not all finite. Clip them, or leave them out."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -23,7 +23,7 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
-from hpo_core.training.reported_metrics import ReportedCurve, check_required, real_number
+from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
@@ -109,8 +109,17 @@ class TrialHandle:
         """What the loop changed that is not tracked, so that a resume begins it anew; known after the loop."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
+        self.ask: Callable[[Metrics, tuple[Point, ...], Checkpoint | None], JobRequest | None] | None = None
+        """Takes what the job came to at its target, returns the request of the trial's next job; None: the loop ends
+        there. For the system."""
         self.save_error: StorageError | None = None
         """Why the checkpoint could not be written; None where it was. For the system."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the loop may go on beyond the target, once the study has seen what the trial came to. For the
+        system."""
+        return self.ask is not None and self._request.asks
 
     @property
     def folder(self) -> Path:
@@ -282,7 +291,8 @@ class TrialHandle:
         return self._loop()
 
     def watch(self, variables: Variables) -> None:
-        """Warn at the end of the job of what changes among these and is not tracked; for loops of other libraries."""
+        """For loops of other libraries: these end with the job, and what changes and is not tracked is warned of."""
+        self.ask = None
         self._watch = LoopWatch(variables, self._tracked)
 
     def is_tracked(self, item: Any) -> bool:
@@ -303,7 +313,7 @@ class TrialHandle:
                 f"trial.report() got {got}; name at least one metric: trial.report(val_loss=0.3), or "
                 "trial.report(**metrics) of a dictionary."
             )
-        values = {name: real_number(name, value) for name, value in metrics.items()}
+        values = {name: reported_value(name, value) for name, value in metrics.items()}
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
         else:
@@ -400,6 +410,31 @@ class TrialHandle:
             )
 
     def _loop(self) -> Iterator[int]:
+        yield from self._steps_of_job()
+        while self._goes_on():
+            yield from self._steps_of_job()
+        self._phase = _Phase.DONE
+
+    def _goes_on(self) -> bool:
+        """Report what the job came to, where the study may answer at once; whether the trial goes on to a new target.
+
+        A job without a finite value of each objective at its target ends, as does one that reports after its loop.
+        """
+        request, metrics, written = self._request, self._curve.at(self.target), self._saved
+        if self.ask is None or not self.may_go_on or request.not_finite(metrics) is not None:
+            return False
+        try:
+            check_required(request, metrics)
+        except ObjectiveError:
+            return False
+        curve, self._curve, self._saved, self._watch = self._curve.downsampled(), ReportedCurve(), None, None
+        following = self.ask(metrics, curve, written)
+        if following is None:
+            return False
+        self._request, self.target, self.warnings = following, following.job.target, ()
+        return True
+
+    def _steps_of_job(self) -> Iterator[int]:
         self._progress.begin_units()
         for index in range(self.resource, self.target):
             for _ in self._passes.of_epoch():
@@ -415,7 +450,6 @@ class TrialHandle:
             self._save()
         else:
             self._curve.add(self.target, self._passes.evaluation())
-        self._phase = _Phase.DONE
 
     def _save(self) -> None:
         exit_if_forked_copy(self._pid)

@@ -22,12 +22,14 @@ from hpo_core.model.trial import Metrics
 from hpo_core.partitioning.holdings import Holdings
 from hpo_core.training.child.processes import resident
 from hpo_core.training.objective import load_objective
-from hpo_core.training.reported_metrics import real_number
+from hpo_core.training.reported_metrics import reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import causes
 
 LOOK_SECONDS = 2.0
 """Seconds after which the files are looked at again."""
+MOST_LOOKS = 100
+"""Looks at once while files are doubted during each; then the next one begins when somebody asks."""
 FIRST_SECONDS = 2.0
 """Seconds that the answer of the first look is waited for."""
 SMALL_BYTES = 128 << 20
@@ -217,7 +219,7 @@ class PartitionPasses:
             self._check_unchanged(name)
             for metric, value in found.items():
                 entry = sums.setdefault(metric, [0.0, 0.0])
-                entry[0] += weight * real_number(metric, value)
+                entry[0] += weight * reported_value(metric, value)
                 entry[1] += weight
         return {metric: total / weight for metric, (total, weight) in sums.items()}
 
@@ -279,7 +281,7 @@ class _Watched:
 
     def _look(self) -> None:
         try:
-            while True:  # a file that was looked at may have been replaced since, and doubted
+            for _ in range(MOST_LOOKS):  # a file that was looked at may have been replaced since, and doubted
                 doubts = self._doubts
                 found = self.holdings.look()
                 with self._lock:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.reported_value import real_number, refused_name
 from hpo_core.model.short_text import shown
 from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
 from hpo_core.training.request import JobRequest
-from hpo_core.training.saved_state import is_torch
 
 
-def real_number(name: str, value: Any) -> float:
+def reported_value(name: str, value: Any) -> float:
     """A metric as a float.
 
-    Args:
-        name: of the metric, for the message.
-        value: int, float, or numpy scalar, array or tensor without dimensions.
-
     Raises:
-        ObjectiveError: any other type, or an int too large for a float.
+        ObjectiveError: it is no real number, or too large for a float; or the name is that of a column of the results.
     """
-    is_array = isinstance(value, np.ndarray | np.generic) or is_torch(value, "Tensor")
-    plain = value.item() if is_array and value.ndim == 0 else value
-    if type(plain) in (int, float):
-        try:
-            return float(plain)
-        except OverflowError:
-            pass
-    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    if refusal := refused_name(name):
+        raise ObjectiveError(f"trial.report({name}=...): {name!r} {refusal}.")
+    if (number := real_number(value)) is not None:
+        return number
+    shape = getattr(value, "shape", None)
+    shape = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
     raise ObjectiveError(
         f"trial.report({name}=...) got a {type(value).__module__}.{type(value).__qualname__}{shape}; a metric "
         "is one real number: int, float, numpy scalar or tensor without dimensions. Reduce it first, for example with "

@@ -242,20 +242,32 @@ def _check(
     say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
     once = _train(trainers[:1], request, folder / "once", (last,))
     again = _train(trainers[1:], request, folder / "again", (last,))
+    repeated, step_seconds = _between(once, again), once.seconds / last
+    if not once.tracked:  # then nothing can be resumed: jobs with other targets are other trainings
+        return ResumeCheck(
+            tracked=(),
+            repeated=repeated,
+            resumed=(),
+            by_target=False,
+            warnings=merged_warnings([*once.warnings]),
+            steps=last,
+            at=places,
+            step_seconds=step_seconds,
+        )
     resumed = _train(trainers, request, folder / "resumed", (*places, last))
     early = {step: metrics for step, metrics in once.curve.items() if step <= places[0]}
     by_resume = _between(once, resumed)
     targets = tuple(f": {last} and {place}" for place in places)
     return ResumeCheck(
         tracked=tuple(once.tracked),
-        repeated=_between(once, again),
+        repeated=repeated,
         resumed=by_resume,
         by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
         or any(target in difference.what for difference in by_resume for target in targets),
         warnings=merged_warnings([*once.warnings, *resumed.warnings]),
         steps=last,
         at=places,
-        step_seconds=once.seconds / last,
+        step_seconds=step_seconds,
     )
 
 

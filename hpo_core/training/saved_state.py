@@ -1,13 +1,16 @@
 """What a checkpoint saves of a training: random generators, tracked objects, and plain values in a ``State``.
 
-Every global random generator that a training function may use is seeded, captured and restored; torch's only if torch
-has been imported already.
+Every global random generator that a training function may use is seeded, captured and restored. One of a library that
+is imported later is seeded by its import; TensorFlow's has no state that could be saved.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
@@ -17,15 +20,56 @@ from hpo_core.model.short_text import some
 
 
 def seed_all(seed: int) -> None:
-    """Seed python, numpy and, if imported, torch on CPU and every CUDA device."""
+    """Seed python, numpy, torch on CPU and every CUDA device, and TensorFlow: the last two now or when imported."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        if torch.backends.cuda.is_built():
-            torch.manual_seed(seed)  # the CUDA devices too, once they are initialized
-        else:
-            torch.default_generator.manual_seed(seed)  # the other formats the stack for each absent device
+    for name, seed_library in _SEEDS.items():
+        if (library := sys.modules.get(name)) is not None:
+            seed_library(library, seed)
+    _imports.seed = seed
+    if _imports not in sys.meta_path:
+        sys.meta_path.insert(0, _imports)
+
+
+def _seed_torch(torch: Any, seed: int) -> None:
+    if torch.backends.cuda.is_built():
+        torch.manual_seed(seed)  # the CUDA devices too, once they are initialized
+    else:
+        torch.default_generator.manual_seed(seed)  # the other formats the stack for each absent device
+
+
+_SEEDS: dict[str, Callable[[Any, int], object]] = {
+    "torch": _seed_torch,
+    "tensorflow": lambda tensorflow, seed: tensorflow.random.set_seed(seed),
+}
+"""Functions that seed a library which may be imported while a training function runs, by its name."""
+
+
+class _SeededImports(MetaPathFinder):
+    """Has a library seeded at the end of its first import; how it is found is left to the other finders."""
+
+    seed = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The specification that another finder gives for one of these libraries, with its seeding added."""
+        if name not in _SEEDS or name in sys.modules:
+            return None
+        others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
+        spec = next((found for one in others if (found := one.find_spec(name, path, target)) is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def execute_and_seed(module: Any) -> None:
+                del loader.exec_module
+                execute(module)
+                _SEEDS[name](module, self.seed)
+
+            loader.exec_module = execute_and_seed
+        return spec
+
+
+_imports = _SeededImports()
 
 
 def capture_all() -> dict[str, Any]:

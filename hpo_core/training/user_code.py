@@ -125,12 +125,17 @@ def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -
         return
     code = 0 if error is None else 1
     if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        code = exit_code(error)
     elif error is not None:
         with contextlib.suppress(BaseException):
             traceback.print_exception(error)
     flush_streams()
     os._exit(code & 0xFF)
+
+
+def exit_code(error: SystemExit) -> int:
+    """The exit code that a script would end with: 0 for ``sys.exit()``, 1 for ``sys.exit("text")``."""
+    return int(error.code) if isinstance(error.code, int) else int(error.code is not None)
 
 
 def flush_streams() -> None:

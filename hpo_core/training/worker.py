@@ -69,6 +69,8 @@ class TrainerPool:
         attempt = (request.folder, job.trial, job.attempt, request.rank)
         unit = None if job.unit is None else job.unit.number
         key = (request.objective, request.pythonpath, request.threads, request.gpu)
+        if folder is not None:
+            request = msgspec.structs.replace(request, folder=folder)
         with self._lock:
             alike = [one for one in reversed(self._idle) if one.key == key]
             importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
@@ -80,6 +82,7 @@ class TrainerPool:
                 del self._preparing[trainer]
             else:
                 trainer = Trainer(request.objective, request.pythonpath, threads=request.threads, gpu=request.gpu)
+            trainer.study_folder = attempt[0]
             self._running[attempt] = trainer, unit
             self._workers[attempt] = request.worker
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
@@ -99,8 +102,6 @@ class TrainerPool:
             on_free()
 
         try:
-            if folder is not None:
-                request = msgspec.structs.replace(request, folder=folder)
             return trainer.run(request, free_early)
         finally:
             free(None)
@@ -112,6 +113,8 @@ class TrainerPool:
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
     ) -> bool:
         """End an attempt that runs here or is on its way; return whether it was running.
+
+        One that has reported, and whose process waits for the trial's next job, is let go.
 
         Args:
             folder: the study's folder.
@@ -130,9 +133,16 @@ class TrainerPool:
                 for key, writer in self._writing.items()
                 if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit is None
             ]
+            waiting = [
+                one
+                for one in self._idle
+                if (job := one.asks_for(folder)) and trial in (None, job.trial) and attempt in (None, job.attempt)
+            ]
             if not found and not writers and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
         self._cancel(found, writers)
+        for trainer in waiting:
+            trainer.let_go()
         return bool(found or writers)
 
     def cancel_on(self, worker: str) -> None:
@@ -302,7 +312,7 @@ class TrainerPool:
             self._leaving.discard(trainer)
             if not trainer.closed and not surplus:
                 self._idle.append(trainer)
-            surplus += [one for one in self._idle if one.gpu == trainer.gpu][:-_MAX_IDLE]
+            surplus += [one for one in self._idle if one.gpu == trainer.gpu and not one.asks_for()][:-_MAX_IDLE]
             self._idle = [one for one in self._idle if one not in surplus]
         for old in surplus:
             old.close()

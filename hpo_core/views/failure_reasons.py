@@ -144,11 +144,12 @@ def rank_named(message: str) -> int:
     return 0 if found is None else int(found[1])
 
 
-def failure_lines(failures: Failures, folder: str = "") -> list[str]:
+def failure_lines(failures: Failures, folder: str = "", said: str = "") -> list[str]:
     """The failures as lines for people, the first a count; empty where nothing failed.
 
     Args:
         folder: put in front of the paths of logs.
+        said: what stands above them, so that a message in it is not repeated.
     """
     if not failures.failed and not failures.diverged:
         return []
@@ -156,6 +157,8 @@ def failure_lines(failures: Failures, folder: str = "") -> list[str]:
     for group in failures.groups[:GROUPS_SHOWN]:
         log = f"{folder.rstrip('/')}/{group.log}" if folder else group.log
         reason = group.reason if len(group.reason) <= MESSAGE_SHOWN else f"{group.reason[:MESSAGE_SHOWN]}..."
+        if group.message and group.message in said:
+            reason = f"{group.error or group.outcome} as above"
         example = f"{'such as ' * (len(group.trials) > 1)}trial {group.trials[0]}"
         lines.append(f"{len(group.trials):,} x {reason} ({example}, log {log})")
     if more := failures.groups[GROUPS_SHOWN:]:

@@ -12,6 +12,8 @@ UNKNOWN = "?"
 def duration(seconds: float | None) -> str:
     """A time span, in as few words as its size needs.
 
+    >>> duration(9.7e-05), duration(0.0123)
+    ('0 s', '0.012 s')
     >>> duration(4.21), duration(64), duration(240), duration(5000), duration(9000), duration(200000), duration(None)
     ('4.21 s', '1 min 4 s', '4 min', '83 min', '2 h 30 min', '2 d 8 h', '?')
     """
@@ -19,7 +21,7 @@ def duration(seconds: float | None) -> str:
         return UNKNOWN
     whole = round(seconds)
     if whole < 60:
-        return f"{seconds:.3g} s"
+        return f"{round(seconds, 3):.3g} s"
     if whole < 600:
         return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
     if whole < 7200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -50,6 +51,18 @@ def test_no_number_date_or_name_is_cut(width: int) -> None:
         assert text.splitlines()[0].split() == list(ROW), "a table where there is room for one"
 
 
+def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
+    """Some shells without a terminal say so; once nothing at all was printed."""
+    played(tmp_path, spec_of("asha"))
+
+    def said(columns: dict[str, str]) -> str:
+        command = [sys.executable, "-m", "hpo_core.cli", "show", "world", "--home", str(tmp_path)]
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        return subprocess.run(command, env=environment | columns, capture_output=True, text=True, check=True).stdout
+
+    assert said({"COLUMNS": "0"}) == said({}) != ""
+
+
 @pytest.mark.parametrize("width", ["80", "40"])
 def test_list_and_show_are_whole_in_a_narrow_terminal(width: str, tmp_path: Path) -> None:
     study = played(tmp_path, spec_of("hyperband"))
@@ -89,7 +102,7 @@ def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
     board = LiveBoard(study, console)
     board.notes.last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
     console.print(board.board())
-    board.close()
+    board.stop()
     text = console.export_text()
     assert "…" not in text and all(len(line) <= width for line in text.splitlines())
     assert board.notes.last in " ".join(text.split())

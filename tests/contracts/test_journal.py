@@ -210,3 +210,18 @@ def test_a_clock_that_is_set_while_a_controller_lives_does_not_free_its_study(
         process.communicate(b"\n")
     assert not is_alive(journal.info("world"))
     journal.close()
+
+
+def test_a_study_that_is_restored_slowly_holds_up_nobody(tmp_path: Path) -> None:
+    """Its entries may come from far away; while they were read a transaction was open."""
+    source, journal = open_journal(tmp_path / "source.db"), open_journal(tmp_path / "journal.db")
+    Study.create(make_spec(study="slow"), source)
+    meanwhile = open_journal(tmp_path / "journal.db")
+    meanwhile.wait_in_python()
+
+    def entries() -> Iterator[Entry]:
+        yield from source.entries("slow")
+        Study.create(make_spec(study="other"), meanwhile)
+
+    journal.restore("slow", entries())
+    assert {info.name: info.entries for info in journal.studies()} == {"other": 1, "slow": 1}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,8 +22,11 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
-from hpo_core.pool.store import Decide, PoolRow, Pools, RowChange, pools_of
+from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, RowChange, pools_of
+from hpo_core.study import Study
+from tests.conftest import make_spec
 from tests.sharing.in_memory import MemoryPools
+from tests.waiting import eventually
 
 Open = Callable[[], Journal]
 SLOTS = 8
@@ -305,3 +311,68 @@ def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
             used[name] = max(used[name], len(seat.open(float(moment))))
     assert sum(used.values()) == 4
     assert all(used.values())
+
+
+STOPS = """
+import os, signal, sys
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.pool.store import RowChange, pools_of
+
+def decide(rows):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return RowChange(Member(study="stopped", demand=len(rows)))
+
+pools_of(open_journal(sys.argv[1])).change("p", "stopped", decide)
+"""
+
+
+def test_a_controller_that_is_stopped_while_it_decides_holds_up_nobody(tmp_path: Path) -> None:
+    """Its transaction was open then: all studies of the home waited until it went on, also those that share nothing."""
+    journal = open_journal(tmp_path / "journal.db")
+    journal.wait_in_python()
+    pools = pools_of(journal)
+    seat_of(pools, "mine").exchange(0.0, Use(SLOTS, 0, 0))
+    stopped = subprocess.Popen([sys.executable, "-c", STOPS, str(tmp_path / "journal.db")])
+    try:
+        eventually(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(") ")[2][0] == "T")
+        Study.create(make_spec(study="other"), journal)
+        assert seat_of(pools, "too").exchange(0.0, Use(SLOTS, 0, 0))
+        assert members(pools).keys() == {"mine", "too"}
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(") ")[2][0] == "T")
+        stopped.send_signal(signal.SIGCONT)  # it decides again: others came meanwhile
+        assert stopped.wait(600) == 0
+        assert members(pools)["stopped"].demand == 2
+    finally:
+        stopped.kill()
+
+
+def test_a_look_that_others_overtake_each_time_is_made_again_later(tmp_path: Path) -> None:
+    pools, tries = pools_of(open_journal(tmp_path / "journal.db")), 0
+    other = seat_of(pools_of(open_journal(tmp_path / "journal.db")), "other")
+
+    def decide(rows: Sequence[PoolRow]) -> RowChange:
+        nonlocal tries
+        tries += 1
+        other.exchange(
+            10.0 * tries, Use(SLOTS + tries, SLOTS + tries, SLOTS + tries)
+        )  # what it holds is another number each time
+        return RowChange(Member(study="s"), {"s": Grant(held=("0",))})
+
+    with pytest.raises(JournalUnavailableError, match="It looks again"):
+        pools.change("p", "s", decide)
+    assert tries == MOST_TRIES and members(pools).keys() == {"other"}
+
+
+def test_a_sign_of_life_is_written_however_the_one_before_was_written(tmp_path: Path) -> None:
+    """`"waited":0` and `"waited":0.0` are the same: a comparison of texts made anew refused it for ever."""
+    pools = pools_of(open_journal(tmp_path / "journal.db"))
+    seat = seat_of(pools, "mine")
+    seat.exchange(0.0, Use(SLOTS, 8, 8))
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("UPDATE hpo_pools SET member = replace(member, '\"waited\":0.0', '\"waited\":0')")
+        assert database.execute("SELECT member FROM hpo_pools WHERE member LIKE '%waited\":0,%'").fetchall()
+    for moment in range(1, 30):
+        seat.exchange(float(moment), Use(SLOTS, 8, 8))
+    assert members(pools)["mine"].beat > 3 and len(seat.open(29.0)) == 8

@@ -56,6 +56,18 @@ def test_any_other_place_is_left_alone(value: str) -> None:
     assert settled_database(value) == value
 
 
+def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a:b").mkdir()
+    monkeypatch.chdir(tmp_path / "a:b")
+    monkeypatch.delenv("HPO_IMPORT_FOLDERS", raising=False)
+    with pytest.raises(NotAllowedError, match="has a ':' in its path"):
+        settled_environment()
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
+
+
 def test_a_run_that_cannot_leave_its_marker_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests")

@@ -186,7 +186,7 @@ def test_a_killed_and_resumed_study_has_one_follower(tmp_path: Path) -> None:
     assert [run.data.tags["hpo.status"] for run in runs] == ["finished"]
 
 
-def test_a_follower_steps_back_behind_other_sessions() -> None:
+def test_what_shows_a_study_steps_back_behind_other_sessions() -> None:
     groups = Path("/proc/self/autogroup")
     enabled = Path("/proc/sys/kernel/sched_autogroup_enabled")
     if not groups.exists() or not enabled.exists() or enabled.read_text().strip() != "1":

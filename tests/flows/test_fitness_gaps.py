@@ -66,7 +66,7 @@ def test_members_that_report_one_metric_take_part(hpo: Runner, fitness: str) -> 
     for run in runs:
         shown = {name for name in ("loss", "speed") if f"final_{name}" in run.data.metrics}
         assert shown == set(results[int(run.data.tags["hpo.trial"])].metrics)
-        assert run.data.tags["hpo.outcome"] == "completed"
+        assert run.data.tags["hpo.state"] != "diverged"
 
 
 @pytest.mark.slow

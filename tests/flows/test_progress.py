@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,11 +44,52 @@ def shown(study: Study, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width)
     board = LiveBoard(study, console)
     picture = board.board()
-    board.close()
+    board.stop()
     plain = Console(file=io.StringIO(), width=width)
     plain.print(picture)
     assert isinstance(plain.file, io.StringIO)
     return plain.file.getvalue()
+
+
+def test_a_board_says_what_the_end_of_its_study_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It froze at the last result: "41 jobs done, ETA 2 s" for a minute."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    world = World(1)
+    study = fresh(make_spec(search=RANDOM | {"configs": 3}), world=world)
+    console = Console(file=io.StringIO(), width=100)
+    board = LiveBoard(study, console)
+    world.play(study)
+    now = 107.0
+
+    def drawn() -> str:
+        plain = Console(file=io.StringIO(), width=100)
+        plain.print(board.board())
+        assert isinstance(plain.file, io.StringIO)
+        return plain.file.getvalue()
+
+    board.close()
+    assert "3 jobs done in 7 s; ending, 0 s" in drawn() and "ETA" not in drawn()
+    board.wait_for("copying to MLflow")
+    now = 119.0
+    assert "3 jobs done in 7 s; copying to MLflow, 12 s" in drawn(), "the seconds pass without a call"
+    board.stop()
+    board.wait_for("ending the workers")
+    assert "copying to MLflow" in drawn(), "it has left the terminal"
+
+
+def test_an_eta_is_no_zero_while_jobs_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    world = World(1)
+    study = fresh(make_spec(search=RANDOM | {"configs": 10}), world=world)
+    pace = Pace(study)
+    world.play(study, steps=5)
+    now = 0.3
+    assert pace.eta_text() == "under 1 s"
+    world.play(study, [*study.state.wanted()])
+    now = 1.0
+    assert study.finished and pace.eta_text() == "0 s"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -106,6 +148,20 @@ def test_a_retry_is_no_promotion() -> None:
         (job,) = study.tell_report(world.good(job))
     report = failed(job, Outcome.CRASHED)
     assert lines.lines(report, study.tell_report(report))[0].endswith(f"-> trial {job.trial} tried again")
+
+
+def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
+    world, written = World(1, workers=1), list[str]()
+    study = fresh(make_spec(search=RANDOM), world=world)
+    lines, (job,) = PlainLines(study, written.append), study.set_capacity(1)
+    for message in ("no such file", "no such file", "another"):
+        report = failed(job, Outcome.ERROR, message)
+        granted = study.tell_report(report)
+        lines.on_report(report, granted)
+        job = granted[0]
+    lines.close()
+    assert [line.count("no such file") for line in written] == [1, 0, 0], written
+    assert "trial 1: error: that of trial 0 " in written[1] and "another" in written[2], written
 
 
 def test_a_ceiling_that_rises_is_told_once_with_its_reason() -> None:

@@ -111,7 +111,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
 
 def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
     play(*start(journal, configs=2))
-    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", drain=1.0)
+    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", patience=1.0)
     try:
         assert child.end() == 3
     finally:

@@ -90,8 +90,9 @@ def test_a_stopped_trial_is_finished_and_says_where() -> None:
         stop = trial.stopped
         assert stop is not None
         tags = trial_tags(fold, trial.number, "run")
-        assert tags["hpo.state"] == "stopped"
-        assert tags["hpo.stopped"] == f"stopped at rung {stop.rung} (place {stop.rank} of {stop.results})"
+        assert tags["hpo.state"] == ("diverged" if trial.loss is None else "stopped")
+        page = tags["mlflow.note.content"]
+        assert f"; place {stop.rank} of {stop.results}, not among the best" in page and ": stopped" in page
         assert trial_run_status(fold, trial.number, has_controller=True)[0] == "FINISHED"
 
 
@@ -116,10 +117,10 @@ def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:
     child = next(iter(study.state.reproduced.values()))
     tags = trial_tags(fold, child.child, "run")
     assert tags["hpo.generation"] == str(child.generation) and tags["hpo.member"] == str(child.member)
-    assert tags["hpo.initiator"] == str(child.initiator)
+    assert f"with the weights of trial {child.parent}, in generation" in tags["mlflow.note.content"]
     trial = next(t for t in study.state.trials if t.results and t.number in study.state.reproduced)
     points = {(p.key, p.step): p.value for p in fold.trials[trial.number].points}
-    assert points["param_x", trial.results[-1].resource] == trial.params["x"]
+    assert points["param/x", 0] == trial.params["x"]
     rows = lineage_table(fold)["trials"]
     assert [row["parent"] for row in rows] == [trial.parent for trial in study.state.trials]
     assert {row["generation"] for row in rows} == {0, 1, 2, 3}

@@ -19,6 +19,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
+from hpo_core.tracking.copy_progress import in_trouble
 from hpo_core.tracking.follower import Follower, TrackerError, project_all, project_study
 from hpo_core.tracking.optuna_projection import OptunaProjection
 from hpo_core.tracking.projection import ProjectionBusyError
@@ -294,12 +295,12 @@ def test_a_locked_database_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     other.execute("begin exclusive")
     assert not follower.advance(finish=True)
     assert "locked" in follower.trouble
-    assert (tmp_path / "study" / "optuna.trouble").exists()
+    assert in_trouble(tmp_path / "study", "Optuna")
     other.execute("rollback")
     other.close()
     assert follower.advance(finish=True)
     projection.close()
-    assert not (tmp_path / "study" / "optuna.trouble").exists()
+    assert not in_trouble(tmp_path / "study", "Optuna")
     assert {t.state for t in optuna.load_study(study_name=NAME, storage=url_of(tmp_path)).trials} <= {
         State.COMPLETE, State.PRUNED,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.errors import SpecError
+from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile
 from hpo_core.partitioning.manifest import Manifest, read_manifest
 from hpo_core.partitioning.resolution import with_partitions
@@ -41,6 +41,17 @@ def test_a_pattern_takes_what_the_manifest_says(folder: Path) -> None:
     assert data.files[0] == PartitionFile(name="shards/p-0", count=3, bytes=5, digest=DIGEST)
     assert [file.name for file in data.validation_files] == ["shards/v-0"]
     assert resolved(folder, partitions="shards/p-1").files[0].count == 3
+
+
+def test_names_that_are_no_utf_8_are_refused_in_one_line(folder: Path) -> None:
+    (folder / "shards" / os.fsdecode(b"p-\xff")).write_bytes(b"12345")
+    with pytest.raises(StorageError, match=r"^data.partitions = .*udcff' has a name that is no UTF-8") as told:
+        resolved(folder, partitions="shards/p-*")
+    assert "\n" not in str(told.value)
+    odd = folder.parent / os.fsdecode(b"\xff")
+    folder.rename(odd)
+    with pytest.raises(SpecError, match="data.folder: .*, or a byte of a name that is no UTF-8; remove it"):
+        resolved(odd, partitions="shards/p-0")
 
 
 def test_without_a_manifest_sizes_are_known(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -15,10 +16,11 @@ from hpo_core.execution.placing import learn_from_journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import LADDER, LearnedRatios
 from hpo_core.placement.placer import JobKey
+from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
@@ -89,7 +91,9 @@ def jobs_of(count: int) -> list[Job]:
     return [job(number, width=1 + number % 3) for number in range(count)]
 
 
-def packed(ratio: float | None = None, devices: int = 2, **packing: object) -> SharedDevices:
+def packed(
+    ratio: float | None = None, devices: int = 2, kinds: dict[int, tuple[int, float]] = KINDS, **packing: object
+) -> SharedDevices:
     given = {} if ratio is None else {"oversubscribe": ratio}
     return devices_for(
         *(gpu(f"GPU-{number}", memory=200) for number in range(devices)),
@@ -100,7 +104,7 @@ def packed(ratio: float | None = None, devices: int = 2, **packing: object) -> S
                 objective="m:f", code="c", architecture="A100", params={"width": width}, device_memory=GB,
                 compute=compute / 1000, unit_seconds=seconds / 3, study="before", measured_at=0.1,
             )
-            for width, (compute, seconds) in KINDS.items()
+            for width, (compute, seconds) in kinds.items()
         ],
     )  # fmt: skip
 
@@ -125,6 +129,35 @@ def test_memory_is_never_oversubscribed() -> None:
     placer.estimates.ratios.ratios = lambda: {"A100": 3.0}  # type: ignore[method-assign]
     placer.update(placer.inventory)
     assert len(placer.place(jobs_of(20)).begun) == 4, "compute has room for ten"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_limit_on_jobs_holds_at_every_ratio(policy: str) -> None:
+    """A share of the compute stood for it: jobs that began at a ratio of 1 left room for a third one at 1.5."""
+    kinds = {1: (480, 40.0), 2: (430, 25.0), 3: (500, 60.0)}
+    placer = packed(kinds=kinds, most=2, policy=policy)
+    counts: list[int] = []
+
+    def tell(report: Report) -> None:
+        counts.append(max(Counter(held.slot.name for held in placer.room.held.values()).values()))
+
+    _, ratios = play(placer, jobs_of(60), waits, kinds=kinds, tell=tell)
+    assert max(ratios) > 1, "a larger ratio is tried"
+    assert max(counts) == 2
+
+
+def test_one_that_is_alone_stays_alone_at_every_ratio() -> None:
+    placer = packed(devices=1)
+    (begun,) = placer.place(jobs_of(1)).begun
+    placer.judge(Report(trial=0, attempt=0, outcome=Outcome.OUT_OF_MEMORY, started=1.0, ended=2.0))
+    placer.release(begun[0].key)
+    alone, other = Job(0, 1, Rung(0, 0), 3, {"width": 1}), job(7, width=2)
+    assert [one.trial for one, _ in placer.place([alone]).begun] == [0]
+    placer.estimates.ratios.ratios = lambda: {"A100": 1.5}  # type: ignore[method-assign]
+    placer.update(placer.inventory)
+    assert placer.place([other]).begun == []
+    placer.release(alone.key)
+    assert [one.trial for one, _ in placer.place([other]).begun] == [7]
 
 
 def test_where_memory_is_what_is_short_no_ratio_is_tried() -> None:

@@ -38,7 +38,8 @@ def test_limits_hold_and_a_job_is_placed_once(policy: PackingPolicy, problem: tu
     before = room.copy()
     chosen = policy.choose(jobs, room)
     check(jobs, room, chosen)
-    assert (room.compute, room.memory, room.cores) == (before.compute, before.memory, before.cores), "room is unchanged"
+    for amounts in ("slots", "compute", "memory", "cores"):
+        assert getattr(room, amounts) == getattr(before, amounts), "room is unchanged"
     assert policy.choose(jobs, room) == chosen, "the same again"
 
 

@@ -27,11 +27,29 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.command import app
-from tests.python.training import FailsFirst, FullError, Trains, fails, fails_at_once, misses, suggests, train
+from tests.python.training import (
+    FailsFirst,
+    FullError,
+    Trains,
+    fails,
+    fails_at_once,
+    leaves,
+    misses,
+    raises_its_own,
+    reports_another,
+    suggests,
+    train,
+)
 
 RUNNER = CliRunner()
 SPACE = {"x": hpo.Float(0, 1)}
 QUIET: dict[str, Any] = {"home": None, "progress": False}
+KEPT: dict[str, Any] = {
+    "workers": 1,
+    "prefect": "off",
+    "tracking": hpo.Tracking(mlflow="off"),
+    "progress": False,
+}
 
 
 class NeedsScale(Trains):
@@ -166,6 +184,23 @@ def test_the_exception_of_the_first_trial_appears_as_itself(tmp_path: Path) -> N
     assert frames[-2:] == ["tune", "_drive"]  # nothing of the program's inside
 
 
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (leaves, "SystemExit: 3"),
+        (reports_another, "cost"),
+        (functools.partial(fails_at_once), "ValueError: on purpose"),
+        (raises_its_own, "OwnError: 7"),
+    ],
+    ids=["sys.exit", "missing metric", "an exception of Python", "one that cannot be made again"],
+)
+def test_a_study_that_the_first_exception_ends_is_halted(function: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=words.rpartition(" ")[2]):
+        hpo.tune(function, SPACE, metric="loss", max_trials=6, name="ended", home=tmp_path, **KEPT)
+    found = hpo.load("ended", tmp_path)
+    assert found.status == "halted" and words in found.reason
+
+
 def test_trials_that_fail_later_do_not_end_the_study_and_a_study_without_any_result_raises() -> None:
     result = hpo.tune(functools.partial(fails, first=2), SPACE, metric="loss", max_trials=4, workers=1, **QUIET)
     assert list(result.trials["state"]).count("abandoned") == 2
@@ -282,14 +317,6 @@ def run_hpo(home: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     return done.stdout
-
-
-KEPT: dict[str, Any] = {
-    "workers": 1,
-    "prefect": "off",
-    "tracking": hpo.Tracking(mlflow="off"),
-    "progress": False,
-}
 
 
 @pytest.mark.slow

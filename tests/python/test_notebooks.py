@@ -111,7 +111,9 @@ class Outputs:
         self.shown: list[dict[str, str]] = []
         self.drawn: list[dict[str, str]] = []
         self.streams = ""
+        self.errors = ""
         self.error = ""
+        self.traceback = ""
         self._places: dict[str, int] = {}
 
     def take(self, message: dict[str, Any]) -> None:
@@ -119,8 +121,10 @@ class Outputs:
         match message["msg_type"]:
             case "stream":
                 self.streams += content["text"]
+                self.errors += content["text"] if content["name"] == "stderr" else ""
             case "error":
                 self.error = f"{content['ename']}: {content['evalue']}"
+                self.traceback = "\n".join(content["traceback"])
             case "display_data":
                 if "display_id" in content["transient"]:
                     self._places[content["transient"]["display_id"]] = len(self.shown)
@@ -200,6 +204,36 @@ def test_a_result_shows_its_best_trial_and_a_picture_and_no_parameter_becomes_ht
     assert set(Tags(best["text/html"]).tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
     (figure,) = ready.run("result.plot.history()").shown
     assert list(figure) == ["application/vnd.plotly.v1+json"], "no copy of Plotly's script in the notebook"
+
+
+def test_a_figure_is_drawn_where_the_server_lacks_plotlys_extension(ready: Kernel, found: Outputs) -> None:
+    """JupyterLab takes the first of these that it can draw; with Plotly's data alone the cell stays blank."""
+    (figure,) = ready.run("result.plot.history()").shown
+    assert set(figure) == {"application/vnd.plotly.v1+json", "text/html", "text/plain"}
+    page = Tags(figure["text/html"])
+    assert page.tags == ["iframe"] and "cdn.plot.ly" in figure["text/html"]
+    assert len(figure["text/html"]) < 200_000, "a saved notebook holds it, without plotly.js"
+    assert "drawn by Plotly" in figure["text/plain"]
+    (table,) = ready.run("result.trials").shown
+    assert {"text/html", "text/plain"} <= set(table)
+
+
+def test_a_named_study_that_runs_again_is_refused_in_few_lines_with_its_cure(ready: Kernel) -> None:
+    """*Restart and run all*: once the cure stood below several screens of frames."""
+    kept = "tracking=hpo.Tracking(mlflow='off'), prefect='off', home='kept', progress=False, **random)"
+    call = f"twice = hpo.tune(train, space, name='twice', {kept}"
+    assert not ready.run(call).error
+    refused = ready.run(call)
+    assert refused.error.startswith("StudyExistsError")
+    lines = refused.traceback.splitlines()
+    assert len(lines) < 6 and "hpo.tune(train" in refused.traceback, refused.traceback
+    assert "resume=True" in lines[-1] and "twice" in lines[-1]
+    assert not ready.run(f"again = hpo.tune(train, space, name='twice', resume=True, {kept}").error
+
+
+def test_what_a_person_is_told_is_no_error_of_the_notebook(ready: Kernel) -> None:
+    said = ready.run("from hpo_flows.python_progress import write_line\nwrite_line('Prefect UI: http://here')")
+    assert "Prefect UI" in said.streams and not said.errors
 
 
 def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> None:
@@ -377,7 +411,7 @@ def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take
         assert isinstance(shown(study), PlainLines)
     terminal = io.StringIO()
     monkeypatch.setattr(
-        python_progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
+        python_progress, "SafeConsole", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
     )
     with ShownProgress("one") as one, ShownProgress("two") as two:
         board, lines = one(study), two(study)

@@ -53,6 +53,15 @@ class GoldenHome(Home):
         return GoldenJournal(self._entries)
 
 
+def test_a_result_can_be_copied_to_optuna(tmp_path: Path) -> None:
+    kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=tmp_path, prefect="off", progress=False)
+    nothing_kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=None, progress=False)
+    for result in (kept, hpo.load(kept.name, home=tmp_path), nothing_kept, nothing_kept.refresh()):
+        copied = result.study.to_optuna()
+        assert [trial.value for trial in copied.trials] == list(result.trials["loss"])
+        assert copied.best_params == result.best.params
+
+
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_tables_hold_what_the_journal_says(path: Path, tmp_path: Path) -> None:
     """Hopping, populations, repeats, gangs, constraints, several objectives, failures, trials that run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,26 @@ def fails(trial: hpo.Trial, first: int = 0) -> None:
 
 def fails_at_once(trial: hpo.Trial) -> None:
     raise ValueError("on purpose")
+
+
+def leaves(trial: hpo.Trial) -> None:
+    sys.exit(3)
+
+
+def reports_another(trial: hpo.Trial) -> None:
+    trial.report(cost=1.0)
+
+
+class OwnError(Exception):
+    """Made from two values, of which its message shows one."""
+
+    def __init__(self, code: int, *, where: str) -> None:
+        super().__init__(code)
+        self.where = where
+
+
+def raises_its_own(trial: hpo.Trial) -> None:
+    raise OwnError(7, where="here")
 
 
 class FailsFirst:

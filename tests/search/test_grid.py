@@ -74,7 +74,7 @@ def test_drawn_parameters_differ_at_each_visit() -> None:
     [
         ({}, "'lr' is continuous on a log scale; say how many points"),
         ({"points": {"lr": 3, "width": 2}}, "'width' is no parameter of the space; it has optimizer, lr"),
-        ({"points": {"lr": [0.5, 2.0]}}, "2.0 lies outside the parameter"),
+        ({"points": {"lr": [0.5, 2.0]}}, "2.0 lies outside its range"),
         ({"points": {"lr": [0.5, 0.5]}}, "holds a value twice"),
         ({"points": {"lr": 3, "depth": 2}}, "it has 3 choices"),
         ({"points": {"lr": 3}, "random": ["lr"]}, "in points and in random"),

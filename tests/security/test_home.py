@@ -14,8 +14,8 @@ from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import beside
+from hpo_core.tracking.copy_progress import CopyProgress, note_progress, read_progress
 from hpo_core.tracking.projection import ProcessLock
-from hpo_core.tracking.tracker_links import note_trouble
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
@@ -149,7 +149,7 @@ def test_the_probe_of_a_study_folder_follows_no_link(tmp_path: Path, thesis: Pat
     assert contents(thesis) == before
 
 
-@pytest.mark.parametrize("name", ["mlflow.log", "mlflow.trouble", "lock", "report.html"])
+@pytest.mark.parametrize("name", ["mlflow.log", "mlflow.copy", "lock", "report.html"])
 def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path, name: str) -> None:
     home = Home(tmp_path / "home")
     folder = home.study_folder("world", create=True)
@@ -162,9 +162,9 @@ def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path
             lock.take()
     else:
         link.symlink_to(thesis / "profile")
-    if name == "mlflow.trouble":
-        note_trouble(folder, "out of reach")
-        assert link.read_text() == "out of reach" and not link.is_symlink()
+    if name == "mlflow.copy":
+        note_progress(folder, "MLflow", CopyProgress(trouble="out of reach"))
+        assert read_progress(folder) == CopyProgress(trouble="out of reach") and not link.is_symlink()
     if name == "report.html":
         from hpo_core.report import write_report
 

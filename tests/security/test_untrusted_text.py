@@ -113,7 +113,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
     written = io.StringIO()
     board = LiveBoard(study, SafeConsole(file=written, width=300))
     board.on_tick()
-    board.close()
+    board.stop()
     console = SafeConsole(file=written, width=300)
     console.print(board.board())
     assert not BAD.search(written.getvalue().replace("\n", "")) and "because" in written.getvalue()

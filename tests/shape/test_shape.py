@@ -245,3 +245,27 @@ def test_scripts_import_names_that_exist() -> None:
         if not hasattr(import_module(module), name) and f"{module}.{name}" not in MODULES
     ]
     assert not missing
+
+
+WAITS = {"sleep", "wait", "wait_for", "select", "_wait"}
+
+
+def test_a_loop_without_end_waits_in_each_turn() -> None:
+    """One that computes until nothing changes spun for ever, within a transaction; give it a bound, or a condition."""
+
+    def waits(node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in WAITS or (name in {"get", "read"} and len(node.args) <= (name == "read"))
+
+    def is_endless(node: ast.AST) -> bool:
+        return isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and bool(node.test.value)
+
+    spinning = [
+        f"{name}:{node.lineno}"
+        for name, path in MODULES.items()
+        for node in ast.walk(tree(path))
+        if is_endless(node) and not any(map(waits, ast.walk(node)))
+    ]
+    assert spinning == []

@@ -152,7 +152,7 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) ->
     told: list[Report] = []
     units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: told.append(report))
     assert not inner.begun and not told, "it waits until the pool can be read again"
-    offered = units.places.offered(inner.inventory(), units.seat.startable(units.now()), ())
+    offered = units.places.offered(inner.inventory(), units.seat.open(units.now()), ())
     assert [device.slots for device in offered.devices] == [0, 0]
 
 

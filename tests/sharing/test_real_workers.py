@@ -70,11 +70,13 @@ def judge(*studies: Hopping, partitions: int = 4) -> list[Span]:
     return spans
 
 
-def hopper(folder: Path, name: str, address: str, *, configs: int, seconds: float, **share: Any) -> Hopping:
+def hopper(
+    folder: Path, name: str, address: str, *, seconds: float, configs: int = 0, search: Any = None, **share: Any
+) -> Hopping:
     return Hopping(
         folder, name=name, address=address, share=share, objective="tests.sharing.waiting_objective:hop",
         metric={"name": "loss", "mode": "min"}, space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
-        constants={"seconds": seconds}, search={"method": "random", "configs": configs, "max_resource": 2},
+        constants={"seconds": seconds}, search=search or {"method": "random", "configs": configs, "max_resource": 2},
         data={"partitions": [f"part-{number}.npz" for number in range(4)], "folder": str(folder / "data"),
               "load": "tests.hopping.hopping_objectives:load"},
     )  # fmt: skip
@@ -136,3 +138,39 @@ def test_each_partition_on_one_worker_and_a_killed_controller(tmp_path: Path, cl
         said, _ = controller.communicate(timeout=600)
         assert controller.returncode == 0, said
     judge(one, other)
+
+
+def test_pbt_and_pasha_share_four_workers_and_another_study_of_the_home_goes_on(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """A look at the pool never ended, in a transaction: all studies of the home ended with "database is locked"."""
+    for number in range(4):
+        cluster.worker(f"w{number}", [number])
+    pbt = hopper(
+        tmp_path, "pbt", cluster.address, seconds=0.5, weight=1.0,
+        search={"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 1},
+    )  # fmt: skip
+    pasha = hopper(
+        tmp_path, "pasha", cluster.address, seconds=0.5, weight=2.0,
+        search={"method": "pasha", "configs": 16, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+    )  # fmt: skip
+    alone = Hopping(
+        tmp_path, name="alone", objective="tests.sharing.waiting_objective:train", data=None,
+        cluster={"kind": "local", "workers": 1}, metric={"name": "loss", "mode": "min"},
+        space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        search={"method": "random", "configs": 60, "max_resource": 1},
+        constants={"seconds": 0.5, "mark": "alone", "file": str(tmp_path / "jobs.txt")},
+    )  # fmt: skip
+    studies = (pbt, pasha, alone)
+    controllers = {study.name: study.start() for study in studies}
+    until(lambda: all(study.completed() for study in studies), controllers["pasha"])
+    controllers["pasha"].send_signal(signal.SIGKILL)
+    controllers["pasha"].wait()
+    counts = {study.name: len(study.completed()) for study in (pbt, alone)}
+    until(lambda: all(len(study.completed()) > counts[study.name] + 3 for study in (pbt, alone)), controllers["pbt"])
+    controllers["pasha"] = pasha.start()
+    for controller in controllers.values():
+        said, _ = controller.communicate(timeout=600)
+        assert controller.returncode == 0 and "locked" not in said, said
+    judge(pbt, pasha)
+    assert alone.study().status == "finished"

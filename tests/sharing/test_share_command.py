@@ -157,7 +157,7 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         (
             True,
             HOPPING | SHARED | {"training": {"gang": "auto"}},
-            "data, and share: workers that several studies share run units of one rank",
+            "data, and share: a gang needs several workers at one moment",
         ),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],

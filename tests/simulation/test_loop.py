@@ -18,7 +18,7 @@ from hpo_core.execution.loop import CheckpointCleanup, Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Device, Inventory
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.trial import Checkpoint, Report, Rung
 from hpo_core.placement.placer import Placer
 from hpo_core.replay.audit import audit
@@ -183,6 +183,33 @@ def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
     assert [trial.status for trial in study.state.trials] == ["paused"] * 4
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ObjectiveError("trial 1 did not report 'loss'\nline two"), "trial 1 did not report 'loss'"),
+        (HpoError("The Dask scheduler at tcp://a:1 is gone."), "The Dask scheduler at tcp://a:1 is gone."),
+        (ValueError("bad"), "ValueError: bad"),
+        (AssertionError(), "AssertionError"),
+        (SystemExit(3), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_ends_a_controller_in_order_halts_its_study_and_is_the_reason(
+    error: BaseException, reason: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    with pytest.raises(type(error)):
+        Loop(study, virtual(study.spec, clock), observers=[Person(0, fail)]).run()
+    again = Study.open(study.name, study.journal, reading=True)
+    assert again.status == "halted" and again.state.halted is not None
+    assert again.state.halted.reason == reason
+
+
 SAVED = Checkpoint("checkpoints/a", "0", resource=1, size=1)
 
 
@@ -268,5 +295,7 @@ def test_a_job_that_could_not_be_submitted_is_submitted_by_the_next_run() -> Non
     loop = Loop(study, executor)
     with pytest.raises(HpoError, match="Mend the workload"):
         loop.run()
+    assert study.status == "halted"
+    study.recover("later:1")
     assert loop.run() == "finished"
     assert study.state.completed_jobs == 4 and clock.now == 2.0

@@ -177,6 +177,17 @@ def test_what_cannot_be_abandoned() -> None:
         study.abandon(0)
 
 
+def test_the_command_says_that_a_study_had_finished(tmp_path: Path) -> None:
+    journal = Home(tmp_path).open_journal()
+    study = Study.create(make_spec(search={"method": "asha", "configs": 9, "max_resource": 9}), journal)
+    World(3).play(study)
+    assert study.status == "finished"
+    paused = next(t.number for t in study.state.trials if t.number not in study.method.ruled_out)
+    done = hpo(tmp_path, "abandon", "world", "--trial", str(paused))
+    assert done.exit_code == 0, done.stderr
+    assert "had finished" in done.stdout and "hpo extend world" in done.stdout
+
+
 def test_time_without_a_controller_is_none_that_the_study_was_driven() -> None:
     world = World()
     study = fresh(make_spec(search=RANDOM, stop={"seconds": 100.0}), MemoryJournal(), world)

@@ -262,5 +262,5 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
     assert fold.status == "finished"
     assert 40 in steps[3] and steps[3] == sorted(set(steps[3])), "a step was logged twice"
     tags = trial_tags(fold, 3, "parent")
-    assert tags["hpo.trained_further"] == "40" and tags["hpo.resource"] == "40" and tags["hpo.rung"] == "1"
+    assert "trained further, after 40 units: " in tags["mlflow.note.content"] and tags["hpo.rung"] == "1"
     assert all(promotion.rung != FURTHER for promotion in fold.promotions)

@@ -70,6 +70,12 @@ def unused(trial):
         best = min(best, loss)
         trial.report(loss=loss)
 
+def fits(trial):
+    trial.report(loss=1.0 / trial.target)
+
+def fits_by_chance(trial):
+    trial.report(loss=np.random.default_rng().random() / trial.target)
+
 def nothing(trial):
     for step in trial.steps():
         trial.report(loss=1.0 / (step + 1))
@@ -195,6 +201,20 @@ def test_state_that_changed_and_is_not_saved_is_no_proof(tmp_path: Path) -> None
     said = run_check(tmp_path, "checked:unused", "--steps", "3", code=1)
     assert "not proven: the same bits over 3 steps, but not all that changed is saved:\n  - best changes" in said
     assert "exact over" not in said and "begins with an underscore" in said
+
+
+def test_one_report_at_the_target_is_not_resumed(tmp_path: Path) -> None:
+    """As `fit` and boosting report: each job has another target, so that its report is no fault of a resume."""
+    said = run_check(tmp_path, "checked:fits", code=1)
+    assert "twice from scratch: the same bits" in said
+    assert "not resumed: nothing is tracked, so each job trains from the start again" in said
+    assert "causes" not in said and "All tracked objects" not in said
+
+
+@pytest.mark.slow
+def test_chance_is_found_where_nothing_is_tracked(tmp_path: Path) -> None:
+    said = run_check(tmp_path, "checked:fits_by_chance", code=1)
+    assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
 
 
 @pytest.mark.slow

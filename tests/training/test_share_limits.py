@@ -27,8 +27,8 @@ def test_mps_keeps_a_job_to_its_share() -> None:
     }
 
 
-@pytest.mark.parametrize(("compute", "percent"), [(1, "1"), (10, "1"), (11, "2"), (1000, "100"), (3000, "100")])
-def test_compute_is_rounded_up_to_a_percent(compute: int, percent: str) -> None:
+@pytest.mark.parametrize(("compute", "percent"), [(1, "6"), (60, "6"), (61, "7"), (1000, "100"), (3000, "100")])
+def test_compute_is_rounded_up_to_a_percent_from_six_on(compute: int, percent: str) -> None:
     assert environment(compute=compute)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == percent
 
 

@@ -1,6 +1,8 @@
 """The contract of the training function, in this process: what it may do and how it is told when it may not."""
 
 import math
+import runpy
+import sys
 from itertools import pairwise
 
 import msgspec
@@ -358,3 +360,64 @@ def test_one_of_several_metrics_suffices_if_required_is_any(request_of, required
     nothing = ended()
     assert nothing.outcome is Outcome.ERROR and "Metric 'loss' was not reported" in nothing.message
     assert ended(speed=math.nan).outcome is (Outcome.ERROR if required == "all" else Outcome.DIVERGED)
+
+
+SCRIPT = """
+import sys
+
+def main():
+    for step in trial.steps():
+        trial.report(loss=0.5)
+        if step + 1 == LAST:
+            break
+    return CODE
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def script(folder, code, last=None):
+    """A training function that runs a script, as docs/python.md says."""
+    (folder / "main.py").write_text(SCRIPT)
+
+    def train(trial):
+        names = {"trial": trial, "CODE": code, "LAST": last}
+        runpy.run_path(str(folder / "main.py"), names, "__main__")
+
+    return train
+
+
+@pytest.mark.parametrize("code", [None, 0, False])
+def test_a_script_that_exits_well_after_the_target_has_a_result(code, request_of, tmp_path):
+    report = run_attempt(script(tmp_path, code), request_of(target=2))
+    assert (report.outcome, report.metrics, report.message) == (Outcome.COMPLETED, {"loss": 0.5}, "")
+    assert [point.resource for point in report.curve] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "SystemExit: 1 (the training function ended its process with exit code 1; 0 would be a result)"),
+        (True, "with exit code 1;"),
+        (256, "with exit code 256;"),
+        ("no data", "SystemExit: no data (the training function ended its process with exit code 1;"),
+        (0.0, "with exit code 1;"),
+    ],
+)
+def test_another_exit_code_is_a_failure(code, words, request_of, tmp_path):
+    report = run_attempt(script(tmp_path, code), request_of(target=2))
+    assert (report.outcome, report.metrics) == (Outcome.ERROR, {})
+    assert words in report.message
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (lambda folder: script(folder, 0, last=1), "left the loop over trial.steps() early, after 0 of 2 steps"),
+        (lambda folder: lambda trial: sys.exit(), "Metric 'loss' was not reported at the target (step 2)"),
+    ],
+)
+def test_a_good_exit_before_the_target_is_a_failure_as_a_return_is(train, words, request_of, tmp_path):
+    report = run_attempt(train(tmp_path), request_of(target=2))
+    assert report.outcome == Outcome.ERROR and words in report.message

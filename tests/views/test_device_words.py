@@ -71,7 +71,7 @@ def test_progress_lines_and_board_say_how_many_run() -> None:
     board = LiveBoard(study, Console(file=io.StringIO(), width=100))
     shown = Console(file=io.StringIO(), width=100)
     shown.print(board.board())
-    board.close()
+    board.stop()
     assert (
         isinstance(shown.file, io.StringIO)
         and "1 jobs done, 7 running, 2 waiting for a device" in shown.file.getvalue()

@@ -71,6 +71,8 @@ class _Rank(NamedTuple):
     request: JobRequest
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
+    home: str = ""
+    """Address of the worker where a process of its trial waits for it; empty: there is none."""
 
     def without_result(self, outcome: Outcome, message: str, worker: str = "") -> Report:
         return Report(trial=self.job.trial, attempt=self.job.attempt, outcome=outcome, message=message, worker=worker)
@@ -131,6 +133,10 @@ class RankTasks:
         """Jobs and units that are not reported, by trial, attempt and number of the unit."""
         self._tasks: dict[str, _Task] = {}
         """Tasks that have not ended, by Dask's key."""
+        self._asking: dict[int, str] = {}
+        """By trial whose process waits for its next job, or waited: address of the worker."""
+        self._going_on: set[int] = set()
+        """Trials whose next job was given to that worker, and is not reported."""
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -163,7 +169,12 @@ class RankTasks:
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = self._requests.of(own, one.portion, gang[number])
-            rank = _Rank(submitted, number, own, key, request, workers)
+            with self._lock:
+                if home := self._asking.pop(job.trial, ""):
+                    self._going_on.add(job.trial)
+                if spared := self._going_on - {job.trial}:
+                    request = msgspec.structs.replace(request, spared=tuple(sorted(spared)))
+            rank = _Rank(submitted, number, own, key, request, workers, home if self._watch.is_well(home) else "")
             try:
                 self._start(rank, may_be_open=True)
             except Exception as error:
@@ -243,6 +254,8 @@ class RankTasks:
         workers = None
         if wanted is not None:
             workers = list(wanted[:1])
+        elif rank.home and self._free_threads()[rank.home] > 0:
+            workers = [rank.home]
         elif self._watch.some_are_out():
             workers = list(self._watch.well())
         task = _Task(key, rank, wanted[0] if wanted else "")
@@ -270,7 +283,7 @@ class RankTasks:
 
     def _started_in_open_task(self, rank: _Rank) -> bool:
         """Give the rank to a task that is open; False where none takes it."""
-        wanted = rank.workers
+        wanted = (rank.home,) if rank.home and rank.workers is None else rank.workers
         with self._lock:
             for key, task in list(self._open.items()):
                 if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
@@ -323,6 +336,10 @@ class RankTasks:
     def _take_report(self, rank: _Rank, report: Report) -> None:
         """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
         submitted = rank.submitted
+        with self._lock:
+            self._going_on.discard(rank.job.trial)
+            if rank.request.asks and report.outcome in RESULTS:
+                self._asking[rank.job.trial] = report.worker
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
         if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:

@@ -39,7 +39,7 @@ def drive(session: Session, action: str) -> Study:
     """
     end_with_worker()
     run = UUID(str(flow_run.id))
-    session.say = get_run_logger().warning
+    session.say, session.trackers.say = get_run_logger().warning, get_run_logger().info
     return study_flow.drive(session, action, on_state=lambda client, state: _keep_running(client, run, state))
 
 
@@ -66,7 +66,7 @@ def run_as_subflow(session: Session, action: str, ended: Callable[[Study, Summar
     """
     try:
         session.start_cluster()
-        session.say = get_run_logger().warning
+        session.say, session.trackers.say = get_run_logger().warning, get_run_logger().info
         study_flow.run_study(session, action, cure=cure_in_python, ended=ended)
     except study_flow.RunCancelledError:
         name = session.name

@@ -9,7 +9,6 @@ others in a folded section; its sections follow the settings of a study file by 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from copy import copy
@@ -19,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.spec.sections import LocalClusterSpec, StopSpec, TrainingSpec
-from hpo_core.spec.study_file import read_yaml
+from hpo_core.spec.study_file import read_scalar, read_yaml
+from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.form_schema import (
     AS_USUAL,
@@ -148,8 +147,7 @@ def section_that_says(said: Mapping[str, Any], section: FormSection) -> dict[str
 
 def text_of(value: Any) -> str:
     """YAML on one line; a text is quoted where it would be read as another type."""
-    yaml_text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
-    text = value if isinstance(value, str) else yaml_text
+    text = value if isinstance(value, str) else in_one_line(value)
     read = read_scalar(text)
     if not isinstance(value, str | int | float | bool | None) or (type(read) is type(value) and read == value):
         return text
@@ -343,6 +341,9 @@ class Described(FormPart):
     optuna: OptunaCopy = Field(
         default="off", description="Copies the study to an Optuna storage; on: the worker's own, or a database."
     )
+    wait_seconds: float = Field(
+        default=600.0, ge=0, description="How long, at most, the run waits at its end until MLflow has everything."
+    )
 
     def plain(self) -> dict[str, Any]:
         """As in a study file, without name and cluster.
@@ -367,7 +368,11 @@ class Described(FormPart):
             "search": search | ({"points": points} if points else {}),
             "sampler": {"name": self.sampler},
             "seed": self.seed,
-            "tracking": {"experiment": self.experiment, "optuna": None if self.optuna == "off" else self.optuna},
+            "tracking": {
+                "experiment": self.experiment,
+                "optuna": None if self.optuna == "off" else self.optuna,
+                "wait_seconds": self.wait_seconds,
+            },
         }
         for name, (key, settings, *_) in SECTIONS.items():
             if (section := getattr(self, name)) is not None:
@@ -483,20 +488,6 @@ def _whole(name: str, field: str, value: float) -> int:
     if not value.is_integer():
         raise SpecError(f"form: space.{name}.{field} = {value} is no whole number; round it, or untick whole.")
     return int(value)
-
-
-def read_scalar(text: str) -> Any:
-    """As YAML reads it, so that a form and a study file mean the same; words and numbers only."""
-    if len(text) > limits.TEXT:
-        return text  # too long, and refused as such
-    try:
-        value, _ = read_yaml(text, depth=0)
-    except yaml.YAMLError:
-        return text
-    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text.strip()):
-        return float(text)
-    plain_words = isinstance(value, bool) and text.strip().lower() not in ("true", "false")  # yes, no, on, off
-    return text if plain_words or not isinstance(value, bool | int | float | str | None) else value
 
 
 def _conditions(name: str, only_if: str, fixed: bool) -> dict[str, Any]:

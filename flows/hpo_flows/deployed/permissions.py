@@ -31,6 +31,7 @@ from typing import Any
 
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.file_urls import sqlite_url
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
@@ -382,7 +383,7 @@ def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
     """MLflow where no study says otherwise, as :class:`Home` finds it."""
     given = environment.get("MLFLOW_TRACKING_URI") or environment.get("HPO_DATABASE")
     home = environment.get("HPO_HOME")
-    return (given,) if given else (f"sqlite:///{Path(home).resolve() / 'mlflow.db'}",) if home else ()
+    return (given,) if given else (sqlite_url(Path(home).resolve() / "mlflow.db"),) if home else ()
 
 
 def _data_values(spec: StudySpec) -> set[str]:

@@ -169,7 +169,8 @@ def settled_environment() -> dict[str, str]:
     """The environment with every path made absolute: a flow run starts in a folder of its own."""
     found = dict(os.environ)
     found["HPO_HOME"] = str(Home().folder)
-    found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
+    if "HPO_IMPORT_FOLDERS" not in found:
+        found["HPO_IMPORT_FOLDERS"] = _one_folder(Path.cwd())
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permissions = Permissions.of_environment(found)
@@ -179,6 +180,15 @@ def settled_environment() -> dict[str, str]:
     if permissions.data_folder is not None:
         found["HPO_DATA_FOLDER"] = str(permissions.data_folder)
     return found
+
+
+def _one_folder(folder: Path) -> str:
+    if os.pathsep in str(folder):
+        raise NotAllowedError(
+            f"The working folder {str(folder)!r} has a {os.pathsep!r} in its path, which stands between the folders of "
+            "HPO_IMPORT_FOLDERS. Work in another one, or set HPO_IMPORT_FOLDERS."
+        )
+    return str(folder)
 
 
 def _need_api() -> None:

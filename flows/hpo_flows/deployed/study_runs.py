@@ -26,6 +26,7 @@ from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.flow_run import drive
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
+from hpo_flows.prefect_api.api_watch import api_is_unreachable
 from hpo_flows.prefect_pages.flow_states import end_state, failed
 from hpo_flows.study_run.session import Session
 
@@ -186,8 +187,16 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
         study = drive(session, action)
     if session.train is not None:
         found = extension_of(study, *session.train)
-        return Completed(message=found.words) if found.reached else failed(found.words)
-    return end_state(study, failed, _cure(study))
+        state = Completed(message=found.words) if found.reached else failed(found.words)
+    else:
+        state = end_state(study, failed, _cure(study))
+    if not api_is_unreachable():
+        with get_client(sync_client=True) as client:
+            now = this_flow_run().state
+            if now is not None and (now.is_paused() or now.is_failed()):
+                # paused after the last job: Prefect's engine leaves it at that, and its server fails it in time
+                client.set_flow_run_state(UUID(str(flow_run.id)), state, force=True)
+    return state
 
 
 def _cure(study: Study) -> str:

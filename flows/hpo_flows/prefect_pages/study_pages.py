@@ -1,7 +1,6 @@
 """A study in one Prefect flow run: its task runs, log and artifacts, as the journal tells of them.
 
-The process that shows a command's study (``prefect_follower.py``) uses it, and a thread of a deployed flow's process
-(``hpo_flows.deployed.flow_run``). It only reads the journal, so what happens in Prefect neither delays nor ends
+A thread of the flow's process uses it (``hpo_flows.study_run.study_flow``). It only reads the journal, so what happens in Prefect neither delays nor ends
 training. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
 """
 

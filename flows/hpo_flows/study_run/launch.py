@@ -1,14 +1,13 @@
 """From a command to a study driven in this process: start what is missing, run, say how it ended.
 
-What starts, and what Prefect shows, is that of a call from Python as well (``shown_session.py``).
+What starts, and what Prefect shows, is that of a call from Python as well (``in_prefect.py``).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 
 import msgspec
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hpo_core.cli.output import RunResult, err, out, print_run_result
+from hpo_core.cli.without_terminal import ENDS, interrupt_at_end
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.gpus import available_cores
@@ -27,7 +27,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import extension_of, notices_of, summarize
-from hpo_flows.early_interrupt import raise_at_interrupt
+from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
 
@@ -62,11 +62,15 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     has_board = out.is_terminal and not as_json
     session.trackers.is_awaited = not has_board
-    session.say = partial(_say, out if has_board else err, as_json)
+    session.say = session.trackers.say = partial(_say, out if has_board else err, as_json)
+    ending = ExitStack()  # further interrupts are ignored until all is closed
+    drawn = ExitStack()  # the live board, until something else is printed or all is closed
 
     def ended(study: Study, summary: Summary) -> None:
+        session.wait_for("copying to the trackers")
         if warning := session.trackers.finish():
             err.print(warning, style="yellow")
+        drawn.close()
         try:
             _finish(session, summary, as_json, file)
         except (HpoError, typer.Exit) as error:  # the exit code of the study; its flow run has a state of its own
@@ -74,12 +78,13 @@ def launch(
 
     outcome: list[Exception] = []
     try:
-        with closing(session):
+        with ending, drawn, closing(session):
             try:
-                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                interrupt_at_end()
                 raise_at_interrupt()
+                ending.enter_context(one_interrupt(*ENDS))
                 _say_what_starts(session, shown)
-                _show_in_terminal(session, has_board, as_json)
+                _show_in_terminal(session, drawn if has_board else None, as_json)
                 if shown:
                     from hpo_flows.study_run.in_prefect import run_in_prefect
 
@@ -88,6 +93,7 @@ def launch(
                     session.start_cluster()
                     ended(*session.run())
             except KeyboardInterrupt:
+                drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
                 raise
     except KeyboardInterrupt:
@@ -126,11 +132,19 @@ def _how_to_go_on(session: Session) -> str:
     return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
 
 
-def _show_in_terminal(session: Session, has_board: bool, as_json: bool) -> None:
+def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
+    """Have the study shown: by a board, which ``drawn`` takes away, or by lines."""
     from hpo_flows.progress import LiveBoard, PlainLines
 
-    if has_board:
-        session.add_observer(lambda study: LiveBoard(study, out))
+    def begin(study: Study) -> LiveBoard:
+        board = LiveBoard(study, out)
+        if drawn is not None:
+            drawn.callback(board.stop)
+        session.wait_for = board.wait_for
+        return board
+
+    if drawn is not None:
+        session.add_observer(begin)
     elif not as_json:
 
         def write(line: str) -> None:

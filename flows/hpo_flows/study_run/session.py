@@ -36,12 +36,12 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import digest_of, given
 from hpo_core.study import Study
+from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.trackers import Trackers
 from hpo_flows.study_run.wiring import wire
 
 log = logging.getLogger("hpo.session")
@@ -160,13 +160,17 @@ class Session:
             self._let_go()
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
-        self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
+        self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
         trained = self._importable()
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
+        self._began = time.time()
+        """The study is created at this moment, so that its duration holds the start of its workers."""
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
+        self.wait_for: Callable[[str], None] = lambda words: None
+        """Shows a person what the end of the study waits for."""
         self._start_ended: threading.Event | None = None
         """Set once the start of the cluster has ended, however; None: nobody began it.
 
@@ -193,7 +197,7 @@ class Session:
                 self.journal.info(self.name)
             except StudyNotFoundError:
                 self.home.optuna_storage(self._given)
-                self._given = with_partitions(with_past(self._given, self.journal))
+                self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
             raise StudyExistsError(
@@ -244,8 +248,9 @@ class Session:
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: start anew under another name, {other}."
         return (
-            f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on with it; `hpo extend {name} --configs N`, "
-            f"in Python hpo.resume({name!r}, configs=N), asks for more. Or give the new one another name, {other}."
+            f"`hpo resume {name}`, in Python this call with resume=True, goes on with it or returns the result that it "
+            f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
+            f"the new one another name, {other}."
         )
 
     def _other_function(self) -> str:
@@ -270,9 +275,10 @@ class Session:
         """Begin to start workers, in the background; :meth:`run` waits for them."""
 
         def start() -> None:
-            # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
-            # and processes started from here inherit the blocked signal. Python's resource tracker unblocks it in the
-            # thread that starts the first process, so it is started before.
+            # Ctrl-C and a hangup reach the whole process group; workers and children are ended by us, in order. Threads
+            # and processes started from here inherit the blocked signals. Python's resource tracker unblocks Ctrl-C in
+            # the thread that starts the first process, so it is started before.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
@@ -303,7 +309,7 @@ class Session:
 
     def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
-        began = time.monotonic()
+        began, self._began = time.monotonic(), time.time()
         try:
             self.wait_for_cluster()
         except BaseException as error:
@@ -311,6 +317,8 @@ class Session:
                 with contextlib.suppress(HpoError):
                     self._create()
             raise
+        if dashboard := self.executor.dashboard:
+            self.say(f"Dask dashboard: {dashboard}")
         self._create()
         if self._epoch is None:
             self._claim()
@@ -343,8 +351,10 @@ class Session:
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted
+        self.trackers.trials = len(study.state.trials)
         report, links = "", dict[str, str]()
         if not self.temporary:
+            self.wait_for("writing the report")
             imports.wait()
             report, links = self.write_report(study)
         return study, Summary(
@@ -359,7 +369,7 @@ class Session:
 
     def _create(self) -> None:
         if self._given is not None:
-            Study.create(self._given, self.journal)
+            Study.create(self._given, self.journal, clock=lambda: self._began)
 
     # Projections.
 
@@ -384,6 +394,7 @@ class Session:
 
     def close(self) -> None:
         """End what was started; safe to call twice."""
+        self.wait_for("ending the workers")
         if self._start_ended is not None:
             self.executor.abandon_start()
             self._start_ended.wait(START_ENDS_SECONDS)

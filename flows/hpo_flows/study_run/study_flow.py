@@ -9,6 +9,7 @@ anything but an interrupt: what becomes of the search is in the journal.
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,9 +75,13 @@ def run_study(
     """
     raised: list[BaseException] = []
     is_over = False
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def body() -> State[Any]:
         nonlocal is_over
+        if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
+            signal.signal(signal.SIGTERM, on_sigterm)
         note = None if noted is None else _note_run(*noted)
         try:
             study = drive(session, action, ended=ended, heeds_runs=True)
@@ -183,6 +188,7 @@ def drive(
             get_run_logger().warning(warning)
         return study
     finally:
+        session.wait_for("showing its end in Prefect")
         deadline = time.monotonic() + seconds
         for each in tasks:
             each.close(max(0.0, deadline - time.monotonic()))
@@ -209,6 +215,7 @@ class PagesThread(Observer):
         self._cancelled = False
         self._suspended: State[Any] | None = None
         self._ended = threading.Event()
+        self._study: Study | None = None
         self._pages: StudyPages | None = None
         self._thread: threading.Thread | None = None
         self.links: Mapping[str, str] = {}
@@ -217,6 +224,7 @@ class PagesThread(Observer):
     def begin(self, study: Study) -> PagesThread:
         """Begin, in a thread, with what the study records next."""
         url = self._session.journal_url
+        self._study = study
         self._pages = StudyPages(
             study.name,
             lambda: open_journal(url, reading=True),
@@ -252,7 +260,12 @@ class PagesThread(Observer):
             self._cancelled = True
 
     def on_tick(self) -> None:
-        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state."""
+        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
+
+        Not where nothing is left to run: a study that has ended ends its run.
+        """
+        if self._study is not None and self._study.at_rest and not self._study.state.running:
+            return
         if self._cancelled:
             raise RunCancelledError
         if self._suspended is not None:

@@ -175,6 +175,8 @@ class MissingPartitions:
             )
 
 
+MOST_TURNS = 10_000
+"""Most turns of starting units and taking their reports in one call."""
 LOSSES = 5
 """Losses of one unit in a row after which its job is lost."""
 
@@ -343,12 +345,12 @@ class HoppingExecutor:
         self._schedule.add(job.trial, to=job.target, after=training.behind.epoch, orders=orders)
 
     def _advance(self) -> None:
-        """Take what ended and start what can start, until neither is left; not entered twice."""
+        """Take what ended and start what can start, until neither is left or the next call; not entered twice."""
         if self._advancing:
             return
         self._advancing = True
         try:
-            while True:
+            for _ in range(MOST_TURNS):
                 while self._ended:
                     self._take(*self._ended.popleft())
                 units = self._schedule.next_units()

@@ -87,8 +87,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names that nobody else uses, in order."""
     closing: _Names = ()
     """Held names on which no job begins any more; the study gives them back once the jobs there have ended."""
-    instead: _Names = ()
-    """Held names that may be given back in place of a closing one, if they become idle first."""
+    heirs: tuple[Annotated[str, msgspec.Meta(max_length=100)], ...] = ()
+    """For each closing name: the study to which it is promised; empty: it goes with another slot of its worker."""
 
 
 NOTHING = Grant()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,9 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.settings import plain
 from hpo_core.model.short_text import at_most, some
 from hpo_core.model.space.parameter import Change, ParameterType
-from hpo_core.model.space.value_tests import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
+from hpo_core.model.space.value_tests import Scalar, Test, Value, said, scalar_key
 
 if TYPE_CHECKING:
-    from optuna import Trial
     from optuna.distributions import BaseDistribution
 
 
@@ -36,38 +36,46 @@ class ListedParameter(ParameterType):
 
     def contains(self, value: Any) -> bool:
         try:
-            return scalar_key(value) in self._keys
+            return scalar_key(value) in self._places
         except TypeError:  # a dictionary
             return False
 
     @cached_property
-    def _keys(self) -> frozenset[tuple[bool, Any]]:
-        return frozenset(map(scalar_key, self.listed()))
+    def _places(self) -> dict[tuple[bool, Any], int]:
+        return {scalar_key(value): place for place, value in enumerate(self.listed())}
 
     def may_pass(self, test: Test) -> bool:
         return any(map(test.holds, self.listed()))
 
     def taken(self, value: Any) -> Any:
-        for choice in self.listed():
-            if same_scalar(value, choice):
-                return choice
+        if self.contains(value):
+            return self.from_scale(self.on_scale(value))
         raise ValueError(f"is none of its choices {some(map(said, self.listed()))}; give one of them")
 
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution
 
-        return CategoricalDistribution(self._optuna_choices())
+        return CategoricalDistribution(self._optuna_choices)
 
     def seen(self, value: Any) -> Scalar:
-        return optuna_choice(value)
+        return self._optuna_choices[self.on_scale(value)]
 
-    def suggest(self, trial: Trial, name: str) -> Any:
-        choices = self._optuna_choices()
-        answer = trial.suggest_categorical(name, choices)
-        return next(mine for mine, its in zip(self.listed(), choices, strict=True) if same_scalar(its, answer))
+    def scale(self) -> BaseDistribution:
+        from optuna.distributions import CategoricalDistribution
 
+        return CategoricalDistribution(range(len(self.listed())))
+
+    def on_scale(self, value: Any) -> int:
+        return self._places[scalar_key(value)]
+
+    def from_scale(self, value: Any) -> Value:
+        return self.listed()[int(value)]
+
+    @cached_property
     def _optuna_choices(self) -> list[Scalar]:
-        return [optuna_choice(value) for value in self.listed()]
+        """Choices as a copy in Optuna has them: it compares by ==, which takes False for 0; then all are JSON."""
+        found = [json.dumps(value) if isinstance(value, list) else value for value in self.listed()]
+        return found if len(set(found)) == len(found) else list(map(json.dumps, self.listed()))
 
     def draw_changed(self, stream: Stream, change: Change) -> Value:
         return self.draw(stream)
@@ -78,8 +86,7 @@ class ListedParameter(ParameterType):
 
     def neighbour(self, value: Any, stream: Stream) -> Value:
         """The next lower or the next higher value; at an end the only one there is."""
-        choices = self.listed()
-        at = next(i for i, choice in enumerate(choices) if same_scalar(choice, value))
+        choices, at = self.listed(), self.on_scale(value)
         near = [i for i in (at - 1, at + 1) if 0 <= i < len(choices)]
         return choices[stream.choice(near)] if near else value
 
@@ -144,12 +151,11 @@ class CategoricalParameter(ListedParameter):
 
     @model_validator(mode="after")
     def _check(self) -> CategoricalParameter:
-        for found in (map(scalar_key, self.choices), (scalar_key(optuna_choice(one)) for one in self.choices)):
-            seen = set()
-            for value, key in zip(self.choices, found, strict=True):
-                if key in seen:
-                    raise ValueError(f"choices holds {said(value)} twice; list each value once")
-                seen.add(key)
+        seen = set()
+        for value, key in zip(self.choices, map(scalar_key, self.choices), strict=True):
+            if key in seen:
+                raise ValueError(f"choices holds {said(value)} twice (1 and 1.0 are one value); list each value once")
+            seen.add(key)
         if self.weights is not None:
             if len(self.weights) != len(self.choices):
                 raise ValueError(

@@ -15,7 +15,6 @@ from hpo_core.model.space.parameter import Change
 from hpo_core.model.space.value_tests import Test
 
 if TYPE_CHECKING:
-    from optuna import Trial
     from optuna.distributions import BaseDistribution
 
 _LEAST_MASS = 1e-9
@@ -136,11 +135,14 @@ class NormalParameter(NumberParameter):
 
         return FloatDistribution(0.0, 1.0)
 
-    def seen(self, value: Any) -> float:
+    def scale(self) -> BaseDistribution:
+        return self.distribution()
+
+    def on_scale(self, value: Any) -> float:
         return self.share(value)
 
-    def suggest(self, trial: Trial, name: str) -> float:
-        return self.at_share(trial.suggest_float(name, 0.0, 1.0))
+    def from_scale(self, value: Any) -> float:
+        return self.at_share(value)
 
     def changed(self, value: Any, stream: Stream, change: Change) -> float:
         """The value times a factor; 0, which no factor moves, goes by that share of the standard deviation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -22,7 +23,6 @@ from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
 if TYPE_CHECKING:
-    from optuna import Trial
     from optuna.distributions import BaseDistribution
 
 
@@ -47,6 +47,10 @@ else:
     Real = Annotated[float, _EITHER, _PLAIN]
 
 
+_LISTED = 10_000
+"""Ranges of more values are continuous on the scale of samplers: Optuna's GPSampler lists all values of others."""
+
+
 class NumberParameter(ParameterType):
     """A number in [low, high]; a subclass has these four fields."""
 
@@ -63,6 +67,28 @@ class NumberParameter(ParameterType):
     def rounds_to_steps(self) -> bool:
         """Whether its values are those of a step, so that there is a list of them."""
         return self.step is not None and not (self.whole and self.log and self.step == 1)
+
+    @property
+    def last_step(self) -> int | None:
+        """Number of its last value, counted from 0; None: it is continuous."""
+        if self.whole:
+            return int((self.high - self.low) // (self.step or 1))
+        if self.step is None:
+            return None
+        return math.floor((exactly(self.high) - exactly(self.low)) / exactly(self.step) + _ALMOST)
+
+    def at_step(self, number: int) -> float | int:
+        """The value of that number; as decimals say, so that the third step of 0.1 is 0.3."""
+        if self.whole:
+            return self.low + number * int(self.step or 1)
+        assert self.step is not None
+        return min(self.high, float(exactly(self.low) + number * exactly(self.step)))
+
+    def nearest_step(self, value: float | int) -> int:
+        """Number of the value that is nearest."""
+        last = self.last_step
+        assert last is not None
+        return max(0, min(last, round((exactly(value) - exactly(self.low)) / exactly(self.step or 1))))
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -82,13 +108,12 @@ class NumberParameter(ParameterType):
     def may_pass(self, test: Test) -> bool:
         low = self.low if test.low is None else max(self.low, test.low)
         high = self.high if test.high is None else min(self.high, test.high)
-        if self.rounds_to_steps or self.whole:
-            step = self.step or 1
-            low = self.low + math.ceil((low - self.low) / step - 1e-9) * step
-            if low <= high and (high - low) // step < len(test.unwanted):
-                unwanted = set(map(scalar_key, test.unwanted))
-                count = math.floor((high - low) / step + 1e-9) + 1
-                return any(scalar_key(low + at * step) not in unwanted for at in range(count))
+        if self.last_step is not None and low <= high:
+            first, last = self._steps_within(low, high)
+            if last - first >= len(test.unwanted):
+                return True
+            unwanted = set(map(scalar_key, test.unwanted))
+            return any(scalar_key(self.at_step(at)) not in unwanted for at in range(first, last + 1))
         return low <= high and not (low == high and any(same_scalar(low, one) for one in test.unwanted))
 
     def taken(self, value: Any) -> float | int:
@@ -101,13 +126,16 @@ class NumberParameter(ParameterType):
             if self.whole and number.is_integer():
                 number = int(value)
         if not self.contains(number):
-            raise ValueError(f"lies outside its range, {self._range()}; give a value inside")
-        if self.rounds_to_steps and not self.whole:
-            assert self.step is not None
-            places = (number - self.low) / self.step
-            if abs(places - round(places)) > 1e-8 * max(1.0, abs(places)):
+            inside = isinstance(number, float | int) and not isinstance(number, bool) and self._inside_ends(number)
+            if inside and self.step not in (None, 1):
                 raise ValueError(f"is off its steps, {self._range()}; give one of them")
-        return number  # type: ignore[no-any-return]
+            raise ValueError(f"lies outside its range, {self._range()}; give a value inside")
+        if self.step is None or self.whole:
+            return number  # type: ignore[no-any-return]
+        return self.at_step(self.nearest_step(number))
+
+    def _inside_ends(self, value: float | int) -> bool:
+        return self.low <= value <= self.high
 
     def _range(self) -> str:
         kind = "whole numbers " if self.whole else ""
@@ -122,12 +150,25 @@ class NumberParameter(ParameterType):
             return IntDistribution(int(low), int(high), log=self.log, step=int(step or 1))
         return FloatDistribution(low, high, log=self.log, step=step)
 
-    def suggest(self, trial: Trial, name: str) -> float | int:
-        ask: Any = trial.suggest_int if self.whole else trial.suggest_float
-        if self.is_stepped_log():  # Optuna has no such distribution
-            return self._clip(ask(name, self.low, self.high, log=True), Change(()))
-        # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
-        return (int if self.whole else float)(ask(name, self.low, self.high, log=self.log, step=self.step))
+    def scale(self) -> BaseDistribution:
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        last = self.last_step
+        if self.log and self.whole and self.step == 1 and last is not None and last < _LISTED:
+            return IntDistribution(int(self.low), int(self.high), log=True)
+        if self.log or last is None:
+            return FloatDistribution(float(self.low), float(self.high), log=self.log)
+        return IntDistribution(0, last) if last < _LISTED else FloatDistribution(0.0, float(last))
+
+    def on_scale(self, value: Any) -> float | int:
+        if self.log or self.last_step is None:
+            return value  # type: ignore[no-any-return]
+        return self.nearest_step(value)
+
+    def from_scale(self, value: Any) -> float | int:
+        if self.log or self.last_step is None:
+            return self._clip(value, Change(()))
+        return self.at_step(round(value))
 
     def draw_changed(self, stream: Stream, change: Change) -> float | int:
         return self._clip(self.draw(stream), change)
@@ -151,21 +192,16 @@ class NumberParameter(ParameterType):
     def _clip(self, value: float, change: Change) -> float | int:
         low, high = change.bounds or (self.low, self.high)
         value = min(max(value, low), high)
-        if self.rounds_to_steps:
-            value = self._on_step(value, low, high)
-        if self.whole:
-            return round(value)
+        if self.last_step is not None:
+            first, last = self._steps_within(low, high)
+            return self.at_step(max(first, min(last, self.nearest_step(value))))
         return float(min(max(value, self.low), self.high))
 
-    def _on_step(self, value: float, low: float, high: float) -> float:
-        """The nearest step within ``low`` and ``high``."""
-        assert self.step is not None
-        if self.whole:  # exact, however large
-            first, last = -((self.low - math.ceil(low)) // self.step), (math.floor(high) - self.low) // self.step
-        else:
-            first = math.ceil((low - self.low) / self.step - 1e-9)
-            last = math.floor((high - self.low) / self.step + 1e-9)
-        return self.low + max(first, min(last, round((value - self.low) / self.step))) * self.step
+    def _steps_within(self, low: float, high: float) -> tuple[int, int]:
+        """Numbers of the first and last value in a narrower range; the first is the larger one if there is none."""
+        start, step = exactly(self.low), exactly(self.step or 1)
+        first = math.ceil((exactly(low) - start) / step - _ALMOST)
+        return first, math.floor((exactly(high) - start) / step + _ALMOST)
 
     def share(self, value: Any) -> float:
         low, high, at = self.low, self.high, value
@@ -185,30 +221,25 @@ class NumberParameter(ParameterType):
     def grid_size(self, points: int | list[Any] | None) -> float:
         if points is not None:
             return len(points) if isinstance(points, list) else points
-        if not self.rounds_to_steps:
-            return 0
-        assert self.step is not None
-        return (self.high - self.low) / self.step + 1
+        last = self.last_step
+        return 0 if last is None or not self.rounds_to_steps else last + 1
 
     def _grid_values(self, name: str, points: int | None) -> list[Any]:
         return self._all_values(name) if points is None else self._spread(points)
 
     def _all_values(self, name: str) -> list[Any]:
-        if not self.rounds_to_steps or self.step is None:
+        last = self.last_step
+        if last is None or not self.rounds_to_steps:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
                 f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
             )
-        steps = (self.high - self.low) / self.step + 1e-9
-        if steps >= limits.GRID_POINTS:
+        if last >= limits.GRID_POINTS:
             raise SpecError(
                 f"search.grid: parameter {name!r} has more than {limits.GRID_POINTS:,} values; say how many "
                 f"(points: {{{name}: 5}})."
             )
-        values = [self.low + i * self.step for i in range(int(steps) + 1)]
-        if self.whole:
-            return [round(v) for v in values]
-        return [min(float(v), self.high) for v in values]
+        return list(map(self.at_step, range(last + 1)))
 
     def _spread(self, points: int) -> list[Any]:
         """Evenly spaced values, on a log scale where the parameter is."""
@@ -220,10 +251,7 @@ class NumberParameter(ParameterType):
         for i in range(points):
             share = i / (points - 1) if points > 1 else 0.5
             value = math.exp(math.log(low) + share * ratio) if self.log else low + share * (high - low)
-            if self.rounds_to_steps:
-                value = self._on_step(value, self.low, self.high)
-            value = min(max(value, low), high)
-            found.append(min(max(round(value), self.low), self.high) if self.whole else value)
+            found.append(self._clip(value, Change(())))
         return list(dict.fromkeys(found))
 
     def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
@@ -235,9 +263,17 @@ class NumberParameter(ParameterType):
             )
 
 
-def draw_on_log_steps(stream: Stream, low: float, high: float, step: float) -> int:
+_ALMOST = Fraction(1, 10**9)
+"""A share of a step that rounding may cost: steps of 1/3 end at 1."""
+
+
+def exactly(value: float | int) -> Fraction:
+    """The number that a person reads: 0.1 is a tenth."""
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
+
+
+def draw_on_log_steps(stream: Stream, low: float, step: float, last: int) -> int:
     """Which step of ``low + k * step``: a log-uniform draw, rounded, so each gets its share of the scale."""
-    last = math.floor((high - low) / step + 1e-9)
     bottom, top = math.log(max(low - step / 2, low / 2)), math.log(low + step * last + step / 2)
     value = math.exp(bottom + (top - bottom) * stream.uniform())
     return min(last, max(0, round((value - low) / step)))
@@ -288,25 +324,36 @@ class FloatParameter(NumberParameter):
         return self
 
     def draw(self, stream: Stream) -> float:
-        if self.step is not None and self.log:
-            at = draw_on_log_steps(stream, self.low, self.high, self.step)
-            return min(self.high, self.low + self.step * at)
-        if self.step is not None:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            return min(self.high, self.low + self.step * stream.below(count))
+        last = self.last_step
+        if self.step is not None and last is not None:
+            at = draw_on_log_steps(stream, self.low, self.step, last) if self.log else stream.below(last + 1)
+            return self.at_step(at)
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             return min(self.high, max(self.low, math.exp(low + (high - low) * stream.uniform())))
         return self.low + (self.high - self.low) * stream.uniform()
 
     def contains(self, value: Any) -> bool:
-        return isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
+        if not isinstance(value, float | int) or isinstance(value, bool) or not self._inside_ends(value):
+            return False
+        if self.step is None:
+            return True
+        off = abs(self.at_step(self.nearest_step(value)) - value)
+        return off <= max(1e-8 * self.step, 4 * math.ulp(max(abs(value), abs(self.low))))
 
     def check_size(self, where: str) -> None:
         super().check_size(where)
-        if self.step is not None and not self.references() and (self.high - self.low) / self.step > limits.STEPS:
+        if self.step is None or self.references():
+            return
+        if (self.high - self.low) / self.step > limits.STEPS:
             raise ValueError(
                 f"{where}.step = {self.step} makes more than {limits.STEPS:,} values; raise it, or leave it out"
+            )
+        farthest = max(abs(self.low), abs(self.high))
+        if self.step < math.ulp(farthest):
+            raise ValueError(
+                f"{where}.step = {self.step} is too small beside {farthest}, where floats are "
+                f"{math.ulp(farthest):g} apart; raise it, or leave it out"
             )
 
 
@@ -314,6 +361,9 @@ class IntParameter(NumberParameter):
     """A whole number in [low, high], both included."""
 
     whole: ClassVar[bool] = True
+
+    if TYPE_CHECKING:
+        last_step: int
 
     type: Literal["int"] = "int"
     low: Whole = Field(
@@ -350,11 +400,11 @@ class IntParameter(NumberParameter):
 
     def draw(self, stream: Stream) -> int:
         if self.log and self.step != 1:
-            return self.low + self.step * draw_on_log_steps(stream, self.low, self.high, self.step)
+            return self.low + self.step * draw_on_log_steps(stream, self.low, self.step, self.last_step)
         if self.log:
             low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
             return min(self.high, max(self.low, round(math.exp(low + (high - low) * stream.uniform()))))
-        return self.low + self.step * stream.below((self.high - self.low) // self.step + 1)
+        return self.low + self.step * stream.below(self.last_step + 1)
 
     def contains(self, value: Any) -> bool:
         return (

@@ -22,7 +22,6 @@ from hpo_core.model.short_text import at_most, shortened, shown
 from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
-    from optuna import Trial
     from optuna.distributions import BaseDistribution
 
 
@@ -113,15 +112,23 @@ class ParameterType(Part, ABC):
 
     @abstractmethod
     def distribution(self) -> BaseDistribution:
-        """The Optuna distribution that equals it, on the scale of :meth:`seen`."""
+        """The Optuna distribution that people are shown, with the values of :meth:`seen`."""
 
     def seen(self, value: Any) -> Any:
-        """A value as Optuna is shown it."""
+        """A value as Optuna shows it to people."""
         return value
 
     @abstractmethod
-    def suggest(self, trial: Trial, name: str) -> Any:
-        """Ask an Optuna trial for a value."""
+    def scale(self) -> BaseDistribution:
+        """The Optuna distribution that samplers are asked for: numbers of choices and steps, or a range of floats."""
+
+    @abstractmethod
+    def on_scale(self, value: Any) -> Any:
+        """The place of a value on :meth:`scale`."""
+
+    @abstractmethod
+    def from_scale(self, value: Any) -> Any:
+        """The value at a place on :meth:`scale`, rounded to one that there is."""
 
     @abstractmethod
     def draw_changed(self, stream: Stream, change: Change) -> Any:
@@ -151,14 +158,18 @@ class ParameterType(Part, ABC):
         """
         if not isinstance(points, list):
             return self._grid_values(name, points)
-        bad = [value for value in points if isinstance(value, dict) or not self.contains(value)]
-        if bad or not points or len(set(map(repr, points))) < len(points):
-            few = shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
+        found: list[Any] = []
+        few = shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
+        for value in points:
+            try:
+                found.append(self.taken(value))
+            except ValueError as error:
+                raise SpecError(f"search.grid.points.{name} = {few}: {shown(value)} {error}.") from None
+        if not points or len(set(map(repr, found))) < len(points):
             raise SpecError(
-                f"search.grid.points.{name} = {few}: {shown(bad[0]) if bad else 'the list'} "
-                f"{'lies outside the parameter' if bad else 'is empty or holds a value twice'}; mend the list."
+                f"search.grid.points.{name} = {few}: the list is empty or holds a value twice; mend the list."
             )
-        return list(points)
+        return found
 
     @abstractmethod
     def _grid_values(self, name: str, points: int | None) -> list[Any]:

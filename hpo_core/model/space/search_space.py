@@ -1,7 +1,8 @@
 """The parameters of a study, their order, and the conditions between them; the space as Optuna's samplers see it.
 
-What Optuna has no distribution for is shown on another scale: a normal parameter by its distribution function, a range
-that depends on another parameter as the share of it, a list as its JSON text. What is recorded is the parameter's own.
+Samplers see each parameter on a scale of its own (``ParameterType.scale``), since Optuna takes False for 0 and rounds
+steps in floats: a choice and a value with a step by their number, a normal parameter by its distribution function, a
+range that depends on another parameter as the share of it. What is recorded is the parameter's own.
 """
 
 from __future__ import annotations
@@ -315,16 +316,28 @@ def suggest(space: SearchSpace, trial: Trial, given: Params | None = None) -> Pa
         elif space.is_dependent(name) and isinstance(parameter, NumberParameter):
             values[name] = parameter.at_share(trial.suggest_float(name, 0.0, 1.0))
         else:
-            values[name] = parameter.suggest(trial, name)
+            values[name] = parameter.from_scale(_asked(trial, name, parameter.scale()))
     return values
 
 
+def _asked(trial: Trial, name: str, scale: BaseDistribution) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(scale, CategoricalDistribution):
+        return trial.suggest_categorical(name, scale.choices)
+    assert isinstance(scale, FloatDistribution | IntDistribution)
+    if isinstance(scale, FloatDistribution):
+        return float(trial.suggest_float(name, scale.low, scale.high, log=scale.log))
+    # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
+    return int(trial.suggest_int(name, scale.low, scale.high, log=scale.log))
+
+
 def distributions(space: SearchSpace, names: Iterable[str]) -> dict[str, BaseDistribution]:
-    """The Optuna distributions of these parameters."""
+    """The scales of these parameters, as samplers see them."""
     from optuna.distributions import FloatDistribution
 
     return {
-        name: FloatDistribution(0.0, 1.0) if space.is_dependent(name) else space.parameters[name].distribution()
+        name: FloatDistribution(0.0, 1.0) if space.is_dependent(name) else space.parameters[name].scale()
         for name in names
     }
 
@@ -334,7 +347,7 @@ def seen(space: SearchSpace, params: Params) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in params.items():
         parameter = space.resolved(name, params)
-        found[name] = parameter.share(value) if space.is_dependent(name) else parameter.seen(value)
+        found[name] = parameter.share(value) if space.is_dependent(name) else parameter.on_scale(value)
     return found
 
 

@@ -37,11 +37,6 @@ def scalar_key(value: Any) -> tuple[bool, Any]:
     return isinstance(value, bool), value
 
 
-def optuna_choice(value: Value) -> Scalar:
-    """A choice as Optuna may have it: a list as its JSON text."""
-    return json.dumps(value) if isinstance(value, list) else value
-
-
 def said(value: Any) -> str:
     """A value in a message; a short list is written out."""
     text = json.dumps(value) if isinstance(value, list | tuple) else ""

@@ -58,6 +58,8 @@ class AttemptProcess:
         self._progress = progress
         self._kept = kept
         self._attempts = 0
+        self._is_over = False
+        """Whether the study ended the trial while the process waited within the training for its answer."""
         self._held = HeldState(process.shared) if kept is not None and process.stays else None
         self._inbox = MessageInbox()
 
@@ -97,7 +99,9 @@ class AttemptProcess:
             os._exit(1)
         os.dup2(process.output_in, 1)
         os.dup2(process.output_in, 2)
-        needed = {0, 1, 2, process.result_in, *([process.orders, process.shared.fileno()] if process.stays else [])}
+        needed = {0, 1, 2, process.result_in}
+        if process.stays or process.asks:
+            needed |= {process.orders, process.shared.fileno()}
         for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -130,12 +134,17 @@ class AttemptProcess:
         if self._held is not None:
             self._held.keep_for(request.job.checkpoint)
         whole: list[str] = []
-        run = partial(run_attempt, self._function, request, self._progress, log=whole.append, held=self._held)
+        held, ask = self._held, None
+        if self._process.asks and request.asks:
+            held, ask = None, self._ask  # its states are in the process itself, and nobody writes a file behind it
+        run = partial(run_attempt, self._function, request, self._progress, log=whole.append, held=held, ask=ask)
         if self._kept is None or not self._process.stays:
             report = run()
         else:
             with self._kept.watch.watched(self._leave_to_another if self._attempts else None):
                 report = contextvars.copy_context().run(_with_own_decimals, run)
+        if self._is_over:
+            return False
         self._progress.finish()
         flush_streams()
         exit_if_forked_copy(pid)
@@ -151,6 +160,21 @@ class AttemptProcess:
         return stays
 
     _cpu = 0.0
+
+    def _ask(self, report: Report) -> JobRequest | None:
+        """Report the end of a job within the training, and wait; the trial's next job, or None: it is over."""
+        self._progress.finish()
+        flush_streams()
+        send(self._process.result_in, Finished(report))
+        before, self._cpu = self._cpu, _cpu_seconds()
+        send(self._process.result_in, Settled(stays=True, asks=True, cpu=self._cpu - before))
+        request = self._next()
+        self._is_over = request is None
+        if request is not None:
+            self._progress.start()
+            if request.portion is not None and request.portion.gpu:
+                _limit_torch(request.portion)
+        return request
 
     def _leave_to_another(self) -> None:
         """End at once, as if the attempt had not begun; the zygote runs it in a new process."""

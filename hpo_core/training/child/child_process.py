@@ -13,14 +13,20 @@ import msgspec
 
 from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.trial import Job
 from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.request import JobRequest
 
+LEAST_PERCENT = 6
+"""Of a GPU's multiprocessors under MPS: a job that computes 1 % of the time would take far longer on 1 % of them."""
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
 IDLE_SECONDS = 10.0
 """Seconds that a process waits for its next attempt. It holds memory of its device, and is a client of its MPS daemon,
 which must outlive it."""
+ANSWER_SECONDS = 60.0
+"""Seconds that a process waits within a training for the study's answer. The study decides within milliseconds; a
+controller that is gone never does."""
 
 
 class ChildProcess:
@@ -30,12 +36,14 @@ class ChildProcess:
         request: of its first attempt; later ones are like it.
         shared: memory through which its worker gets states to write.
         stays: whether it may stay for a further attempt.
+        asks: whether it may wait within the training for the trial's next job.
     """
 
-    def __init__(self, request: JobRequest, shared: SharedState, *, stays: bool) -> None:
+    def __init__(self, request: JobRequest, shared: SharedState, *, stays: bool, asks: bool = False) -> None:
         self.shared = shared
         self.pid = 0
         self.stays = stays
+        self.asks = asks
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)
@@ -43,6 +51,8 @@ class ChildProcess:
         for descriptor in (self.result_in, self.output_in):
             os.set_blocking(descriptor, True)
         self.idle_since = 0.0
+        self.asks_for: Job | None = None
+        """The job whose end it reported and within whose training it waits; None: it waits for any, or not at all."""
         self.cpu = 0.0
         """Processor seconds of its earlier attempts."""
         self._serves = demand_of(request)
@@ -80,10 +90,16 @@ class ChildProcess:
             return False
         return True
 
+    @property
+    def waits_until(self) -> float:
+        """Monotonic time until which it may wait."""
+        return self.idle_since + (IDLE_SECONDS if self.asks_for is None else ANSWER_SECONDS)
+
     def serves(self, request: JobRequest) -> bool:
         """Whether it may begin the attempt now: it is like those before, and has not waited too long."""
-        waited = time.monotonic() - self.idle_since
-        return waited < IDLE_SECONDS and self._serves == demand_of(request)
+        if self.asks_for is not None and not continues(self.asks_for, request):
+            return False
+        return time.monotonic() < self.waits_until and self._serves == demand_of(request)
 
     def wait_from_now(self) -> None:
         """It waits for its next attempt, and what it printed meanwhile is nobody's."""
@@ -94,14 +110,26 @@ class ChildProcess:
 
 
 def may_stay(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU.
-
-    None stays where processor time is limited: the kernel counts it for the process, and an attempt would end early.
-    """
-    limited = resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
-    if request.process == "fresh" or request.parts or limited:
+    """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU."""
+    if request.process == "fresh" or request.parts or _time_is_limited():
         return False
     return request.process == "kept" or has_gpu()
+
+
+def may_ask(request: JobRequest) -> bool:
+    """Whether the process of such an attempt may wait at its target, and go on with the trial's next job."""
+    return request.asks and not _time_is_limited()
+
+
+def _time_is_limited() -> bool:
+    """Whether processor time is: the kernel counts it for the process, and a further attempt would end early."""
+    return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
+
+
+def continues(job: Job, request: JobRequest) -> bool:
+    """Whether the request is for the trial's next job after this one, which its process can go on with."""
+    following = request.job
+    return following.trial == job.trial and following.attempt > job.attempt and following.target > job.target
 
 
 def has_gpu() -> bool:
@@ -143,6 +171,6 @@ def gpu_environment(portion: Portion) -> dict[str, str]:
     if portion.mps:
         found["CUDA_MPS_PIPE_DIRECTORY"] = portion.mps
     if portion.mps and not portion.alone:
-        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-portion.compute // 10))))
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(LEAST_PERCENT, -(-portion.compute // 10))))
         found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
     return found

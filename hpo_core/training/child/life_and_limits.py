@@ -183,6 +183,8 @@ class RunningChild:
         self._stop_reason: tuple[Outcome, str] | None = None
         self._end_within(request.grace)
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
+        if process.asks_for is not None:  # it stands there, with or without a checkpoint
+            self._start = process.asks_for.target
         progress.begin(self._start)
         self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
 

@@ -95,6 +95,8 @@ class Finished(_Message, frozen=True):
     """Digest of the checkpoint whose state that process holds in memory; empty: none."""
     from_memory: bool = False
     """Whether the attempt took the state that it began with from memory, and read no file."""
+    asks: bool = False
+    """Whether the process that stays waits within the training, for the next job of its trial alone."""
 
 
 class Settled(_Message, frozen=True):
@@ -108,6 +110,8 @@ class Settled(_Message, frozen=True):
     """Processor seconds of the attempt, with the processes that it waited for."""
     holds: str = ""
     """Digest of the checkpoint whose state the process holds in memory; empty: none."""
+    asks: bool = False
+    """Whether it waits within the training, for the next job of its trial alone."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26

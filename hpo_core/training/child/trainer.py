@@ -23,10 +23,10 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.thread_variables import THREAD_VARIABLES
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.training.child.checkpoint_writer import CheckpointWriter
-from hpo_core.training.child.child_process import demand_of, device_of
+from hpo_core.training.child.child_process import ANSWER_SECONDS, continues, demand_of, device_of
 from hpo_core.training.child.idle_processes import make_room
 from hpo_core.training.child.messages import (
     Cancel,
@@ -205,8 +205,12 @@ class Trainer:
         self.closed = False
         self.waiting: tuple[int, JobRequest | None] = 0, None
         """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none."""
+        self._asks_since: float | None = None
+        """Monotonic time since which that process waits within a training, for the next job of its trial alone."""
         self.holds = ""
         """Digest of the checkpoint whose state that process holds in memory; empty: none."""
+        self.study_folder = ""
+        """Folder of the study that its last attempt is of, by which cancels name it; its pool sets it."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
@@ -226,22 +230,44 @@ class Trainer:
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
 
-    def distance(self, request: JobRequest) -> tuple[int, int]:
+    def asks_for(self, folder: str = "") -> Job | None:
+        """The job at whose end its process waits within the training for the study's answer; None: none does.
+
+        Args:
+            folder: only of the study in this folder; empty: of any.
+        """
+        request = self.waiting[1]
+        if self._asks_since is None or time.monotonic() >= self._asks_since + ANSWER_SECONDS or request is None:
+            return None
+        return request.job if folder in ("", self.study_folder) else None
+
+    def let_go(self) -> None:
+        """End the process that waits for the study's answer, if there is one."""
+        if (job := self.asks_for()) is not None:
+            self._send(Cancel(*job.key))
+
+    def distance(self, request: JobRequest) -> tuple[int, int, float]:
         """How far it is from serving an attempt; the nearest trainer takes it.
 
         0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
         Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
+        Then since when a process waits there for an answer: the study answers in the order of the questions, so the
+        one that asked first is displaced first.
         """
         pid, last = self.waiting
         if last is None or not pid:
             kind = 1
+        elif self.asks_for() is not None:
+            kind = 3
+            if last.folder == request.folder:
+                kind = 0 if continues(last.job, request) else 3 + (last.job.trial in request.spared)
         elif demand_of(last) == demand_of(request):
             kind = 0
         else:
             kind = 2 if device_of(last) == device_of(request) else 3
         checkpoint = request.job.checkpoint
         begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
-        return kind, 0 if begins else 1 + bool(self.holds)
+        return kind, 0 if begins else 1 + bool(self.holds), self._asks_since or 0.0
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -379,7 +405,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting, self.holds = (0, None), ""
+        self.waiting, self.holds, self._asks_since = (0, None), "", None
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -400,9 +426,10 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Finished(report, stays=stays, holds=holds) if (report.trial, report.attempt) == attempt:
+                case Finished(report, stays=stays, holds=holds, asks=asks) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
                     self.waiting, self.holds = (stays, request if stays else None), holds
+                    self._asks_since = time.monotonic() if asks else None
                     return report, ""
                 case Started(pid):
                     zygote.child = pid

@@ -34,7 +34,7 @@ from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
-from hpo_core.training.child.child_process import IDLE_SECONDS, ChildProcess, may_stay
+from hpo_core.training.child.child_process import ChildProcess, may_ask, may_stay
 from hpo_core.training.child.idle_processes import IdleSocket
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
@@ -148,7 +148,7 @@ class Zygote:
         while True:
             deadline = None if self._child is None else self._child.next_deadline()
             if self._waiting is not None:
-                deadline = self._waiting.idle_since + IDLE_SECONDS
+                deadline = self._waiting.waits_until
             timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
             for key, _ in self._selector.select(timeout):
                 key.data()
@@ -158,7 +158,7 @@ class Zygote:
                     self._child.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
-            elif self._waiting is not None and time.monotonic() >= self._waiting.idle_since + IDLE_SECONDS:
+            elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
                 self._end_waiting()
 
     def _on_message(self) -> None:
@@ -182,8 +182,11 @@ class Zygote:
                     self._tell_child(message)
 
     def _tell_child(self, message: Cancel | Lower) -> None:
-        child = self._child
-        if child is None or (child.request.job.trial, child.request.job.attempt) != (message.trial, message.attempt):
+        child, key = self._child, (message.trial, message.attempt)
+        asks_for = None if self._waiting is None else self._waiting.asks_for
+        if asks_for is not None and asks_for.key == key and isinstance(message, Cancel):
+            self._end_waiting()
+        if child is None or child.request.job.key != key:
             return
         if isinstance(message, Lower):
             child.lower(message.memory)
@@ -256,6 +259,7 @@ class Zygote:
         child = RunningChild(request, process, self._progress, self._objective_processes)
         if process.order(request):
             self._take_waiting()
+            process.asks_for = None
             return child
         child.close()
         self._end_waiting()
@@ -265,7 +269,7 @@ class Zygote:
         """The attempt in a new process."""
         assert self._function is not None
         stays = self._refusals < _MOST_REFUSALS and may_stay(request)
-        process = ChildProcess(request, self._shared, stays=stays)
+        process = ChildProcess(request, self._shared, stays=stays, asks=may_ask(request))
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -287,15 +291,19 @@ class Zygote:
         for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
-        kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
-        self._child, self._waiting, self._refusals = None, child.process, 0
+        self._child, self._waiting = None, child.process
+        if settled.asks:
+            child.process.asks_for = child.request.job
+        else:
+            kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
+            self._refusals = 0
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
         with contextlib.suppress(OSError):  # then it ends by itself
             self._idle = IdleSocket(child.request, child.pid, worker=os.getppid())
             self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
-        self._send(Finished(report, stays=child.pid, holds=settled.holds))
+        self._send(Finished(report, stays=child.pid, holds=settled.holds, asks=settled.asks))
 
     def _take_waiting(self) -> ChildProcess | None:
         """The process that waits, which from now on does not."""

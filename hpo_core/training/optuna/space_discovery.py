@@ -46,8 +46,9 @@ def values_of(asked: ParameterType) -> Sequence[Any]:
 
 def few_values(asked: ParameterType) -> list[Any]:
     """All values of a choice, or of an integer with at most ``MAX_VALUES``; empty for any other parameter."""
-    values = values_of(asked)
-    return list(values) if isinstance(asked, ListedParameter) or len(values) <= MAX_VALUES else []
+    if isinstance(asked, IntParameter) and asked.last_step >= MAX_VALUES:
+        return []
+    return list(values_of(asked))
 
 
 def last_value(asked: ParameterType) -> Any:
@@ -353,7 +354,7 @@ class _SpaceSearch:
         for other, asked in self.space.items():
             values = values_of(asked)
             tried = {scalar_key(call[other]) for call in calls if other in call}
-            if other == name or not values or len(tried) < len(values):
+            if other == name or not values or values[len(tried) :]:
                 continue
             if not all(other in _suggested_before(name, call) for call in present):
                 continue  # a condition can only name parameters suggested before

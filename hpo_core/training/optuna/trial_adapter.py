@@ -22,6 +22,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.reported_value import real_number
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.model.space import (
     CategoricalParameter,
@@ -362,6 +363,7 @@ class OptunaTrial(ObjectiveTrial):
         self._is_whole = request.unit_is_whole
         self._begun = False
         self._stop_requested = False
+        self._has_warned = False
 
     @property
     def user_attrs(self) -> dict[str, Any]:
@@ -387,10 +389,8 @@ class OptunaTrial(ObjectiveTrial):
                 f"trial.set_constraint({key!r}, ...): the study has {known} under constraints. Write "
                 f"`constraints: [{', '.join([*self._constraints, key])}]` into the study file, or correct the name."
             )
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"trial.set_constraint({key!r}, {value!r}) takes a number.") from None
+        if (number := real_number(value)) is None:
+            raise TypeError(f"trial.set_constraint({key!r}, {value!r}) takes a real number.")
         if math.isnan(number):
             raise ValueError(f"trial.set_constraint({key!r}, ...) got NaN, which Optuna does not allow either.")
         self._state.constraints.setdefault(key, number)
@@ -404,17 +404,29 @@ class OptunaTrial(ObjectiveTrial):
             ) from None
 
     def report(self, value: float, step: int) -> None:
-        """Report an intermediate value. Of several at one step the first one counts, as in Optuna."""
+        """Report an intermediate value. Of several at one step the first one counts, as in Optuna.
+
+        Steps rise: a value for an earlier step than the last one counts for nothing, with a warning.
+        """
         self._refuse_several("report")
         try:
-            number, step = float(value), int(step)
+            number, step = real_number(value), int(step)
         except (TypeError, ValueError) as error:
             raise TypeError(f"trial.report({value!r}, {step!r}) takes a float and an int: {error}") from error
+        if number is None:
+            raise TypeError(f"trial.report({value!r}, {step!r}) takes a float and an int: {value!r} is no real number")
         if step < 0:
             raise ValueError(f"trial.report(..., step={step}): steps are not negative")
         if self._state.first_step is None:
             self._state.first_step = step
         resource = step + self._state.base
+        last = max(self._state.reports, default=0)
+        if resource < last and resource not in self._state.reports and not self._has_warned:
+            self._has_warned = True
+            self._handle.warn(
+                f"trial.report(..., step={step}) came after step {last - self._state.base}; steps must rise, and a "
+                "value for an earlier one counts for nothing"
+            )
         if resource not in self._state.reports:
             self._state.reports[resource] = number
             self._note(resource, number)
@@ -426,8 +438,26 @@ class OptunaTrial(ObjectiveTrial):
         False where the study does not say how many steps a training has: the objective then comes to its own end.
         """
         self._refuse_several("should_prune")
-        self._stop_requested = not self._is_whole and max(self._state.reports, default=0) >= self._handle.target
+        self._stop_requested = not self._is_whole and self._reached() and not self._goes_on()
         return self._stop_requested
+
+    def _reached(self) -> bool:
+        return max(self._state.reports, default=0) >= self._handle.target
+
+    def _goes_on(self) -> bool:
+        """Whether the study lets the trial go on at once, to a target that is not reached yet."""
+        if not self._handle.may_go_on or (values := self._values()) is None:
+            return False
+        while self._reached():
+            target = self._handle.target
+            self._report_at_target(values)
+            if next(self._steps, None) is None:
+                return False
+            for resource, value in sorted(self._state.reports.items()):
+                if resource > target:
+                    self._note(resource, value)
+            values = self._values() or values
+        return True
 
     def returned(self, value: Any) -> None:
         """Finish after the objective returned ``value``."""
@@ -461,10 +491,13 @@ class OptunaTrial(ObjectiveTrial):
     def finish(self, values: list[float] | None) -> None:
         """Advance the handle to its target and report ``values`` there."""
         if values is not None:
-            self._advance(self._handle.target)
-            self._handle.report(**dict(zip(self._metrics, values, strict=True)), **self._set_constraints())
+            self._report_at_target(values)
         for _ in self._steps:
             pass
+
+    def _report_at_target(self, values: list[float]) -> None:
+        self._advance(self._handle.target)
+        self._handle.report(**dict(zip(self._metrics, values, strict=True)), **self._set_constraints())
 
     def _answer(self, call: str, name: str, asked: ParameterType) -> Any:
         """The trial's value of a parameter, after checking the request against the study's space.
@@ -547,8 +580,8 @@ class OptunaTrial(ObjectiveTrial):
     def _as_result(self, value: Any) -> list[float]:
         several = len(self._metrics) > 1
         try:
-            values = [float(item) for item in value] if several else [float(value)]
-        except (TypeError, ValueError):
+            values = [number for item in (value if several else [value]) if (number := real_number(item)) is not None]
+        except TypeError:  # one value where there are several objectives
             values = []
         if len(values) != len(self._metrics):
             what = f"{len(self._metrics)} numbers ({', '.join(self._metrics)})" if several else "a number"

@@ -39,6 +39,8 @@ def security_of(cluster: AddressClusterSpec) -> Security | None:
 class RunningScheduler(ClusterKind[AddressClusterSpec]):
     """Joins a scheduler; scheduler and workers belong to others and are never ended or replaced."""
 
+    _news = ""
+
     def create(self) -> Any:
         """Start nothing."""
         return None
@@ -51,6 +53,9 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
             SpecError: the certificates cannot be used.
         """
         security = self.security or security_of(self.settings)
+        self._news = (
+            f"waiting for the Dask scheduler at {self.settings.address}, for {CONNECT_SECONDS:.0f} s at most ..."
+        )
         try:
             return distributed.Client(  # type: ignore[no-untyped-call]
                 self.settings.address, timeout=CONNECT_SECONDS, set_as_default=False, security=security
@@ -61,6 +66,11 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
                 f"No Dask scheduler answers at {self.settings.address} ({error}). Start one with `dask scheduler` and "
                 f"`dask worker`, or mend cluster.address in the study{cure}."
             ) from error
+
+    def news(self) -> str:
+        """Says once for which scheduler the start waits, and how long."""
+        news, self._news = self._news, ""
+        return news
 
     @property
     def is_ours(self) -> bool:

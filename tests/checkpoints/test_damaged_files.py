@@ -1,0 +1,152 @@
+"""Damage of a checkpoint's file, each single byte of it, and headers that somebody made up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+
+from hpo_core.checkpoints import files
+from hpo_core.checkpoints.tree_codec import memory_of, tree_bytes, tree_of
+from hpo_core.model.errors import CheckpointError
+from hpo_core.model.trial import Checkpoint
+
+TREE = {
+    "trial": 1,
+    "tracked": OrderedDict(weight=torch.arange(4.0), bias=torch.ones(2, dtype=torch.complex128)),
+    "random": {"numpy": ("MT19937", np.arange(3, dtype=">u4"), 2**70), "python": (3, tuple(range(5)), None)},
+    "more": [
+        np.float32(0.5),
+        float("nan"),
+        b"bytes",
+        Counter("aab"),
+        {1: torch.Size([2])},
+        np.array(["2026"], "M8[D]"),
+    ],
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A small one that holds every kind of value."""
+    chunks = map(memory_of, files.parts_of(TREE))
+    return files.write_chunks(tmp_path, "checkpoints/one", chunks, resource=1, parent=None)
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x20, 0xFF])
+def test_every_damaged_byte_is_a_checkpoint_error(flip: int, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Also where the digest is that of the damaged file: then it is read, or refused in the same way."""
+    path = tmp_path / checkpoint.uri
+    good = path.read_bytes()
+    assert files.load(tmp_path, checkpoint)["trial"] == 1
+    decoded = 0
+    for place in range(len(good)):
+        damaged = bytearray(good)
+        damaged[place] ^= flip
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="is corrupt: its BLAKE3"):
+            files.load(tmp_path, checkpoint)
+        try:
+            files.load(tmp_path, _digested(checkpoint, bytes(damaged)))
+            decoded += 1
+        except CheckpointError:
+            pass
+    assert 0 < decoded < len(good)
+
+
+def _digested(checkpoint: Checkpoint, content: bytes) -> Checkpoint:
+    told = f"{files.BLAKE3}{blake3(content).hexdigest()}"
+    return msgspec.structs.replace(checkpoint, digest=told, size=len(content))
+
+
+DEEP = json.loads("[" * 900 + "]" * 900)
+CRAFTED: list[Any] = [
+    [], None, 7, {"scalar": "<f4", "hex": ""}, {"scalar": "(", "hex": "00"}, {"scalar": "O", "hex": "00"},
+    {"float": "00"}, {"float": 1}, {"int": "zz"}, {"int": 5}, {"bytes": "="}, {"size": ["a"]}, {"size": {}},
+    {"array": "none"}, {"tensor": "none"}, {"array": "block", "dtype": "O", "shape": [1]},
+    {"array": "block", "dtype": "<f8,", "shape": [2]}, {"array": "block", "dtype": "<f8", "shape": [5]},
+    {"tensor": "block", "dtype": "float64", "shape": [7]}, {"tensor": "block", "dtype": "nn", "shape": [1]},
+    {"tensor": "block", "dtype": "no_dtype", "shape": [1]}, {"tensor": "block", "dtype": "float64", "shape": [2**80]},
+    {"items": [[1]]}, {"items": [[{"dict": {}}, 1]]}, {"counter": [["a", "b", "c"]]}, {"ordered": []}, {"new": 1}, {},
+    {"tuple": DEEP},
+]  # fmt: skip
+
+READ: list[Any] = [[], None, 7, {"bytes": "="}, {"size": {}}, {"array": "block", "dtype": "<f8,", "shape": [2]}]
+
+
+@pytest.mark.parametrize("tree", CRAFTED, ids=lambda tree: repr(tree)[:60])
+def test_a_made_up_tree_is_read_or_refused(tree: Any, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    header = {"hpo_format": "1", "hpo_tree": json.dumps(tree)}
+    block = {"dtype": "U8", "shape": [16], "data_offsets": [0, 16]}
+    body = json.dumps({"__metadata__": header, "block": block}).encode()
+    content = len(body).to_bytes(8, "little") + body + bytes(16)
+    (tmp_path / checkpoint.uri).write_bytes(content)
+    if tree in READ:
+        files.load(tmp_path, _digested(checkpoint, content))
+        return
+    with pytest.raises(CheckpointError, match="cannot be decoded|unknown tag"):
+        files.load(tmp_path, _digested(checkpoint, content))
+    with pytest.raises(CheckpointError, match="is corrupt"):
+        files.load(tmp_path, msgspec.structs.replace(checkpoint, size=len(content)))
+
+
+BLOCKS: list[Any] = [
+    {"dtype": "F32", "shape": [4], "data_offsets": [0, 16], "more": 1},
+    {"dtype": "F32", "shape": [4], "data_offsets": [0]},
+    {"dtype": "F32", "shape": [4], "data_offsets": "ab"},
+    {"dtype": "F32", "shape": 4, "data_offsets": [0, 16]},
+    {"dtype": "F32", "shape": [True, 4], "data_offsets": [0, 16]},
+    {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]},
+    {"dtype": "F32", "shape": [2**70], "data_offsets": [0, 2**72]},
+    {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]},
+    {"dtype": "F99", "shape": [16], "data_offsets": [0, 16]},
+    {"dtype": ["F32"], "shape": [4], "data_offsets": [0, 16]},
+    {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]},
+    [], None, "block",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: json.dumps(block)[:60])
+def test_a_made_up_block_is_refused(kind: str, block: Any, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    header = {"hpo_format": "1", "hpo_tree": json.dumps({kind: "block"})}
+    body = json.dumps({"__metadata__": header, "block": block}).encode()
+    content = len(body).to_bytes(8, "little") + body + bytes(16)
+    (tmp_path / checkpoint.uri).write_bytes(content)
+    if block == BLOCKS[0] or (kind == "tensor" and block == BLOCKS[-4]):
+        assert len(files.load(tmp_path, _digested(checkpoint, content))) in (1, 4)
+        return
+    with pytest.raises(CheckpointError, match="cannot be decoded"):
+        files.load(tmp_path, _digested(checkpoint, content))
+
+
+def test_weights_of_a_damaged_file_are_refused_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Nothing but these errors, whichever byte is another one; the digest was compared before."""
+    path = tmp_path / checkpoint.uri
+    good = path.read_bytes()
+    for place in range(8 + int.from_bytes(good[:8], "little")):
+        damaged = bytearray(good)
+        damaged[place] ^= 0x01
+        path.write_bytes(damaged)
+        try:
+            files.mapped(path)
+        except CheckpointError as error:
+            assert "was not written by this package" in str(error)
+
+
+def test_states_that_ranks_exchange_are_refused_in_the_same_way() -> None:
+    good = tree_bytes(TREE)
+    for place in range(0, len(good), 3):
+        damaged = bytearray(good)
+        damaged[place] ^= 0x01
+        try:
+            tree_of(bytes(damaged))
+        except CheckpointError as error:
+            assert "cannot be decoded" in str(error) or "unknown tag" in str(error)

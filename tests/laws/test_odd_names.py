@@ -1,0 +1,284 @@
+"""Laws of names: a folder or file of any name is used, or refused in one line; nothing is touched beside the home."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from optuna.study import StudyDirection
+
+from hpo_core.cli.app import run
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.file_urls import settled_url, sqlite_file, sqlite_url
+from hpo_core.spec import StudySpec, load_spec
+from hpo_core.tracking.mlflow_client import open_client
+from hpo_core.tracking.optuna_import import import_study
+from hpo_core.tracking.optuna_projection import open_storage
+from hpo_flows.command import app
+from tests.conftest import World, fresh, make_spec
+from tests.security.watched_folder import watched
+
+STUDY = """
+study: odd
+objective: training_of_odd:train
+space: {lr: {type: float, low: 0, high: 1}}
+metric: {name: loss}
+search: {method: random, configs: 2, max_resource: 1}
+cluster: {kind: local, workers: 1}
+tracking: {mlflow: "sqlite:///own.db", optuna: "sqlite:///optuna.db"}
+"""
+TRAINING = "def train(trial):\n    for _ in trial.steps():\n        trial.report(loss=trial.params['lr'])\n"
+
+USED = [
+    "a b", "a%41b", "a%2fb", "%00", "a#b", "a:b", "a;b=c", "a&token=b", "it's", 'a"b', "-a", "--help", "~", "~root",
+    "$HOME",
+    "e\u0301", "\u00e9", "x" * 255, "a.", "a ", " a", "sqlite:", "sqlite:///:memory:".replace("/", "\u2215"), "file:x",
+    ":memory:", "a*[b]?".rstrip("?"), "[x]", "{a}", "<b>", "a\\b", "a+b", "me:pw@host", "...", "\U0001f600", "a\u2028b",
+    "a\u202eb", "on", "off", "databricks", "uc", "{}", "study.yaml",
+]  # fmt: skip
+REFUSED = [b"a?b", b"?", b"a\nb", b"a\tb", b"a\rb", b"\x1b[31m", b"a\xff", b"\xc3", b"\xed\xa0\x80", b"\x7f"]
+ODD = [*(name.encode() for name in USED), *REFUSED]
+"""Names that a shell, a URL, YAML or a terminal reads as something else, and the bytes that are no text at all."""
+names = st.one_of(
+    st.sampled_from(ODD),
+    st.text("aA1%:;?#&=@ ~$'\"\\{}[]<>.\n\u00e9", min_size=1, max_size=12).map(str.encode),
+    st.binary(min_size=1, max_size=12),
+).filter(lambda name: not {b"/"[0], 0} & set(name) and name not in (b".", b".."))
+
+
+def is_usable(name: bytes) -> bool:
+    """By the rule that docs/running.md states."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    return "?" not in text and not any(ord(character) < 32 or ord(character) == 127 for character in text)
+
+
+def contents(folder: Path, *, without: Path) -> dict[str, tuple[int, ...]]:
+    """Mode, size and time of all that lies in a folder, but for what lies in one below it."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(place, name) != without and name != "__pycache__"]
+        for path in [Path(place), *(Path(place, name) for name in files)]:
+            seen = path.lstat()
+            found[str(path)] = (stat.S_IMODE(seen.st_mode), seen.st_size if path.is_file() else 0)
+    return found
+
+
+@contextlib.contextmanager
+def nothing_happens(folder: Path, home: Path) -> Iterator[None]:
+    """Nothing but the home is made or changed in this folder, not even for a moment."""
+    before = contents(folder, without=home)
+    with watched(home.parent) as seen:
+        yield
+    assert {one.name for one in seen.made} <= {home.name}, seen.made
+    assert contents(folder, without=home) == before
+
+
+def said(*arguments: str) -> tuple[int, str]:
+    """Exit code and errors of a command, with what the command line itself does about errors."""
+    words = io.StringIO()
+    given = sys.argv
+    sys.argv = ["hpo", *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(words):
+            run(app)
+    except SystemExit as ended:
+        return int(ended.code or 0), words.getvalue()
+    finally:
+        sys.argv = given
+    return 0, words.getvalue()
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a finished study, and MLflow's empty tables, which take long to make."""
+    home = tmp_path_factory.mktemp("played") / "home"
+    journal = Home(home).open_journal()
+    world = World(3)
+    world.play(fresh(make_spec(), journal, world))
+    journal.close()
+    open_client(Home(home).default_tracking_uri)
+    return home
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+COMMANDS = (
+    ("simulate", "STUDY", "--repeat", "1"),
+    ("list",),
+    ("status", "world"),
+    ("show", "world"),
+    ("audit", "world"),
+    ("export", "world"),
+    ("report", "world"),
+    ("project", "world"),
+)
+
+
+def checked_commands(name: bytes, place: str, played: Path) -> None:
+    with TemporaryDirectory() as made:
+        top = Path(made).resolve()
+        odd = top / os.fsdecode(name)
+        work = odd if place == "working folder" else top / "work"
+        home = odd if place == "home" else work / ".hpo"
+        study = odd if place == "study file" else top / "study.yaml"
+        work.mkdir(mode=0o755)
+        study.write_text(STUDY)
+        shutil.copytree(played, home)
+        with working_in(work), nothing_happens(top, home):
+            for command in COMMANDS:
+                if place == "study file" and command[0] != "simulate":
+                    continue
+                words = ["--home=" + str(home)] if place == "home" else []
+                given = [str(study) if one == "STUDY" else one for one in command]
+                code, error = said(*given, *words)
+                if is_usable(name):
+                    assert code == 0, (command, code, error)
+                else:
+                    assert code == 0 or (error.startswith("error: ") and error.count("\n") == 1), (command, code, error)
+                    assert code == 0 or repr(os.fsdecode(name))[1:-1] in error
+
+
+@pytest.mark.parametrize("place", ["home", "working folder", "study file"])
+@settings(max_examples=3)
+@given(name=names)
+@example(name=b"a%41b")
+@example(name=b"a\nb")
+@example(name=b"a\xff")
+def test_commands_work_or_say_the_name_in_one_line(name: bytes, place: str, played: Path) -> None:
+    checked_commands(name, place, played)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["home", "working folder", "study file"])
+def test_commands_work_or_say_each_odd_name_in_one_line(place: str, played: Path) -> None:
+    for name in ODD:
+        checked_commands(name, place, played)
+
+
+@given(name=names)
+def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
+    with TemporaryDirectory() as made:
+        folder = Path(made).resolve() / os.fsdecode(name)
+        folder.mkdir()
+        file = folder / "some.db"
+        if not is_usable(name):
+            with pytest.raises(StorageError, match="Database .* has a"):
+                sqlite_url(file)
+            return
+        url = sqlite_url(file)
+        assert sqlite_file(url) == sqlite_file(f"{url}?timeout=3") == file
+        uri = settled_url("sqlite:///file:some.db?uri=true", folder)
+        for one in (url, f"{url}?timeout=3", settled_url("sqlite:///some.db", folder), uri):
+            assert sqlite_file(one) == file, one
+            engine = sa.create_engine(one)
+            with engine.begin() as connection:
+                connection.execute(sa.text("CREATE TABLE IF NOT EXISTS one (number INTEGER)"))
+            engine.dispose()
+            assert [path.name for path in folder.iterdir()] == ["some.db"], one
+        assert list(Path(made).iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("name", ["{a}", "{", "50%#"])
+def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    file = tmp_path / name / "optuna.db"
+    open_storage(sqlite_url(file)).create_new_study([StudyDirection.MINIMIZE], "one")
+    assert file.stat().st_size and [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(HpoError, match="has no study 'other'; it has one"):
+        import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[], levels=[])
+
+
+def test_mlflow_makes_its_database_whatever_the_working_folder_is_called(tmp_path: Path) -> None:
+    work = tmp_path / "it's :x"
+    work.mkdir()
+    with working_in(work):
+        (found,) = open_client(sqlite_url(tmp_path / "mlflow.db")).search_experiments()
+    assert found.artifact_location.startswith(f"{tmp_path.as_uri()}/mlartifacts/") and not list(work.iterdir())
+
+
+def test_a_working_folder_that_was_removed_is_said_in_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with working_in(gone):
+        gone.rmdir()
+        for command in (["list"], ["simulate", str(tmp_path / "study.yaml")], ["tune", "x.yaml"], ["status", "x"]):
+            code, error = said(*command)
+            assert code == 6 and error == (
+                "error: The working folder is not there any more (No such file or directory). Change to one that is.\n"
+            )
+        with pytest.raises(StorageError, match="working folder is not there"):
+            Home(tmp_path / "home")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_file_in_an_odd_folder_keeps_its_databases_beside_it(tmp_path: Path) -> None:
+    """The journal is read again with the path in full, in which a space or ``token=2`` is allowed."""
+    for name in ("a b", "lr=1;token=2", "me:pw@host", "50%25#"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "study.yaml").write_text(STUDY)
+        spec = load_spec(folder / "study.yaml")
+        assert StudySpec.from_journal(spec.plain()).tracking == spec.tracking
+        assert sqlite_file(spec.tracking.optuna or "") == folder / "optuna.db"
+        assert sqlite_file(spec.tracking.mlflow or "") == folder / "own.db"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("home", b"a%41b#c"),
+        ("home", b'it\'s $HOME {a}; "b"'),
+        ("home", b"a\nb"),
+        ("working folder", b"e\xcc\x81 \xf0\x9f\x98\x80:x%41#"),
+        ("study file", b"-~[*]%41"),
+    ],
+)
+def test_a_real_study_touches_nothing_beside_its_home(place: str, name: bytes, tmp_path: Path) -> None:
+    """With Prefect, MLflow and Optuna: each gets its place as a URL."""
+    odd = tmp_path / os.fsdecode(name)
+    work = odd if place == "working folder" else tmp_path / "work"
+    home = odd if place == "home" else work / ".hpo"
+    study = work / (os.fsdecode(name) if place == "study file" else "study.yaml")
+    work.mkdir(mode=0o755)
+    (work / "training_of_odd.py").write_text(TRAINING)
+    study.write_text(STUDY.replace('"sqlite:///own.db"', "on").replace('"sqlite:///optuna.db"', "on"))
+    with nothing_happens(tmp_path, home):
+        for command in (["tune", f"./{study.name}"], ["project", "odd"], ["report", "odd"], ["status", "odd"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "hpo_flows", *command, "--home", str(home)],
+                cwd=work, capture_output=True, timeout=600, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            )  # fmt: skip
+            errors = done.stderr.decode(errors="replace")
+            if is_usable(name):
+                assert done.returncode == 0, errors
+            elif place != "study file":
+                assert done.returncode == 6 and errors.count("\n") == 1 and "a\\nb" in errors, errors
+    if is_usable(name):
+        with contextlib.closing(sqlite3.connect(f"{home.as_uri()}/mlflow.db", uri=True)) as database:
+            assert database.execute("SELECT count(*) FROM runs").fetchone()[0] >= 3

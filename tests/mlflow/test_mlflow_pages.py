@@ -1,0 +1,152 @@
+"""What a person filters, compares and reads in MLflow: numbers, costs, a trial's way, names. Asked of a real store."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.study import Study
+from tests.mlflow.test_mlflow import NAME, Clock, Tracker, bad, entries_of, good, play, start, tracker  # noqa: F401
+
+SEARCH = {"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3, "brackets": [0]}
+
+
+def shown(tracker: Tracker, study: Study) -> None:  # noqa: F811
+    projection = tracker.projection()
+    projection.project(entries_of(study))
+    projection.finish()
+    projection.close()
+
+
+def found(tracker: Tracker, wanted: str, order: str = "") -> list[Any]:  # noqa: F811
+    experiment = tracker.parent().info.experiment_id
+    wanted = f"tags.`hpo.kind` = 'trial' and {wanted}"
+    return list(tracker.client.search_runs([experiment], wanted, order_by=[order] if order else None))
+
+
+def test_trials_are_filtered_and_sorted_by_a_parameter_that_is_a_number(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), configs=12))
+    shown(tracker, study)
+    rates = {trial.number: trial.params["lr"] for trial in study.state.trials}
+    limit = sorted(rates.values())[6]
+    runs = found(tracker, f"metrics.`param/lr` > {limit!r}", "metrics.`param/lr` DESC")
+    assert [int(run.data.tags["hpo.trial"]) for run in runs] == sorted(
+        (number for number, rate in rates.items() if rate > limit), key=lambda number: -rates[number]
+    )
+    both = found(tracker, f"metrics.`param/lr` > {limit!r} and metrics.`param/width` <= 36")
+    assert len(both) == sum(rates[trial.number] > limit and trial.params["width"] <= 36 for trial in study.state.trials)
+
+
+@pytest.mark.parametrize("method", ["asha", "random"])
+def test_the_runs_of_two_studies_say_what_they_cost(tracker: Tracker, method: str) -> None:  # noqa: F811
+    search = SEARCH if method == "asha" else {"method": "random", "configs": 9, "max_resource": 9}
+    study = play(*start(MemoryJournal(), search=search))
+    shown(tracker, study)
+    parent = tracker.parent()
+    metrics = parent.data.metrics
+    state = study.state
+    assert metrics["cost/resource"] == state.resource_used
+    assert metrics["cost/jobs"] == state.completed_jobs
+    assert metrics["trials/all"] == 9
+    by_state = {key: value for key, value in metrics.items() if key.startswith("trials/") and key != "trials/all"}
+    assert sum(by_state.values()) == 9
+    full = sum(trial.resource == 9 for trial in state.trials)
+    assert by_state["trials/completed"] == full and by_state["trials/not_promoted"] == 9 - full
+    entries = entries_of(study)
+    assert metrics["cost/seconds"] == pytest.approx(entries[-1].time - entries[0].time)
+    assert parent.info.end_time - parent.info.start_time == pytest.approx(metrics["cost/seconds"] * 1000, abs=1)
+
+
+def test_the_page_of_a_trial_tells_its_way_rung_by_rung(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), search=SEARCH))
+    shown(tracker, study)
+    runs = tracker.runs()
+    pages = [run.data.tags["mlflow.note.content"] for run in runs]
+    losses = {trial.number: trial.results[0].loss for trial in study.state.trials}
+    for trial in study.state.trials:
+        page = pages[trial.number]
+        state = runs[trial.number].data.tags["hpo.state"]
+        assert page.startswith(f"**Trial {trial.number} of study digits**: {state}\n")
+        assert page.count("- rung ") == len(trial.results)
+        for result in trial.results:
+            unit = "1 unit" if result.resource == 1 else f"{result.resource} units"
+            assert f"- rung {result.rung}, after {unit}: val\\_loss = {result.loss:.6g}; place " in page.replace(
+                "val_loss", "val\\_loss"
+            )
+        if len(trial.results) == 1:
+            place = sorted(losses, key=lambda number: losses[number]).index(trial.number) + 1  # type: ignore[arg-type,return-value]
+            assert f"; place {place} of 9, was not promoted (rule: best third of 9)" in page
+            assert state == "not promoted"
+        else:
+            assert re.search(
+                r"; place (\d) of (\d), among the best third of \2; went on from its checkpoint at 1 to 3", page
+            )
+        assert re.search(rf"- ended 2026-01-01 \d\d:\d\d:\d\d UTC on w1: \*\*{state}\*\*$", page)
+    [winner] = [run for run in runs if run.data.tags["hpo.state"] == "winner"]
+    assert winner.data.tags["hpo.trial"] == tracker.parent().data.tags["hpo.best_trial"]
+
+
+def test_an_abandoned_trial_says_why(tracker: Tracker) -> None:  # noqa: F811
+    def train(job: Job, clock: Clock) -> Report:
+        return bad(job, clock, Outcome.ERROR) if job.trial == 1 else good(job, clock)
+
+    shown(tracker, play(*start(MemoryJournal(), configs=4), train))
+    page = tracker.runs()[1].data.tags["mlflow.note.content"]
+    assert "abandoned on the way to rung 0" in page and "it broke" in page and "**abandoned**" in page
+
+
+def test_promotions_are_a_table_that_a_person_reads(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), search=SEARCH, metric={"name": "acc", "mode": "max"}))
+    shown(tracker, study)
+    rows = list(csv.DictReader(io.StringIO(tracker.text(tracker.parent(), "promotions.csv"))))
+    promoted = [trial for trial in study.state.trials if len(trial.results) > 1]
+    assert {int(row["trial"]) for row in rows} == {trial.number for trial in promoted}
+    for row in rows:
+        trial = study.state.trials[int(row["trial"])]
+        below = next(result for result in trial.results if result.resource == int(row["trained"]))
+        assert float(row["acc"]) == below.metrics["acc"]
+        assert row["rule"] == f"best third of {row['among']}" and int(row["place"]) <= int(row["among"]) // 3
+        assert datetime.fromisoformat(row["time"]).year == 2026
+        assert int(row["to"]) == 3 * int(row["trained"])
+
+
+def test_the_best_value_is_there_at_every_result(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), search={"method": "random", "configs": 9, "max_resource": 2}))
+    shown(tracker, study)
+    best = tracker.history(tracker.parent(), "best_val_loss")
+    assert [step for step, _, _ in best] == [2 * (k + 1) for k in range(9)]
+    values = [float(value) for _, value, _ in best]
+    results = sorted((trial.results[-1] for trial in study.state.trials), key=lambda result: result.ended)
+    so_far = [min(float(result.loss or 0) for result in results[: k + 1]) for k in range(9)]
+    assert values == so_far
+
+
+def test_what_has_one_value_is_no_curve(tracker: Tracker) -> None:  # noqa: F811
+    """MLflow draws a line for each metric with a step above 0."""
+    study = play(*start(MemoryJournal(), search=SEARCH))
+    shown(tracker, study)
+    for run in tracker.runs():
+        trial = study.state.trials[int(run.data.tags["hpo.trial"])]
+        for key in ("final_val_loss", "trained_to", "param/lr", "param/width"):
+            assert {step for step, _, _ in tracker.history(run, key)} == {0}, key
+        assert run.data.metrics["final_val_loss"] == trial.loss
+        assert run.data.metrics["trained_to"] == trial.resource
+
+
+def test_names_states_and_few_tags(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), search=SEARCH))
+    shown(tracker, study)
+    names = [run.info.run_name for run in tracker.runs()]
+    assert names == [f"{NAME}/trial-{k}" for k in range(9)]
+    ours = {key for run in [tracker.parent(), *tracker.runs()] for key in run.data.tags if key.startswith("hpo.")}
+    assert len(ours) <= 20, sorted(ours)
+    assert {run.data.tags["hpo.state"] for run in tracker.runs()} <= {"winner", "completed", "not promoted"}
+    of_study = found(tracker, f"params.study = '{NAME}'")
+    assert len(of_study) == 9 and "study" not in tracker.parent().data.params, "a group by it has the trials alone"

@@ -1,0 +1,101 @@
+"""Errors are short: what is wrong, where in the user's own code, and the cure; each thing once."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+import hpo_core as hpo
+from hpo_core.model import errors
+from hpo_flows.command import app
+from hpo_flows.dask.clusters import address
+from tests.python.training import train
+
+SPACE = {"lr": hpo.Float(0, 1)}
+QUIET: dict[str, Any] = {"home": None, "progress": False, "metric": "loss", "max_trials": 8}
+
+
+def shown(error: BaseException) -> tuple[str, set[str]]:
+    """What Python prints of an error, and the files of which it shows frames."""
+    text = "".join(traceback.format_exception(error))
+    return text, {line.split('"')[1] for line in text.splitlines() if line.startswith('  File "')}
+
+
+def test_an_import_error_shows_frames_of_the_users_code_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "broken_here.py").write_text("def half():\n    return 1 / 0\nhalf()\ndef train(trial): ...\n")
+    with caplog.at_level(logging.DEBUG, "hpo.errors"), pytest.raises(hpo.HpoError) as raised:
+        hpo.tune("broken_here:train", SPACE, pythonpath=[tmp_path], **QUIET)
+    text, files = shown(raised.value)
+    assert files <= {__file__, errors.__file__, str(tmp_path / "broken_here.py")}, text
+    assert len(text.splitlines()) < 20 and "ZeroDivisionError" in text and "cannot be imported" in text
+    record = next(record for record in caplog.records if record.name == "hpo.errors")
+    assert "executor.py" in "".join(traceback.format_exception(*record.exc_info or (None, None, None)))
+
+
+def test_a_scheduler_that_does_not_answer_is_named_at_once_and_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(address, "CONNECT_SECONDS", 3.0)
+    with caplog.at_level(logging.WARNING, "hpo"), pytest.raises(hpo.HpoError) as raised:
+        hpo.tune(train, {"x": hpo.Float(0, 1)}, cluster="tcp://127.0.0.1:9", **QUIET)
+    text, files = shown(raised.value)
+    assert files <= {__file__, errors.__file__}, text
+    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and len(text.splitlines()) < 12
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("waiting for the Dask scheduler at tcp://127.0.0.1:9, for 3 s at most ...") == 1, said
+
+
+def asks_for_another(trial: hpo.Trial) -> None:
+    trial.report(loss=trial.params["rate"])
+
+
+def asks_a_dictionary_of_its_own(trial: hpo.Trial) -> None:
+    trial.report(loss=looked_up("rate"))
+
+
+def looked_up(name: str) -> float:
+    return {"speed": 1.0}[name]
+
+
+def test_a_parameter_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(KeyError) as raised:
+        hpo.tune(asks_for_another, {"lr": hpo.Float(0, 1), "rates": hpo.Int(1, 2)}, **QUIET)
+    assert raised.value.args == ("rate",)
+    words = "KeyError: 'rate' (trial.params has lr, rates; did you mean 'rates'?)"
+    assert words in raised.value.__notes__, raised.value.__notes__
+    with pytest.raises(KeyError) as raised:
+        hpo.tune(asks_a_dictionary_of_its_own, SPACE, **QUIET)
+    assert not any("trial.params has" in note for note in raised.value.__notes__)
+
+
+def test_one_message_of_many_trials_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mistyped.py").write_text(
+        "def train(trial):\n    for _ in trial.steps():\n        trial.report(los=trial.params['lr'])\n"
+    )
+    (tmp_path / "study.yaml").write_text(
+        "study: wrong\nobjective: mistyped:train\nspace: {lr: {type: float, low: 0, high: 1}}\nmetric: {name: loss}\n"
+        "search: {method: random, configs: 8, max_resource: 1}\ntracking: {mlflow: 'off'}\n"
+    )
+    arguments = ["tune", str(tmp_path / "study.yaml"), "--no-prefect", "--home", str(tmp_path / "home")]
+    said = CliRunner().invoke(app, arguments).output
+    assert said.count("Call trial.report(loss=...) in every step") == 2, said  # when it happens, and in the summary
+    assert "that of trial" in said and "ObjectiveError as above" in said, said
+
+
+def falls(trial: optuna.Trial) -> float:
+    x = trial.suggest_float("x", 0, 1)
+    for step in (5, 3, 7):
+        trial.report(x, step)
+    return x
+
+
+def test_reports_at_falling_steps_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    result = hpo.tune(falls, home=None, max_trials=3)
+    words = "trial.report(..., step=3) came after step 5; steps must rise"
+    assert result.status == "finished" and capfd.readouterr().err.count(words) == 1

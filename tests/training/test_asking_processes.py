@@ -1,0 +1,136 @@
+"""A process that waits within a training for the study's answer: who gets it, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
+from hpo_core.training.request import JobRequest
+from hpo_core.training.worker import TrainerPool
+from tests.python.stopping_objectives import noted
+from tests.waiting import eventually, gone
+
+ROOT = Path(__file__).parents[2]
+LEVELS = 1, 3, 9
+
+
+class Bench:
+    """A worker's pool, and jobs of trials of a search that stops."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        self.pool = TrainerPool()
+
+    def run(self, trial: int, rung: int, *, after: Checkpoint | None = None, **more: Any) -> Report:
+        params = {"x": 1.0, "folder": str(self.notes)}
+        job = Job(trial, rung, Rung(0, rung), LEVELS[rung], params, after)
+        settings: dict[str, Any] = {"objective": "tests.python.stopping_objectives:draws", "asks": rung < 2, "seed": 3}
+        report = self.pool.run(
+            JobRequest(
+                study="s", job=job, metric="loss", folder=str(self.folder), pythonpath=(str(ROOT),), **settings | more
+            )
+        )
+        assert report.outcome is Outcome.COMPLETED, report.detail
+        assert report.attempt == rung
+        return report
+
+    def processes(self, trial: int) -> list[int]:
+        """Processes that trained a trial, in that order."""
+        return list(dict.fromkeys(process for process, _ in noted(self.notes)[trial]))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    yield found
+    found.pool.close_all()
+
+
+def test_the_next_job_of_the_trial_goes_on_and_any_other_job_ends_the_process(bench: Bench) -> None:
+    first, second = bench.run(0, 0), bench.run(0, 1)
+    (process,) = bench.processes(0)
+    assert not gone(process)
+    assert [point.resource for point in first.curve + second.curve] == [1, 2, 3], "each job tells of its own steps"
+    assert first.ended <= second.started
+    bench.run(1, 0)
+    assert gone(process)
+    assert bench.processes(1) != [process]
+    again = bench.run(0, 2)
+    assert [step for _, step in noted(bench.notes)[0]] == [0, 1, 2, *range(9)], "it begins anew"
+    assert again.metrics["loss"] > second.metrics["loss"] > first.metrics["loss"]
+
+
+def test_of_several_that_wait_each_trial_gets_its_own_and_another_job_ends_the_one_that_asked_first(
+    bench: Bench,
+) -> None:
+    bench.pool.prepare("tests.python.stopping_objectives:draws", (str(ROOT),), jobs=3)
+    eventually(lambda: not bench.pool._preparing)
+    for trial in range(3):
+        bench.run(trial, 0)
+    for trial in (2, 1):
+        bench.run(trial, 1)
+    waiting = {trial: bench.processes(trial)[0] for trial in range(3)}
+    assert len(set(waiting.values())) == 3
+    bench.run(3, 0)
+    assert [trial for trial, process in waiting.items() if gone(process)] == [0]
+    for trial in (1, 2):
+        bench.run(trial, 2)
+        assert bench.processes(trial) == [waiting[trial]]
+
+
+def test_a_trial_whose_next_job_is_on_its_way_keeps_its_process_though_it_asked_first(bench: Bench) -> None:
+    bench.pool.prepare("tests.python.stopping_objectives:draws", (str(ROOT),), jobs=2)
+    eventually(lambda: not bench.pool._preparing)
+    for trial in range(2):
+        bench.run(trial, 0)
+    waiting = [bench.processes(trial)[0] for trial in range(2)]
+    bench.run(2, 0, spared=(0,))
+    assert [gone(process) for process in waiting] == [False, True]
+    bench.run(0, 1)
+    assert bench.processes(0) == [waiting[0]]
+
+
+@pytest.mark.parametrize("which", [(), (0,), (0, 0)])
+def test_a_cancel_ends_a_process_that_waits(bench: Bench, which: tuple[int, ...]) -> None:
+    bench.run(0, 0)
+    (process,) = bench.processes(0)
+    bench.pool.cancel(f"{bench.folder}-other", *which)
+    bench.pool.cancel(str(bench.folder), 0, 7)
+    bench.pool.cancel(str(bench.folder), 1)
+    assert not gone(process)
+    assert bench.pool.cancel(str(bench.folder), *which) is False, "it does not run"
+    eventually(lambda: gone(process))
+    bench.run(0, 1)
+    assert [step for _, step in noted(bench.notes)[0]] == [0, *range(3)]
+
+
+def test_limits_and_measurements_are_those_of_each_job(bench: Bench) -> None:
+    reports = [bench.run(0, 0, timeout=60.0, stall_timeout=30.0), bench.run(0, 1, timeout=60.0), bench.run(0, 2)]
+    assert len(bench.processes(0)) == 1
+    assert all(isinstance(report.usage, Usage) and report.usage.memory > 0 for report in reports)
+    hung = "tests.python.stopping_objectives:hangs"
+    bench.run(1, 0, objective=hung)
+    job = Job(1, 1, Rung(0, 1), 3, {"x": 1.0, "folder": str(bench.notes)})
+    request = JobRequest(
+        study="s", job=job, metric="loss", folder=str(bench.folder), pythonpath=(str(ROOT),), objective=hung, seed=3,
+        asks=True, timeout=1.0, grace=0.5,
+    )  # fmt: skip
+    report = bench.pool.run(request)
+    assert report.outcome is Outcome.TIMEOUT
+    assert all(map(gone, bench.processes(1)))
+
+
+def test_a_loop_of_another_library_ends_with_each_job_and_goes_on_from_its_checkpoint(bench: Bench) -> None:
+    objective = "tests.python.stopping_objectives:loops_as_a_library"
+    first = bench.run(0, 0, objective=objective)
+    second = bench.run(0, 1, objective=objective, after=first.checkpoint)
+    assert second.checkpoint is not None and second.checkpoint.resource == 3
+    assert [step for _, step in noted(bench.notes)[0]] == [0, 1, 2]
+    assert len(bench.processes(0)) == 2
