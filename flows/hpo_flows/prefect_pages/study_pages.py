@@ -1,7 +1,8 @@
-"""A study in one Prefect flow run: its task runs, log and artifacts, as the journal tells of them.
+"""The log and the artifacts of a study in its Prefect flow run, as the journal tells of them.
 
-A thread of the flow's process uses it (``hpo_flows.study_run.study_flow``). It only reads the journal, so what happens in Prefect neither delays nor ends
-training. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
+A thread of the flow's process uses it (``hpo_flows.study_run.study_flow``). It only reads the journal, so what happens
+in Prefect neither delays nor ends training. While the API does not answer, the journal is not read on; what is new
+there is shown afterwards.
 """
 
 from __future__ import annotations
