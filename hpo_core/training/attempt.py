@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dis import opname
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,8 @@ def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) 
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
     seen = [] if raised is None else raised.tb_frame.f_locals.values()
+    if raised is None or opname[raised.tb_frame.f_code.co_code[raised.tb_lasti]] == "RAISE_VARARGS":
+        return ""  # it was raised by a statement of that code
     if not isinstance(asked, str) or asked in names or not any(one is handle or one is handle.params for one in seen):
         return ""
     return f"{PARAMS_HAVE}{'; '.join(filter(None, (some(names) or 'none', did_you_mean(asked, names))))})"

@@ -169,7 +169,7 @@ def test_rows_that_make_no_study_say_why(permissions: Permissions, changes: dict
 def test_what_a_form_sends_means_what_a_study_file_says() -> None:
     """A form sends defaults and nulls; given in a file they would count as chosen."""
     read = TypeAdapter(Method).validate_python
-    sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 4,
+    sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 3,
             "variant": "promotion", "brackets": None}  # fmt: skip
     assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
     assert read({"hyperband": "hyperband", "max_resource": 9}) == read({"method": "hyperband", "max_resource": 9})

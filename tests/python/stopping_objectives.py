@@ -36,7 +36,7 @@ def draws(trial: hpo.Trial) -> None:
     for step in trial.steps():
         note(trial.number, step, trial.params["folder"])
         loss += trial.params["x"] + random.random()
-        trial.report(loss=loss, target=trial.target, resource=trial.resource)
+        trial.report(loss=loss, target=trial.target, reached=trial.resource)
 
 
 def slow(trial: hpo.Trial) -> None:

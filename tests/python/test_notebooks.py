@@ -202,8 +202,6 @@ def test_a_result_shows_its_best_trial_and_a_picture_and_no_parameter_becomes_ht
     assert 'src="data:image/svg+xml;base64,' in shown["text/html"] and "http" not in shown["text/html"]
     (best,) = ready.run("result.best").shown
     assert set(Tags(best["text/html"]).tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
-    (figure,) = ready.run("result.plot.history()").shown
-    assert list(figure) == ["application/vnd.plotly.v1+json"], "no copy of Plotly's script in the notebook"
 
 
 def test_a_figure_is_drawn_where_the_server_lacks_plotlys_extension(ready: Kernel, found: Outputs) -> None:

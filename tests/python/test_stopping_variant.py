@@ -107,7 +107,7 @@ def test_a_whole_search_has_the_losses_of_trials_that_begin_anew_at_each_rung(tm
         assert results[trial.number] == [(target, losses[target - 1]) for target, _ in results[trial.number]]
     for event in (event for entry in search.entries() for event in entry.events if isinstance(event, JobCompleted)):
         assert event.metrics["target"] == event.resource, "the function saw the new target"
-        assert event.metrics["resource"] == event.resource - 1
+        assert event.metrics["reached"] == event.resource - 1
     session = Session(Home(search.home), "again", spec=rerun_spec(search.entries(), "again"))
     session.run()
     session.close()

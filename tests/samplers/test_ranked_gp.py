@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError
-from hpo_core.model.space.search_space import distributions
+from hpo_core.model.space.search_space import distributions, seen, suggest
 from hpo_core.model.trial import Params
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler
@@ -40,18 +40,13 @@ def in_plain_optuna(study: Study, seed: int) -> Params:
             more = {"state": TrialState.COMPLETE, "value": found[9]}
         elif found:
             more = {"state": TrialState.PRUNED}
-        params = dict(trial.params)
+        params = seen(space, dict(trial.params))
         plain.add_trial(
             optuna.trial.create_trial(
                 params=params, distributions=distributions(space, params), intermediate_values=found, **more
             )
         )
-    asked = plain.ask()
-    values: Params = {}
-    for name in space.order:
-        if space.is_active(name, values):
-            values[name] = space.parameters[name].suggest(asked, name)
-    return values
+    return suggest(space, plain.ask())
 
 
 class Compared:

@@ -6,8 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import yaml
 
+from hpo_core import Asha, StudySpec
 from hpo_core.model.errors import SpecError
+from hpo_core.search.asha import NAMED_SETS
 from hpo_core.search.brackets import Assignment, BracketPlan, hyperband_size, ladder_budget, split_width
 from tests.conftest import World, fresh, make_spec
 
@@ -36,10 +39,15 @@ def test_shares_sum_to_the_width(width: int) -> None:
 @pytest.mark.parametrize(
     ("search", "brackets", "base"),
     [
-        ({"configs": 1000, "max_resource": 256}, [0, 1, 2], [1, 4, 16]),  # nothing but configs and R: production
-        ({"configs": 1000, "max_resource": 16}, [0, 1], [1, 4]),  # three rungs: as far as two rungs are left
-        ({"configs": 1000, "max_resource": 3}, [0], [1]),
+        ({"configs": 1000, "max_resource": 256}, [0], [1]),  # nothing but configs and R
+        ({"configs": 1000, "max_resource": 1024}, [0], [4]),
         ({"configs": 1000, "max_resource": 1}, [0], [1]),
+        ({"configs": 1000, "max_resource": 256, "brackets": "standard"}, [0, 1, 2], [1, 4, 16]),  # ASHA 5.1
+        ({"configs": 1000, "max_resource": 16, "brackets": "standard"}, [0, 1], [1, 4]),  # as far as two rungs are left
+        ({"configs": 1000, "max_resource": 3, "brackets": "standard"}, [0], [1]),
+        ({"configs": 1000, "max_resource": 1, "brackets": "standard"}, [0], [1]),
+        ({"configs": 1000, "max_resource": 256, "brackets": "aggressive"}, [0], [1]),
+        ({"configs": 1000, "max_resource": 256, "brackets": "conservative"}, [0, 1, 2, 3, 4], [1, 4, 16, 64, 256]),
         ({"configs": 1000, "max_resource": 256, "reduction_factor": 4}, [0], [1]),
         ({"configs": 1000, "max_resource": 81, "min_resource": 1}, [0], [1]),
         ({"configs": 9, "max_resource": 9, "min_resource": 1, "reduction_factor": 3, "brackets": "all"},
@@ -52,6 +60,25 @@ def test_default_brackets(search: dict[str, Any], brackets: list[int], base: lis
     rungs = fresh(spec).method.rungs()
     assert [rung.level for rung in rungs if rung.rung == 0] == base
     assert spec.plain()["search"]["brackets"] == brackets, "the journal says what was meant"
+
+
+def test_the_default_search_and_the_papers_sets() -> None:
+    """The default is the first of these by name; each reads the same from the journal and from its own file."""
+    only = {"method": "asha", "configs": 500, "max_resource": 256}
+    found = {
+        name: make_spec(search={**only, **({} if name is None else {"brackets": name})}) for name in (None, *NAMED_SETS)
+    }
+    etas = {name: spec.search.reduction_factor for name, spec in found.items()}  # type: ignore[union-attr]
+    assert etas == {None: 3, "aggressive": 4, "standard": 4, "conservative": 4}
+    assert [rung.level for rung in fresh(found[None]).method.rungs()] == [1, 3, 9, 27, 81, 256]
+    bases = [rung.expected for rung in fresh(found["standard"]).method.rungs() if rung.rung == 0]
+    assert bases == split_width(500, PRODUCTION)
+    for spec in found.values():
+        assert StudySpec.from_journal(spec.plain()).search == spec.search
+        assert StudySpec.from_plain(yaml.safe_load(spec.to_yaml())).search == spec.search
+    assert Asha(configs=500, max_resource=256, brackets="standard") == found["standard"].search
+    with pytest.raises(SpecError, match="brackets = standard needs max_resource"):
+        make_spec(search={"method": "asha", "configs": 500, "brackets": "standard"})
 
 
 def plan(rule: str, brackets: list[int], rungs: int, eta: int) -> BracketPlan:

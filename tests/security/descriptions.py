@@ -369,7 +369,7 @@ LARGEST: dict[str, Callable[[], dict[str, Any]]] = {
         metric={"name": "m0"}, metrics=[{"name": f"m{i}"} for i in range(limits.METRICS)]
     ),
     "integers": lambda: plain(space={"x": {"type": "int", "low": -(2**63) + 1, "high": 2**63 - 1}}),
-    "steps": lambda: plain(space={"x": {"type": "float", "low": 0, "high": 1.0, "step": 2.0**-53}}),
+    "steps": lambda: plain(space={"x": {"type": "float", "low": 0, "high": 1.0, "step": 2.0**-52}}),
     "random": lambda: search(method="random", configs=limits.CONFIGS, max_resource=limits.RESOURCE),
     "asha": lambda: search(method="asha", configs=limits.CONFIGS, max_resource=limits.RESOURCE),
     "asha-of-many-rungs": lambda: search(

@@ -179,7 +179,7 @@ def played_out(levels: list[int], eta: float, entering: dict[int, int]) -> int:
     return max((level for level, rung in zip(levels, rungs, strict=True) if rung), default=0)
 
 
-@pytest.mark.parametrize("brackets", [[0], None, "all"])
+@pytest.mark.parametrize("brackets", [[0], None, "standard", "all"])
 @pytest.mark.parametrize("configs", [1, 3, 4, 5, 16, 63, 64, 87, 255, 256, 400, 1000])
 @pytest.mark.parametrize("top", [1, 4, 9, 100, 256, 5000])
 def test_the_highest_level_is_what_playing_it_out_gives(brackets: object, configs: int, top: int) -> None:
@@ -188,7 +188,7 @@ def test_the_highest_level_is_what_playing_it_out_gives(brackets: object, config
     assert isinstance(search, AshaSearch)
     starts = [rung for rung in fresh(spec).method.rungs() if rung.rung == 0]
     levels = search.levels()
-    found = max(played_out(levels[levels.index(r.level) :], 4, {0: r.expected}) for r in starts)
+    found = max(played_out(levels[levels.index(r.level) :], search.reduction_factor, {0: r.expected}) for r in starts)
     assert search.highest_level(configs) == found
     said = notices(spec)
     assert bool(said) == (found < top)
@@ -202,7 +202,7 @@ def test_the_highest_level_is_what_playing_it_out_gives(brackets: object, config
 
 
 def test_the_case_of_the_issue() -> None:
-    spec = make_spec(search={"method": "asha", "configs": 87, "max_resource": 256})
+    spec = make_spec(search={"method": "asha", "configs": 87, "max_resource": 256, "brackets": "standard"})
     (said,) = notices(spec)
     assert "87 configurations bring a trial to 64, and may not bring one to max_resource = 256" in said
 

@@ -128,7 +128,7 @@ def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
     assert {n for n, tag in tags.items() if tag == "front"} == {member.trial for member in study.front}
     assert None in tags.values(), "without a finite result a trial is neither"
     shown = study_tags(fold, "finished", None)
-    assert shown["hpo.front_size"] == str(len(study.front)) and "tag `hpo.pareto`" in shown["mlflow.note.content"]
+    assert "tag `hpo.pareto`" in shown["mlflow.note.content"]
     assert fold.promotions and all(p.rank <= p.among // 3 for p in fold.promotions), "ranks are the rung's own"
 
 

@@ -279,7 +279,7 @@ def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
             drawn[name]["default"] = _FILLED[name]
     if "brackets" in drawn:
         brackets = drawn["brackets"]
-        description = brackets["description"].replace(" 'all' works.", " Empty: the paper's default.")
+        description = brackets["description"].partition(" aggressive, ")[0]
         drawn["brackets"] = {"title": brackets["title"], "description": description, "type": "array",
                              "items": brackets["items"]}  # fmt: skip
     budget = [name for name in _FILLED if name in drawn]

@@ -18,7 +18,7 @@ from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.request import JobRequest
 
 LEAST_PERCENT = 6
-"""Of a GPU's multiprocessors under MPS: a job that computes 1 % of the time would take far longer on 1 % of them."""
+"""Least share of a GPU's multiprocessors under MPS: a job that computes 1 % of the time takes far longer on 1 %."""
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
 IDLE_SECONDS = 10.0
