@@ -27,7 +27,7 @@ _LADDER: dict[str, Any] = {"configs": 24, "min_resource": 1, "max_resource": 27,
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "asha": {"method": "asha", **_LADDER},
-    "asha-production": {"method": "asha", "configs": 40, "max_resource": 64},
+    "asha-production": {"method": "asha", "configs": 40, "max_resource": 64, "brackets": "standard"},
     "asha-brackets": {"method": "asha", **_LADDER, "brackets": [0, 1, 2]},
     "asha-shared": {
         "method": "asha", **_LADDER, "brackets": "all", "assignment": "proportional", "rung_system": "shared",

@@ -37,7 +37,7 @@ from hpo_core.search.search_settings import (
 )
 
 NAMED_SETS = ("aggressive", "standard", "conservative")
-"""Sets of brackets by the paper (5.1): bracket 0, the three most aggressive ones, and all."""
+"""Sets of brackets: bracket 0, the three most aggressive ones (the standard set of the paper, 5.1), and all."""
 PAPER_ETA = 4
 """The paper's default (5.1)."""
 
@@ -80,9 +80,10 @@ class AshaSearch(HalvingSettings):
     @model_validator(mode="before")
     @classmethod
     def _choose_brackets(cls, data: Any) -> Any:
-        """Resolve ``brackets`` that are absent or named, so that the journal holds numbers."""
-        if not isinstance(data, dict) or data.get("brackets") not in (None, *NAMED_SETS, "all"):
+        """Resolve ``brackets`` that are absent or named, and the first rung, so that the journal holds numbers."""
+        if not isinstance(data, dict):
             return data
+        listed = data.get("brackets") not in (None, *NAMED_SETS, "all")
         name = data.get("brackets")
         if name in NAMED_SETS:
             data = {"reduction_factor": PAPER_ETA} | data
@@ -91,14 +92,18 @@ class AshaSearch(HalvingSettings):
         if any(isinstance(v, bool) or not isinstance(v, int | float) or v < 1 or v > 2**53 for v in numbers) or not (
             isinstance(eta, int | float) and eta >= 1.1
         ):
-            return data | {"brackets": [0]}  # the fields themselves will be refused
+            return data if listed else data | {"brackets": [0]}  # the fields themselves will be refused
         if top is None or (smallest is not None and smallest > top):
+            if listed:
+                return data
             if name is not None:
                 raise ValueError(f"brackets = {name} needs max_resource, which limits their number; give it, or a list")
             return data | {"brackets": [0]}
         if smallest is None and "reduction_factor" not in data:
             smallest = default_min_resource(int(top), PAPER_ETA)
             data = data | {"min_resource": smallest}
+        if listed:
+            return data
         if name is None:
             return data | {"brackets": [0]}
         exact = as_written(eta)

@@ -77,6 +77,7 @@ def test_the_default_search_and_the_papers_sets() -> None:
         assert StudySpec.from_journal(spec.plain()).search == spec.search
         assert StudySpec.from_plain(yaml.safe_load(spec.to_yaml())).search == spec.search
     assert Asha(configs=500, max_resource=256, brackets="standard") == found["standard"].search
+    assert make_spec(search=only | {"brackets": [0]}).search == found[None].search, "written out, the same"
     with pytest.raises(SpecError, match="brackets = standard needs max_resource"):
         make_spec(search={"method": "asha", "configs": 500, "brackets": "standard"})
 
