@@ -31,6 +31,8 @@ class JobRequests:
         self.objective = placed(spec.objective, folder)
         self._spec = spec
         self._folder = folder
+        self.flow_run = ("", "")
+        """Id and name of the Prefect flow run that jobs are part of; empty: there is none."""
         self.threads = threads_of(spec, available_cores())
         self.load = placed(spec.functions.get("data.load", ""), folder)
         self._unit_is_whole = spec.search.unit_is_whole()
@@ -85,4 +87,5 @@ class JobRequests:
             style=spec.style,
             unit_is_whole=self._unit_is_whole,
             space=self._space,
+            flow_run=self.flow_run,
         )

@@ -159,6 +159,10 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     metrics: Metrics
 
 
+LogLine = tuple[float, int, str]
+"""Seconds since the epoch, level as in :mod:`logging`, and message of one line of a log."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came back from one attempt, good or bad."""
 
@@ -195,6 +199,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Number of the unit that was trained, where it is not the whole job."""
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
     """Partition for which a unit was lost. The report of a whole job has none."""
+    log: tuple[LogLine, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the training function wrote to Prefect's run logger. It is taken out before the report is recorded."""
     stood_still: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
 

@@ -36,6 +36,7 @@ from hpo_core.training.partition_data import is_away
 from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
 from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
+from hpo_core.training.run_logger import Lines, in_flow_run, taken
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.untracked_state import merged_warnings
 from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
@@ -92,12 +93,14 @@ def run_attempt(
 
         def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
             nonlocal request, started
-            following = ask(_result(handle, request, metrics, curve, written, started=started))
+            result = _result(handle, request, metrics, curve, written, started=started)
+            following = ask(_with_log(result, lines))
             if following is not None:
                 request, started = following, time.time()
             return following
 
         handle.ask = go_on
+    lines: Lines = Lines()
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
@@ -107,11 +110,12 @@ def run_attempt(
             print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
-        if request.style == "optuna":
-            returned = None  # the objective's value is reported by its trial
-            train_optuna_objective(function, handle, request)
-        else:
-            returned = _returned(objective_callable(function), handle)
+        with in_flow_run(function, request.flow_run) as lines:
+            if request.style == "optuna":
+                returned = None  # the objective's value is reported by its trial
+                train_optuna_objective(function, handle, request)
+            else:
+                returned = _returned(objective_callable(function), handle)
         metrics, curve, written = handle.finish(returned)
         if request.gang is not None:
             leave()
@@ -120,8 +124,13 @@ def run_attempt(
         handle.discard()
         if isinstance(error, raised):
             raise
-        return _failure(error, handle, request, started=started, log=log)
-    return _result(handle, request, metrics, curve, written, started=started)
+        return _with_log(_failure(error, handle, request, started=started, log=log), lines)
+    return _with_log(_result(handle, request, metrics, curve, written, started=started), lines)
+
+
+def _with_log(report: Report, lines: Lines) -> Report:
+    """The report with what the training function wrote to Prefect's run logger until now."""
+    return msgspec.structs.replace(report, log=taken(lines)) if lines else report
 
 
 def _result(

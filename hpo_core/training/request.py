@@ -105,6 +105,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Grace period: seconds between SIGTERM and SIGKILL."""
     zygote_timeout: float = 60.0
     """Seconds without an answer after which the zygote, which owns the child process, is killed."""
+    flow_run: tuple[str, str] = ("", "")
+    """Id and name of the study's Prefect flow run; empty: it runs without Prefect."""
     worker: str = ""
     """Address of the Dask worker that runs it, which sets this and the next."""
     gpu: str = ""

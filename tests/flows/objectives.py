@@ -52,6 +52,16 @@ def held(trial):
     slow(trial)
 
 
+def logs_to_prefect(trial):
+    """Uses Prefect as a task of the user's would."""
+    from prefect import get_run_logger
+    from prefect.runtime import flow_run
+
+    for step in trial.steps():
+        get_run_logger().warning("step %d of trial %d in %s, run %s", step, trial.number, flow_run.name, flow_run.id)
+        trial.report(loss=trial.params["x"] ** 2)
+
+
 def raises(trial):
     for _ in trial.steps():
         raise ValueError(f"width {trial.params['x']:.3f} is not what I like")

@@ -76,7 +76,14 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
     name = f"hops-{grain}"
     facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect=grain))
     assert facts["status"] == "finished" and facts["jobs"] == 6
-    runs = {run["name"]: run for run in task_runs(hpo, name, 8 if grain == "jobs" else 2)}
+    found = task_runs(hpo, name, 10 if grain == "jobs" else 4)
+    runs = {run["name"]: run for run in found}
+    for epoch, models, of in (
+        (1, "4 models", "rung 0 of bracket 0, to 1"),
+        (2, "2 models", "rung 1 of bracket 0, to 2"),
+    ):
+        shown = runs[f"epoch {epoch}"]
+        assert shown["state"]["message"] == models and shown["task_inputs"]["__parents__"][0]["id"] == runs[of]["id"]
     recorded = hpo.json("show", name, "--trial", "0")["visits"]
     first = [visit for visit in recorded if visit["epoch"] == 0]
     assert sorted(visit["partition"] for visit in first) == ["part-0.npz", "part-1.npz", "part-2.npz", "val-0.npz"]
@@ -91,11 +98,11 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
         assert sum("1 epoch, 4 units on " in line for line in lines) == 4
     hpo("project", name)  # on a busy machine the end of the study does not wait for all of it
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
-    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)
-    (parent,) = [run for run in found if run.data.tags["hpo.kind"] == "study"]
+    tracked = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)
+    (parent,) = [run for run in tracked if run.data.tags["hpo.kind"] == "study"]
     table = Path(client.download_artifacts(parent.info.run_id, "visits.csv", str(tmp_path))).read_text().splitlines()
     assert table[0] == "trial,epoch,partition,worker,started,ended,bytes" and len(table) == 1 + 6 * 4
-    moved = {run.data.tags["hpo.trial"]: run.data.metrics["bytes_moved"] for run in found if run is not parent}
+    moved = {run.data.tags["hpo.trial"]: run.data.metrics["bytes_moved"] for run in tracked if run is not parent}
     assert len(moved) == 4 and moved["0"] == sum(visit["bytes"] for visit in recorded) > 0
     assert "units of 6 epochs on " in hpo("status", name) and "hops moved" in hpo("status", name)
     assert "epoch 0: part-" in hpo("show", name, "--trial", "0")

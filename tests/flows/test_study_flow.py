@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from hpo_core.home import Home
+from hpo_core.journal.codec import encode_entry
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
 from tests.flows.prefect_api import ask
@@ -28,13 +30,13 @@ def flow_runs(hpo: Runner, name: str) -> list[dict[str, Any]]:
     return list(ask(hpo.environment, "flow_runs/filter", wanted))
 
 
-def task_runs(hpo: Runner, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of a flow run, once none is open: the server writes them down when it comes to it."""
+def task_runs(hpo: Runner, run: dict[str, Any], count: int = 1) -> list[dict[str, Any]]:
+    """Those of a flow run, once there are so many and none is open: the server writes them when it comes to it."""
     deadline = time.monotonic() + LIMIT
     while True:
         wanted = {"flow_runs": {"id": {"any_": [run["id"]]}}, "limit": 200}
         found = list(ask(hpo.environment, "task_runs/filter", wanted))
-        if (found and all(one["state_type"] in FINAL for one in found)) or time.monotonic() > deadline:
+        if (len(found) >= count and all(one["state_type"] in FINAL for one in found)) or time.monotonic() > deadline:
             return found
         time.sleep(0.5)
 
@@ -62,6 +64,35 @@ def test_rungs_are_tasks_with_their_jobs_as_children(hpo: Runner) -> None:
         assert job["name"].rpartition("-> ")[2] == rungs[rung].rpartition("to ")[2]
         assert job["state"]["message"].startswith("loss = ")
         assert job["tags"] == [], "a task with a tag asks the API before it begins"
+
+
+def logs(hpo: Runner, task_run: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The log of a task run, once it has so many lines."""
+    deadline = time.monotonic() + LIMIT
+    wanted = {"logs": {"task_run_id": {"any_": [task_run["id"]]}}, "sort": "TIMESTAMP_ASC"}
+    while len(found := ask(hpo.environment, "logs/filter", wanted)) < count and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return list(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grain", ["jobs", "rungs"])
+def test_a_training_function_logs_to_its_task_run_and_knows_its_flow_run(hpo: Runner, grain: str) -> None:
+    search = {"method": "random", "configs": 2, "max_resource": 2}
+    name = f"logger-{grain}"
+    file = hpo.study("logs_to_prefect", study=name, search=search, prefect=grain)
+    hpo.json("tune", file)
+    (run,) = flow_runs(hpo, f"tune-{name}")
+    runs = task_runs(hpo, run, count=3 if grain == "jobs" else 1)
+    kind, said = ("job", 2) if grain == "jobs" else ("rung", 4)
+    (shown, *_) = [one for one in runs if one["task_key"].startswith(kind)]
+    warnings = [line for line in logs(hpo, shown, said + 1) if line["level"] == 30]
+    assert len(warnings) == said
+    first = warnings[0]["message"]
+    assert "step 0 of trial " in first and first.endswith(f" in tune-{name}, run {run['id']}")
+    journal = Home(hpo.home).open_journal()
+    assert not [entry for entry in journal.entries(name) if "step 0 of trial" in encode_entry(entry)]
+    journal.close()
 
 
 @pytest.mark.slow

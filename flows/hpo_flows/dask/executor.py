@@ -120,6 +120,10 @@ class DaskExecutor:
         """A result that keeps one worker of an adaptive cluster."""
         self._abandoned = threading.Event()
 
+    def show_in(self, flow_run: str, name: str) -> None:
+        """Tell training functions which Prefect flow run they are part of; once the cluster has started."""
+        self._requests.flow_run = flow_run, name
+
     # Start.
 
     def start(self) -> None:
@@ -150,7 +154,7 @@ class DaskExecutor:
         )
         self._connection = connection
         self.room = ClusterRoom(self._watch, asked)
-        requests = JobRequests(spec, self._folder)
+        requests = self._requests = JobRequests(spec, self._folder)
         self._tasks = RankTasks(
             connection,
             self._watch,

@@ -1,5 +1,7 @@
 """Task runs of a study, executed by Prefect's engine: one for each rung or generation, and in it one for each job.
 
+Where models hop, a rung also holds a task run for each epoch, from the first model that begins it to the last.
+
 The study's loop stays in the main thread of the flow; tasks run on an event loop in a thread of its own, in the context
 of the flow run. A task of a job holds no thread: it awaits the job's report. The search never waits for a task, with
 one exception: a job whose task has tags waits for the slots of Prefect's concurrency limits on them.
@@ -16,6 +18,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
@@ -63,6 +66,12 @@ async def generation(name: str, body: TaskBody) -> State[Any]:
 @task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 async def job(name: str, body: TaskBody) -> State[Any]:
     """Train one trial to its target: its work is a Dask task, and this awaits the report."""
+    return await body()
+
+
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
+async def epoch(name: str, body: TaskBody) -> State[Any]:
+    """Hold an epoch of the models of a rung that hop over partitions, from the first that begins it to the last."""
     return await body()
 
 
@@ -129,6 +138,23 @@ def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[s
         yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED, report.together))
 
 
+def _repeat_log(report: Report, logger: Any) -> None:
+    """Write what the training function wrote to its run logger to that of a task run."""
+    for created, level, line in () if report.log is msgspec.UNSET else report.log:
+        words, context = logger.process(masked(terminal_text(line, lines=True)), {})
+        record = logger.logger.makeRecord(logger.logger.name, level, "", 0, words, (), None, extra=context["extra"])
+        record.created = created
+        logger.logger.handle(record)
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """An epoch of the models of a rung, while some model is in it or before it."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    models: int = 0
+
+
 @dataclass(slots=True)
 class _Group:
     """A rung or generation whose task runs."""
@@ -142,6 +168,9 @@ class _Group:
     """Jobs that run."""
     logger: Any = None
     """The logger of its task run, once that began."""
+    at: dict[JobKey, int] = field(default_factory=dict)
+    """Epoch that each model is in; 0 until its first unit begins. Of hopping studies."""
+    epochs: dict[int, _Epoch] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -235,6 +264,10 @@ class StudyTasks:
                 self._call(self._end, waiting.job, report)
         self._inner.cancel(keys)
 
+    def note_epoch(self, job: Job, number: int) -> None:
+        """A model that hops trains on a partition of this epoch. Safe to call from any thread."""
+        self._call(self._enter_epoch, job, number)
+
     def now(self) -> float:
         """Seconds on the executor's clock."""
         return self._inner.now()
@@ -259,7 +292,7 @@ class StudyTasks:
 
     def _submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         def told(job: Job, report: Report | None) -> None:
-            on_report(job, report)
+            on_report(job, None if report is None else msgspec.structs.replace(report, log=msgspec.UNSET))
             if report is not None:
                 self._call(self._end, job, report)
 
@@ -313,6 +346,7 @@ class StudyTasks:
             group = self._groups[name] = _Group(self._loop.create_future(), asyncio.Event())
             self._start(self._hold(name, group, isinstance(job.stage, Generation)))
         group.under_way += 1
+        group.at[job.key] = 0
         if self._per_job:
             self._reports[job.key] = self._loop.create_future()
             self._start(self._train(job, slot, group))
@@ -330,6 +364,31 @@ class StudyTasks:
         held = generation if is_generation else rung
         await held(name, body, return_state=True)  # type: ignore[misc]
 
+    def _enter_epoch(self, of: Job, number: int) -> None:
+        group = self._groups.get(group_name(of))
+        if group is None or group.at.get(of.key, number) == number:  # it has ended, or is in this epoch already
+            return
+        group.at[of.key] = number
+        if number not in group.epochs:
+            group.epochs[number] = _Epoch()
+            self._start(self._hold_epoch(number, group.epochs[number], group))
+        group.epochs[number].models += 1
+        self._end_epochs(group)
+
+    async def _hold_epoch(self, number: int, held: _Epoch, group: _Group) -> None:
+        async def body() -> State[Any]:
+            await held.ended.wait()
+            return Completed(message=f"{held.models} model{'s' * (held.models != 1)}")
+
+        with (await group.context).model_copy():
+            await epoch(f"epoch {number}", body, return_state=True)  # type: ignore[misc]
+
+    def _end_epochs(self, group: _Group) -> None:
+        first = min(group.at.values(), default=None)
+        for number in list(group.epochs):
+            if first is None or number < first:
+                group.epochs.pop(number).ended.set()
+
     async def _train(self, of: Job, slot: Slot, group: _Group) -> None:
         async def body() -> State[Any]:
             if self._tags:
@@ -341,6 +400,7 @@ class StudyTasks:
                 return Cancelled(message="The study ended before this job did.")
             for line in visit_lines(report, self._partitions):
                 get_run_logger().info(line)
+            _repeat_log(report, get_run_logger())
             if report.detail and report.message not in self._told:
                 self._told.add(report.message)
                 lines = terminal_text(masked(report.detail), lines=True).splitlines()[-_LOG_LINES:]
@@ -359,6 +419,8 @@ class StudyTasks:
         if (group := self._groups.get(name)) is not None:
             group.counts[report.outcome not in RESULTS] += 1
             group.under_way -= 1
+            group.at.pop(of.key, None)
+            self._end_epochs(group)
             if not self._per_job and group.logger is not None:
                 state, level = (
                     state_of(report, self._metric),
@@ -366,6 +428,7 @@ class StudyTasks:
                 )
                 hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
                 group.logger.log(level, "%s: %s%s", job_name(of), state.message, hops)
+                _repeat_log(report, group.logger)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
@@ -380,6 +443,8 @@ class StudyTasks:
             if not reported.done():
                 reported.set_result(None)
         for group in self._groups.values():
+            group.at.clear()
+            self._end_epochs(group)
             group.ended.set()
         self._ending.set()
 

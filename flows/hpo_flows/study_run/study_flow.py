@@ -29,6 +29,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from hpo_core.execution.executor import Executor
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Observer
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
@@ -40,7 +41,7 @@ from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
 from hpo_flows.prefect_pages.shown_runs import ShownRun, end_task_runs, report_killed_runs
 from hpo_flows.prefect_pages.study_pages import StudyPages
-from hpo_flows.prefect_pages.study_tasks import StudyTasks, full_groups, is_per_rung
+from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
 from hpo_flows.study_run.session import Session, Summary
 
 LAST_SECONDS = 20.0
@@ -174,6 +175,9 @@ def drive(
             partitions=PartitionNames.of(study.spec),
         )
         tasks.append(made)
+        session.executor.show_in(str(run), f"{action}-{study.name}")
+        if isinstance(executor, HoppingExecutor) and (study.spec.search.outline().max_resource or 0) <= JOB_GRAIN_LIMIT:
+            executor.on_unit = made.note_epoch
         return made
 
     session.wrap = wrap

@@ -244,6 +244,8 @@ class HoppingExecutor:
         self._advancing = False
         self._missing = MissingPartitions(spec.study, longest_look(files))
         self._workers_due = workers_due
+        self.on_unit: Callable[[Job, int], None] = lambda job, epoch: None
+        """Called as a unit of a job begins, with its epoch; from any thread, so it must not wait."""
 
     # What the loop asks.
 
@@ -376,6 +378,7 @@ class HoppingExecutor:
                 self._ended.append((unit, job, report))
                 self._advance()
 
+        self.on_unit(training.job, unit.epoch)
         first, *others = (Slot(0, 0, worker) for _, worker in unit.seats)
         self._inner.submit(job, first._replace(others=tuple(others)), on_report)
 
