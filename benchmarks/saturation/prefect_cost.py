@@ -1,20 +1,24 @@
 """Prefect: what a task run of a job costs, against a real server on 127.0.0.1 (SQLite).
 
 ``job``: a task run for each job. ``rung``: one for the rung, whose log has a line for each job (the grain above 300
-jobs). The jobs themselves do nothing. Until the server holds every final state. Processor time of server and client.
+jobs). The jobs themselves do nothing, and 64 are in flight. Until the server holds every final state. Processor time of
+server and client; threads of the client at most.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from saturation.processor_time import cpu_of
 
-CASES = [{"grain": "job", "jobs": 100}, {"grain": "job", "jobs": 400}, {"grain": "rung", "jobs": 4_000}]
+CASES = [{"grain": "job", "jobs": 100}, {"grain": "job", "jobs": 1_000}, {"grain": "rung", "jobs": 10_000}]
+IN_FLIGHT = 64
 
 
 def measure(*, grain: str, jobs: int) -> dict[str, Any]:
@@ -47,15 +51,24 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
     from hpo_flows.prefect_pages.study_tasks import StudyTasks
 
     class Nothing:
-        """Executor whose jobs end at once."""
+        """Executor whose jobs end once so many others have begun."""
 
         poll_seconds = 1.0
+
+        def __init__(self) -> None:
+            self.running: deque[tuple[Job, OnReport]] = deque()
 
         def inventory(self) -> Inventory:
             return EMPTY
 
         def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-            on_report(job, Report(trial=job.trial, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}))
+            self.running.append((job, on_report))
+            self.end_jobs(IN_FLIGHT)
+
+        def end_jobs(self, most: int) -> None:
+            while len(self.running) > most:
+                job, on_report = self.running.popleft()
+                on_report(job, Report(trial=job.trial, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}))
 
         def cancel(self, attempts: Any) -> None: ...
 
@@ -66,13 +79,16 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
             return False
 
     @flow(name="scale", persist_result=False)
-    def scale(count: int) -> tuple[str, float]:
-        tasks = StudyTasks(Nothing(), "loss", per_job=grain == "job")
-        inbox, began = Inbox(), time.perf_counter()
+    def scale(count: int) -> tuple[str, float, int]:
+        executor = Nothing()
+        tasks = StudyTasks(executor, "loss", per_job=grain == "job")
+        inbox, began, threads = Inbox(), time.perf_counter(), 0
         for trial in range(count):
             tasks.submit(Job(trial, 0, Rung(0, 0), 1, {}), Slot(0, 0, "none"), inbox.put)
+            threads = max(threads, threading.active_count())
+        executor.end_jobs(0)
         tasks.close(600)
-        return str(flow_run.id), time.perf_counter() - began
+        return str(flow_run.id), time.perf_counter() - began, threads
 
     def final(run: str) -> int:
         """Task runs of a flow run that ended."""
@@ -85,7 +101,7 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
 
     scale(10)
     before, mine, began = cpu_of(server), time.process_time(), time.perf_counter()
-    run, closed = scale(jobs)
+    run, closed, threads = scale(jobs)
     wanted = 1 + (jobs if grain == "job" else 0)
     while (found := final(run)) < wanted and time.perf_counter() - began < 300:
         time.sleep(0.3)
@@ -93,6 +109,7 @@ def _measured(grain: str, jobs: int, server: int) -> dict[str, Any]:
     return {
         "complete": found == wanted,
         "shown_s": round(closed, 2),
+        "threads": threads,
         "per_second": round(jobs / wall, 1),
         "server_ms": round((cpu_of(server) - before) / jobs * 1e3, 2),
         "client_ms": round((time.process_time() - mine) / jobs * 1e3, 2),

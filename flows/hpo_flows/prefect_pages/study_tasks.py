@@ -348,8 +348,8 @@ class StudyTasks:
         group.under_way += 1
         group.at[job.key] = 0
         if self._per_job:
-            self._reports[job.key] = self._loop.create_future()
-            self._start(self._train(job, slot, group))
+            reported = self._reports[job.key] = self._loop.create_future()
+            self._start(self._train(job, slot, group, reported))  # which a job may be faster than
 
     async def _hold(self, name: str, group: _Group, is_generation: bool) -> None:
         async def body() -> State[Any]:
@@ -389,7 +389,7 @@ class StudyTasks:
             if first is None or number < first:
                 group.epochs.pop(number).ended.set()
 
-    async def _train(self, of: Job, slot: Slot, group: _Group) -> None:
+    async def _train(self, of: Job, slot: Slot, group: _Group, reported: asyncio.Future[Report | None]) -> None:
         async def body() -> State[Any]:
             if self._tags:
                 self._ready.append(of.key)
@@ -407,7 +407,6 @@ class StudyTasks:
                 get_run_logger().error("\n".join(lines))
             return state_of(report, self._metric)
 
-        reported = self._reports[of.key]
         # within the rung's task run, yet not in its transaction, which keeps each of them to its end
         with (await group.context).model_copy():
             run = job.with_options(tags=self._tags) if self._tags else job
