@@ -1,7 +1,8 @@
 """The only place for Prefect, Dask, the wall clock and the network.
 
 ``tune``, ``tune_file``, ``resume`` and ``rerun`` are Prefect flows with ``serve`` and ``deploy`` of their own; what
-``hpo deploy`` registers. To call from Python: :func:`hpo_core.tune`.
+``hpo deploy`` registers. To call from Python: :func:`hpo_core.tune`. ``rung``, ``generation``, ``epoch`` and ``job``
+are the Prefect tasks of every study, for hooks.
 """
 
 from importlib import import_module
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
+    from hpo_flows.prefect_pages.study_tasks import epoch, generation, job, rung
 
-__all__ = ["rerun", "resume", "tune", "tune_file"]
+__all__ = ["epoch", "generation", "job", "rerun", "resume", "rung", "tune", "tune_file"]
+_TASKS = ("epoch", "generation", "job", "rung")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a flow, and Prefect with it, when it is first asked for."""
+    """Import a flow or task, and Prefect with it, when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'hpo_flows' has no attribute {name!r}")
-    return getattr(import_module("hpo_flows.deployed.flows"), name)
+    module = "prefect_pages.study_tasks" if name in _TASKS else "deployed.flows"
+    return getattr(import_module(f"hpo_flows.{module}"), name)

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
+import hpo_flows
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Outcome, Report, Rung
@@ -41,8 +42,11 @@ class AtOnce:
         return False
 
 
-def test_a_job_that_is_faster_than_its_task_has_a_task_run(prefect_api: dict[str, str]) -> None:
+def test_a_job_that_is_faster_than_its_task_has_a_task_run_and_its_hooks(prefect_api: dict[str, str]) -> None:
     ended = []
+    failed: list[str] = []
+    hooks = list(hpo_flows.job.on_failure_hooks)
+    hpo_flows.job.on_failure(lambda task, task_run, state: failed.append(task_run.name))
 
     @flow(persist_result=False)
     def study() -> str:
@@ -55,7 +59,9 @@ def test_a_job_that_is_faster_than_its_task_has_a_task_run(prefect_api: dict[str
 
     with patient_prefect(prefect_api["PREFECT_API_URL"], prefect_api.get("PREFECT_API_AUTH_STRING", "")):
         run = study()
+    hpo_flows.job.on_failure_hooks[:] = hooks
     assert ended == [True]
+    assert sorted(failed) == sorted(f"trial {number} -> 1" for number in range(0, 40, 2)), "hooks of a task are called"
     wanted = {"flow_runs": {"id": {"any_": [run]}}, "limit": 200}
     deadline = time.monotonic() + LIMIT
     found: list[dict[str, Any]] = []
