@@ -331,7 +331,6 @@ def _print(found: ResumeCheck, *, kept: bool) -> None:
         out.say(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
         for line in found.warnings:
             out.say(f"  - {line}", "yellow")
-        out.say("A variable that no later step needs may have a name that begins with an underscore.")
     else:
         out.say(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
         if found.no_longer:

@@ -24,7 +24,6 @@ from hpo_core.model.trial import Metrics, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import is_torch
-from hpo_core.training.untracked_state import merged_warnings
 
 PARTS_SHOWN = 3
 """Number of parts that a difference names."""
@@ -139,7 +138,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     by_target: bool = False
     """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...] = ()
-    """What the training loop changes that is not tracked."""
+    """Modules, optimizers and generators that the training loop changes and that are not tracked."""
     steps: int = 3
     """Step to which it was trained."""
     at: tuple[int, ...] = (1,)
@@ -154,7 +153,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Whether the bits are the same, objects are tracked, and nothing else changed that a later step could need."""
+        """Whether the bits are the same, objects are tracked, and no module or generator beside them changed."""
         return self.same_bits and bool(self.tracked) and not self.warnings
 
     @property
@@ -179,7 +178,7 @@ class _Training(msgspec.Struct):
     curve: dict[int, Metrics]
     tracked: dict[str, Any]
     random: dict[str, Any]
-    warnings: Sequence[Sequence[str]]
+    warnings: list[str]
     seconds: float = 0.0
 
 
@@ -254,7 +253,7 @@ def _check(
             repeated=repeated,
             resumed=(),
             kept=_kept(trainers[2:], request, folder, (last, last), once),
-            warnings=merged_warnings([*once.warnings]),
+            warnings=tuple(dict.fromkeys(once.warnings)),
             steps=last,
             at=places,
             step_seconds=step_seconds,
@@ -270,7 +269,7 @@ def _check(
         kept=_kept(trainers[2:], request, folder, (*places, last, last), once),
         by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
         or any(target in difference.what for difference in by_resume for target in targets),
-        warnings=merged_warnings([*once.warnings, *resumed.warnings]),
+        warnings=tuple(dict.fromkeys([*once.warnings, *resumed.warnings])),
         steps=last,
         at=places,
         step_seconds=step_seconds,
@@ -298,7 +297,7 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
             )
         checkpoint = report.checkpoint
         found.curve |= {point.resource: point.metrics for point in report.curve} | {target: report.metrics}
-        found.warnings = [*found.warnings, report.warnings or ()]
+        found.warnings += report.warnings or ()
         found.seconds += report.ended - report.started
     if checkpoint is not None:
         tree = files.load(folder, checkpoint, "checkpoints")
@@ -359,7 +358,10 @@ def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> tuple[str, ...
         )
     return (
         f"Something that the loop changes is not among what is tracked ({', '.join(tracked)}): an optimizer, a "
-        "schedule, a gradient scaler, an average of weights, a variable of another function. Track it.",
+        "schedule, a gradient scaler, an average of weights, a random generator of a loader or an environment. Track "
+        "it; a number, text or list goes into hpo_core.State.",
+        "An iterator that lives across steps (itertools.cycle, iter(loader)), or workers that a loader keeps "
+        "(persistent_workers): begin them anew in each step.",
         "A tracked object whose state_dict() leaves out a part of its state, or that is changed between trial.track() "
         "and the loop.",
     )
