@@ -45,13 +45,12 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
     WorkerRange,
 )
-from hpo_core.spec.sent_functions import folders_of, function_name
+from hpo_core.spec.sent_functions import folders_of, function_name, short_name, stable_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.attempt import PARAMS_HAVE
-from hpo_core.training.by_value import other_source
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.python_arguments import (
@@ -274,15 +273,13 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     except StudyNotFoundError:
         return None
     if difference := differing_setting(known.spec, spec):
-        cure, lines = "give this one another name", ""
+        cure = "give this one another name"
         if difference.startswith("objective "):
-            lines = other_source(known.spec.objective, spec.objective, place.study_folder(spec.study))
-            lines = f" {lines[0].upper()}{lines[1:]}"
             call = f"hpo.resume({spec.study!r}, objective=..., accept_changes=True)"
             cure = f"{call} goes on with a changed function; or {cure}"
         raise SpecError(
             f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
-            f"A study keeps its settings: {cure}.{lines}"
+            f"A study keeps its settings: {cure}."
         )
     return known
 
@@ -541,16 +538,17 @@ def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bo
     """The name of a function whose source is not that of the study's; empty: it is the same.
 
     Raises:
-        SpecError: it is not, and that is not accepted; shows the lines that differ.
+        SpecError: it is not, and that is not accepted.
     """
     check_objective(objective)
     given = function_name(objective)
     with closing(home.read_journal()) as journal:
         recorded = Study.current_spec(name, journal).objective
-    other = other_source(recorded, given, home.study_folder(name))
+    other = stable_name(recorded) != stable_name(given)
     if other and not accept:
         raise SpecError(
-            f"hpo.resume: study {name!r} goes on with the training function that it began with, and {other}\n"
+            f"hpo.resume: study {name!r} goes on with the training function that it began with, "
+            f"{short_name(recorded)}, and {short_name(given)} is given. "
             "Leave objective out to go on with that one. accept_changes=True goes on with this one, whose results are "
             "then compared with those so far; a new study, hpo.tune(..., "
             f'warm_start={{"studies": ["{name}"]}}), only uses them.'

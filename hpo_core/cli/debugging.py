@@ -176,6 +176,13 @@ def check(
             "--style", help="Style of MODULE:FUNCTION: handle (train(trial)) or optuna (an Optuna objective)."
         ),
     ] = "handle",
+    process: Annotated[
+        str | None,
+        typer.Option(
+            "--process",
+            help="kept: compare with a process that stays, too; default: what the study file says, else fresh.",
+        ),
+    ] = None,
     home: HomeOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -188,11 +195,15 @@ def check(
             steps = at + 2
         if at is not None and steps is not None and at >= steps:
             raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
+        if process not in ("fresh", "kept", None):
+            raise SpecError(f"--process {process}: write fresh or kept.")
         is_file = ":" not in what or Path(what).exists()
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
             request, longest = (
                 _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
             )
+            if process is not None:
+                request = msgspec.structs.replace(request, process=process)
             called = short_name(Path(request.objective).name)
             shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
 
@@ -201,13 +212,14 @@ def check(
 
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
+            kept = request.process == "kept"
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
         error.exit_code = NOT_RUN
         raise
     if as_json:
         print_json(msgspec.to_builtins(found) | {"exact": found.exact, "causes": found.causes})
     else:
-        _print(found)
+        _print(found, kept=kept)
     if not found.exact:
         raise typer.Exit(DIFFERS)
 
@@ -297,11 +309,13 @@ def _optuna_space(
     return spec.plain()["space"], chosen
 
 
-def _print(found: ResumeCheck) -> None:
+def _print(found: ResumeCheck, *, kept: bool) -> None:
     _print_part("twice from scratch", found.repeated)
     resumed = f"with {'a resume' if len(found.at) == 1 else 'resumes'} at {', '.join(map(str, found.at))}"
     if found.tracked:
         _print_part(resumed, found.resumed)
+    if kept:
+        _print_part("in a process that stayed", found.kept)
     causes = found.causes
     for line in ["likely causes, and their cures:", *(f"  - {cause}" for cause in causes)] if causes else ():
         out.say(line)
@@ -317,7 +331,6 @@ def _print(found: ResumeCheck) -> None:
         out.say(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
         for line in found.warnings:
             out.say(f"  - {line}", "yellow")
-        out.say("A variable that no later step needs may have a name that begins with an underscore.")
     else:
         out.say(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
         if found.no_longer:

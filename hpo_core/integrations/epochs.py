@@ -8,7 +8,6 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.reported_value import real_number
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.untracked_state import variables_of_objects
 
 A_STEP_IS_AN_EPOCH = "a step of a trial is an epoch; drop it."
 TO_MAX_RESOURCE = "set it to the study's max_resource."
@@ -23,17 +22,15 @@ class EpochSteps:
         self._steps: Iterator[int] = iter(())
         self._open = False
 
-    def begin(self, objects: Mapping[str, Any], *, owners: Mapping[str, Any], loaders: Mapping[str, Any]) -> bool:
+    def begin(self, objects: Mapping[str, Any]) -> bool:
         """Track and restore what the loop has built; return False if the target was reached before.
 
         Args:
             objects: to track; those that are tracked already are left out.
-            owners: objects whose other attributes are watched.
-            loaders: data loaders, watched.
         """
         self._trial.track(**{name: item for name, item in objects.items() if not self._trial.is_tracked(item)})
         self._steps = self._trial.steps()
-        self._trial.watch(variables_of_objects(owners, loaders))
+        self._trial.ask = None  # the other library's loop ends with the job
         return self.next()
 
     def next(self) -> bool:

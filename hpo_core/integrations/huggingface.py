@@ -47,8 +47,8 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
     schedule spans it; the callback ends the training at the target. Metrics of each evaluation are reported
     (``eval_loss``, ...), and the last logged ``loss``, ``grad_norm`` and ``learning_rate``. Model, optimizer,
     schedule, gradient scaler, and callbacks that are an ``ExportableState`` of transformers are tracked; the trainer's
-    own checkpoints are not needed (``save_strategy="no"``). Other callbacks that change, and loaders that keep their
-    workers, are warned of. One process, or the ranks of a gang, which Accelerate finds by itself.
+    own checkpoints are not needed (``save_strategy="no"``). What other callbacks change, and what workers of a loader
+    keep, is not saved (``hpo check`` finds it). One process, or the ranks of a gang, which Accelerate finds by itself.
 
     Raises:
         ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, other processes than its gang, or a
@@ -116,10 +116,7 @@ class EpochCallback(TrainerCallback):  # type: ignore[misc]
         callbacks = [item for item in self._trainer.callback_handler.callbacks if not is_of_library(item, *_LIBRARIES)]
         stateful = [item for item in callbacks if isinstance(item, ExportableState)]
         tracked |= {name: _Exported(item) for name, item in named_by_class(stateful).items()}
-        owners = named_by_class(item for item in callbacks if item not in stateful)
-        loader = getattr(objects["train_dataloader"], "base_dataloader", objects["train_dataloader"])
-        has_steps = self._epochs.begin(tracked, owners=owners, loaders={"train_dataloader": loader})
-        control.should_training_stop = not has_steps
+        control.should_training_stop = not self._epochs.begin(tracked)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if state.epoch is not None and round(state.epoch) > self._trial.resource:

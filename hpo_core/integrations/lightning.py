@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from hpo_core.integrations.epochs import (
@@ -47,9 +46,9 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
     it is the job's target. Every metric logged by the end of an epoch is reported under its own name. Module,
     optimizers, schedules, the precision's state (a gradient scaler), the loop's counters, and callbacks and the data
     module as far as they have a ``state_dict()`` of their own, are tracked, so they are saved as any trial's are; a
-    trainer's own checkpoints are not needed. What else the module, a callback or the data module changes is warned of.
-    One process, or the ranks of a gang (``devices=trial.world_size, strategy="ddp"``); automatic or manual
-    optimization.
+    trainer's own checkpoints are not needed. What else the module, a callback or the data module changes is not saved
+    (``hpo check`` finds it). One process, or the ranks of a gang (``devices=trial.world_size, strategy="ddp"``);
+    automatic or manual optimization.
 
     Raises (in ``fit``):
         ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, other processes than its gang, does
@@ -95,15 +94,7 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
             objects["precision"] = trainer.precision_plugin
         others = named_by_class(_others(trainer))
         objects |= {name: item for name, item in others.items() if _has_own(item, "state_dict")}
-        owners = {name: item for name, item in others.items() if name not in objects}
-        owners[type(pl_module).__name__] = pl_module
-        loaders = {
-            f"{name}_dataloader{place or ''}": loader
-            for name, combined in (("train", trainer.train_dataloader), ("val", trainer.val_dataloaders))
-            for place, loader in enumerate(_loaders(combined))
-            if not hasattr(getattr(loader, "sampler", None), "set_epoch")  # of a gang: Lightning says which epoch it is
-        }
-        trainer.should_stop = not self._epochs.begin(objects, owners=owners, loaders=loaders)
+        trainer.should_stop = not self._epochs.begin(objects)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._trial.iteration()
@@ -171,14 +162,6 @@ def _has_own(item: Any, method: str) -> bool:
     """Whether the class of a module, callback or data module, or one that it inherits from, gives it this method."""
     owner = next((kind for kind in type(item).__mro__ if method in vars(kind)), object)
     return owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch", "builtins")
-
-
-def _loaders(combined: Any) -> Iterator[Any]:
-    if isinstance(combined, dict | list | tuple):
-        for item in combined.values() if isinstance(combined, dict) else combined:
-            yield from _loaders(item)
-    elif combined is not None:
-        yield combined
 
 
 class _LoopCounters:

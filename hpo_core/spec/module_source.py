@@ -199,7 +199,7 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
 
 
 def code_files(
-    functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = (), *, texts: Sequence[str] = ()
+    functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = (), *, modules: Sequence[str] = ()
 ) -> list[CodeFile]:
     """Files of the modules of these functions and of all that they import from the same places, sorted by name.
 
@@ -210,12 +210,12 @@ def code_files(
         functions: ``package.module:function``; those that were sent by value have no module.
         folders: where modules are looked for first.
         leave_out: packages that are not followed.
-        texts: sources whose imports are followed, too.
+        modules: that are followed, too.
     """
     roots = [Path(folder).resolve() for folder in folders]
     found: dict[str, CodeFile] = {}
     waiting = [function.partition(":")[0] for function in functions if not names_value(Path(function).name)]
-    waiting += [module for text in texts for module in _imports(text, "")]
+    waiting += modules
     seen: set[str] = set()
     ignored = set(leave_out)
     while waiting and len(found) < MAX_FILES:

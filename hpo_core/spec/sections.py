@@ -111,12 +111,11 @@ class TrainingSpec(Part):
         "of a machine divided by its workers; null: 1, or what the worker's environment says (OMP_NUM_THREADS). Sums "
         "may differ in their last bits between numbers of threads.",
     )
-    process: Literal["fresh", "kept", "auto"] = Field(
-        default="auto",
-        description="Process of an attempt. fresh: a new one for each. kept: one that ended an attempt well serves the "
-        "next one on its slot or device, with what libraries set up there (a CUDA context, compiled kernels); an "
-        "attempt that changed what cannot be put back, such as a global variable, ends it. auto: kept where attempts "
-        "use a GPU.",
+    process: Literal["fresh", "kept"] = Field(
+        default="fresh",
+        description="Process of an attempt. fresh: a new one for each, exact. kept: one that ended an attempt well "
+        "serves the next one on its slot or device, with what libraries set up there (a CUDA context, compiled "
+        "kernels) and with the globals of modules as the function left them; hpo check --process kept compares both.",
     )
     gang: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         default=1,

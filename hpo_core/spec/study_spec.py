@@ -408,7 +408,7 @@ class StudySpec(Part):
         Raises:
             SpecError: see :meth:`from_plain`.
         """
-        return cls._validated(data, where, {}, RECORDED)
+        return cls._validated(_as_today(data), where, {}, RECORDED)
 
     @classmethod
     def _validated(
@@ -418,3 +418,11 @@ class StudySpec(Part):
             return cls.model_validate(data, context=context)
         except ValidationError as error:
             raise SpecError(explain(error, where, data, lines, whole=cls)) from None
+
+
+def _as_today(data: Any) -> Any:
+    """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes."""
+    training = data.get("training") if isinstance(data, dict) else None
+    if isinstance(training, dict) and training.get("process") == "auto":
+        return data | {"training": training | {"process": "fresh"}}
+    return data

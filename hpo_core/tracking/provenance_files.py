@@ -26,10 +26,11 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
-from hpo_core.spec.sent_functions import digest_of, source_digest_of, texts_of
+from hpo_core.spec.sent_functions import digest_of, names_in
 from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.training.by_value import kept_source
+from hpo_core.training.by_value import FOLDER as CODE
+from hpo_core.training.by_value import read
 
 _GIT_SECONDS = 10.0
 
@@ -58,18 +59,16 @@ class CodeVersion(msgspec.Struct, frozen=True):
 
 
 def find_code_version(
-    functions: Sequence[str], folders: Sequence[str], sources: Mapping[str, str] | None = None
+    functions: Sequence[str], folders: Sequence[str], sent: Mapping[str, bytes] | None = None
 ) -> tuple[CodeVersion, str]:
     """The code version of now, and the text of its ``requirements`` file.
 
     Args:
-        sources: of functions that were sent by value, by file name.
+        sent: pickles of functions that were sent by value, by file name.
     """
-    sent = sources or {}
-    files = code_files(functions, folders, texts=[one for text in sent.values() for one in texts_of(text)])
-    digests = code_digests(files) | {
-        name: hashlib.sha256(text.encode(errors="replace")).hexdigest() for name, text in sent.items()
-    }
+    sent = sent or {}
+    files = code_files(functions, folders, modules=[name for one in sent.values() for name in names_in(one)])
+    digests = code_digests(files) | {name: hashlib.sha256(one).hexdigest() for name, one in sent.items()}
     packages = installed_packages()
     version = CodeVersion(
         functions=tuple(functions),
@@ -174,15 +173,17 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
     """
     if spec.objective is None:
         return
-    sources = _sources(study_folder, spec)
-    version, packages = find_code_version(functions_of(spec), spec.pythonpath, sources)
+    sent = {
+        f"{CODE}/{digest}.pkl": read(function, study_folder)
+        for function in functions_of(spec)
+        if (digest := digest_of(function)) is not None
+    }
+    version, packages = find_code_version(functions_of(spec), spec.pythonpath, sent)
     known = read_versions(study_folder)
     if known and known[-1].version == version:
         return
     folder = private_folder(study_folder / FOLDER, below=study_folder)
     write_private(folder / version.requirements, packages.encode())
-    for name, text in sources.items():
-        write_private(folder / name, text.encode(errors="replace"))
     known = [
         *known[: MAX_VERSIONS // 2],
         *known[MAX_VERSIONS // 2 :][-(MAX_VERSIONS // 2 - 1) :],
@@ -193,16 +194,6 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
     for file in folder.glob("requirements-*.txt"):
         if file.name not in kept:
             file.unlink(missing_ok=True)
-
-
-def _sources(study_folder: Path, spec: StudySpec) -> dict[str, str]:
-    """Sources of the functions that were sent by value, by file name."""
-    named = {function: kept_source(function, study_folder) for function in functions_of(spec) if digest_of(function)}
-    return {
-        f"source-{source_digest_of(function)}-{function.partition(':')[2]}.py": text
-        for function, text in named.items()
-        if text is not None
-    }
 
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
@@ -345,7 +336,7 @@ def _version_files(latest: Noted | None, study_folder: Path, folder: Path) -> di
     if latest is None:
         return {}
     source = study_folder / FOLDER
-    for file in [source / VERSIONS, *source.glob("requirements-*.txt"), *source.glob("source-*.py")]:
+    for file in [source / VERSIONS, *source.glob("requirements-*.txt")]:
         (folder / file.name).write_bytes(file.read_bytes())
     tags, git = {"hpo.code_digest": latest.version.digest}, latest.version.git
     if git is not None:

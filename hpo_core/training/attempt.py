@@ -38,7 +38,6 @@ from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
 from hpo_core.training.run_logger import Lines, in_flow_run, taken
 from hpo_core.training.saved_state import seed_all
-from hpo_core.training.untracked_state import merged_warnings
 from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -287,7 +286,7 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
         if merged.outcome is not Outcome.COMPLETED:
             return _with_totals(merged, reports)
         checkpoint = merged.checkpoint
-    warnings = merged_warnings(report.warnings or () for report in reports)
+    warnings = tuple(dict.fromkeys(line for report in reports for line in report.warnings or ()))
     if all((report.metrics, report.curve) == (reports[0].metrics, reports[0].curve) for report in reports):
         warnings += (_UNUSED_SEED.format(repeats=request.repeats),)
     whole = msgspec.structs.replace(

@@ -5,44 +5,32 @@ See :mod:`hpo_core.spec.sent_functions` for how they are named.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
-import linecache
 import pickle
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
+from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.spec.sent_functions import (
     MOST_BYTES,
     Sent,
-    difference,
     digest_of,
-    find_node,
     given,
-    parts_of,
     short_name,
-    source_digest_of,
-    text_of_node,
 )
 
 FOLDER = "code"
 """In the study's folder."""
-_MOST_SOURCE = 1024 * 1024
 _PLACE = re.compile(r"(/.*)/code/(by_value\.s[0-9a-f]{16}\.d[0-9a-f]{64}:[A-Za-z_]\w*)")
 
 
-# Files.
-
-
 def keep(name: str, study_folder: Path, studies: Path) -> None:
-    """See that a study's folder has a function that was sent by value, and its source.
+    """See that a study's folder has a function that was sent by value.
 
     Args:
         studies: folder of the studies' folders.
@@ -53,9 +41,7 @@ def keep(name: str, study_folder: Path, studies: Path) -> None:
     """
     sent = find(name, study_folder, studies)
     folder = private_folder(study_folder / FOLDER, below=study_folder)
-    digest = digest_of(name)
-    write_private(folder / f"{digest}.pkl", sent.content, durable=True)
-    write_private(folder / f"{digest}.py", sent.source.encode(errors="replace"), durable=True)
+    write_private(folder / f"{digest_of(name)}.pkl", sent.content, durable=True)
 
 
 def find(name: str, study_folder: Path, studies: Path) -> Sent:
@@ -70,7 +56,7 @@ def find(name: str, study_folder: Path, studies: Path) -> Sent:
     others = sorted(studies.glob(f"*/{FOLDER}/{digest}.pkl")) if digest is not None else []
     for folder in [study_folder, *(file.parents[1] for file in others)]:
         with contextlib.suppress(FileNotFoundError):
-            return Sent(name, read(name, folder), kept_source(name, folder) or "")
+            return Sent(name, read(name, folder))
     raise SpecError(
         f"{short_name(name)} was sent by value, and no study in {studies} keeps it ({FOLDER}/{digest}.pkl). Put the "
         "file back, call hpo.tune with the function itself, or put it into a module and name that: module:function."
@@ -93,58 +79,6 @@ def read(name: str, study_folder: Path) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise SpecError(f"{path} is not the function that the study began with; put that one back.")
     return content
-
-
-def kept_source(name: str, study_folder: Path) -> str | None:
-    """Source text that was kept with a function sent by value; None where there is none."""
-    try:
-        check_folder(study_folder / FOLDER, below=study_folder)
-        with open_private(study_folder / FOLDER / f"{digest_of(name)}.py", "rb") as file:
-            return file.read(_MOST_SOURCE).decode(errors="replace")
-    except (FileNotFoundError, StorageError):
-        return None
-
-
-def changed_since(source: str) -> str:
-    """Functions and classes of a script that are others now than in the source that was kept; empty: none.
-
-    Only files that are there are compared, by their text; nothing is imported.
-    """
-    changed = []
-    for file, _, text in parts_of(source):
-        try:
-            node = next(iter(ast.parse(text).body), None)
-            there = Path(file).read_text() if Path(file).is_file() else None
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            continue
-        name = getattr(node, "name", None)
-        if there is None or name is None:  # a notebook's cell, or a lambda
-            continue
-        now = find_node(there, name)
-        if now is None or textwrap.dedent(text_of_node(there, now)[1]).strip() != text.strip():
-            changed.append(f"{name} ({file})")
-    return ", ".join(changed)
-
-
-def other_source(name: str | None, given_name: str | None, study_folder: Path) -> str:
-    """What tells the function that a study began with from one that is given now, in lines; empty: the same source.
-
-    Args:
-        name: of the study's function.
-        given_name: of the other one.
-    """
-    source = source_digest_of(name)
-    if name == given_name or (source is not None and source == source_digest_of(given_name)):
-        return ""
-    sent = given(given_name or "")
-    kept = kept_source(name or "", study_folder)
-    if sent is None or kept is None:
-        return f"it began with {short_name(name) or 'none'}, and {short_name(given_name)} is given."
-    lines = difference(kept, sent.source) or "(a value that it reads, or another function of the same text)"
-    return f"the source of {short_name(name)} differs from what is given:\n{lines}"
-
-
-# In the process that trains.
 
 
 def placed(name: str, study_folder: str | Path) -> str:
@@ -182,7 +116,6 @@ def load(place: str) -> Callable[..., Any] | None:
             f"{function}() was sent by value by Python {version[:9].decode(errors='replace')}, and the workers run "
             f"Python {here}: byte code is of one version. Use the same one, or put the function into a module."
         )
-    _remember_lines(kept_source(name, folder) or "")
     try:
         return pickle.loads(content)  # type: ignore[no-any-return]
     except BaseException as error:
@@ -194,15 +127,3 @@ def load(place: str) -> Callable[..., Any] | None:
         raise ObjectiveError(
             f"{function}() was sent by value and cannot be loaded here: {type(error).__name__}: {error}. {cure}."
         ) from error
-
-
-def _remember_lines(source: str) -> None:
-    """Let tracebacks show the lines of a function as they were sent: a notebook's are in no file."""
-    lines: dict[str, list[str]] = {}
-    for file, line, text in parts_of(source):
-        known = lines.setdefault(file, list(linecache.getlines(file)))
-        here = [f"{one}\n" for one in text.splitlines()]
-        known += ["\n"] * (line - 1 + len(here) - len(known))
-        known[line - 1 : line - 1 + len(here)] = here
-    for file, known in lines.items():
-        linecache.cache[file] = (sum(map(len, known)), None, known, file)

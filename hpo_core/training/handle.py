@@ -26,7 +26,7 @@ from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metric
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
-from hpo_core.training.untracked_state import LoopWatch, Variables, untrackable, variables_of_function
+from hpo_core.training.untracked_state import LoopWatch, untrackable
 from hpo_core.training.user_code import exit_if_forked_copy
 
 
@@ -106,7 +106,7 @@ class TrialHandle:
         self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
-        """What the loop changed that is not tracked, so that a resume begins it anew; known after the loop."""
+        """What the user should know: what the loop changed that is not tracked, for one."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.ask: Callable[[Metrics, tuple[Point, ...], Checkpoint | None], JobRequest | None] | None = None
@@ -287,13 +287,8 @@ class TrialHandle:
         self._phase = _Phase.STEPPING
         caller = sys._getframe(1)
         if self._tracked and not caller.f_globals.get("__name__", "").startswith("hpo_core."):
-            self._watch = LoopWatch(variables_of_function(caller), self._tracked)
+            self._watch = LoopWatch(caller, self._tracked)
         return self._loop()
-
-    def watch(self, variables: Variables) -> None:
-        """For loops of other libraries: these end with the job, and what changes and is not tracked is warned of."""
-        self.ask = None
-        self._watch = LoopWatch(variables, self._tracked)
 
     def is_tracked(self, item: Any) -> bool:
         """Whether this very object is tracked."""

@@ -126,6 +126,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     sys.path[:0] = [folder for folder in pythonpath if folder not in sys.path]
     if (sent := by_value.load(objective)) is not None:
         check_signature(setting, objective, sent)
+        _refuse_cuda(setting, objective)
         return sent
     try:
         module = importlib.import_module(module_name)
@@ -141,12 +142,16 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
         found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
         raise SpecError(no_function(setting, objective, found))
     check_signature(setting, objective, function)
+    _refuse_cuda(setting, objective)
+    return function  # type: ignore[no-any-return]
+
+
+def _refuse_cuda(setting: str, objective: str) -> None:
     if cuda_is_initialized():
         raise ObjectiveError(
-            f"{setting} = {objective!r}: module {module_name!r} used CUDA while it was imported, and a process forked "
-            "after that cannot. Move everything that touches a GPU into the training function."
+            f"{setting} = {objective!r} used CUDA while it was imported, or holds a tensor on a GPU, and a process "
+            "forked after that cannot use it. Move everything that touches a GPU into the training function."
         )
-    return function  # type: ignore[no-any-return]
 
 
 def cuda_is_initialized() -> bool:

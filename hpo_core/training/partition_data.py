@@ -145,11 +145,6 @@ def is_loaded(request: JobRequest) -> bool:
         return True  # the child says what is wrong
 
 
-def loaded_partitions() -> dict[str, Any]:
-    """What this process loaded, by name, for those who look whether an attempt changed it."""
-    return {f"partition {Path(path).name}": data for (_, path), (_, data, _) in _loaded.items()}
-
-
 Evaluate = Callable[[Any], dict[str, Any]]
 """A function that returns metrics of the model on a partition of the validation data."""
 

@@ -93,8 +93,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the trial may go on at once: at the target its process waits for the study's answer."""
     spared: tuple[int, ...] = ()
     """Trials that go on and whose jobs may be on their way: the processes that wait for them end last."""
-    process: Literal["fresh", "kept", "auto"] = "fresh"
-    """Whether the process of an attempt stays for the next one; ``auto``: where the attempt used a GPU."""
+    process: Literal["fresh", "kept"] = "fresh"
+    """Whether the process of an attempt stays for the next one."""
     portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
     mps: bool = False

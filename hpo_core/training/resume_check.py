@@ -2,7 +2,7 @@
 
 It trains to the last step at once, twice, and once more with resumes on the way: each in fresh child processes,
 through checkpoint files, with the code that a study uses. Two processes import the module, so what its import draws
-counts too.
+counts too. With ``process: kept`` it trains again in one process that stays: with resumes, then at once.
 
 State that changes late (a patience that runs out, a schedule with a warm-up) is lost unseen in a short training. So
 where nobody says how far to train, three steps are followed by as many as take a minute, at most 27.
@@ -24,7 +24,6 @@ from hpo_core.model.trial import Metrics, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import is_torch
-from hpo_core.training.untracked_state import merged_warnings
 
 PARTS_SHOWN = 3
 """Number of parts that a difference names."""
@@ -134,10 +133,12 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Differences between two trainings from scratch: the function is not deterministic."""
     resumed: tuple[Difference, ...]
     """Differences between a training at once and one with resumes."""
-    by_target: bool
+    kept: tuple[Difference, ...] = ()
+    """Differences between a fresh process and one that stayed, where that was asked for."""
+    by_target: bool = False
     """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
-    warnings: tuple[str, ...]
-    """What the training loop changes that is not tracked."""
+    warnings: tuple[str, ...] = ()
+    """Modules, optimizers and generators that the training loop changes and that are not tracked."""
     steps: int = 3
     """Step to which it was trained."""
     at: tuple[int, ...] = (1,)
@@ -148,11 +149,11 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def same_bits(self) -> bool:
-        return not self.repeated and not self.resumed
+        return not self.repeated and not self.resumed and not self.kept
 
     @property
     def exact(self) -> bool:
-        """Whether the bits are the same, objects are tracked, and nothing else changed that a later step could need."""
+        """Whether the bits are the same, objects are tracked, and no module or generator beside them changed."""
         return self.same_bits and bool(self.tracked) and not self.warnings
 
     @property
@@ -161,7 +162,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
         if self.repeated:
             return (*self.warnings, *_causes_of_chance(self.repeated, self.tracked))
         if not self.resumed:
-            return ()
+            return _CAUSES_OF_KEPT if self.kept else ()
         if self.by_target:
             return (
                 "The training depends on the job's target: a number in it, or its first steps, differ before anything "
@@ -177,7 +178,7 @@ class _Training(msgspec.Struct):
     curve: dict[int, Metrics]
     tracked: dict[str, Any]
     random: dict[str, Any]
-    warnings: Sequence[Sequence[str]]
+    warnings: list[str]
     seconds: float = 0.0
 
 
@@ -193,7 +194,8 @@ def check_resume(
     """Train to ``steps`` at once, twice, and with resumes; compare all that was tracked and reported.
 
     Args:
-        request: a first job of the trial; its target and folder are replaced.
+        request: a first job of the trial; its target and folder are replaced. Its ``process`` says whether it is
+            trained in a process that stays, too.
         folder: an empty folder for checkpoints and logs.
         steps: how far; None: 3, then up to 27 where that is expected to take less than a minute.
         at: the only place of a resume; None: 1, 3 and 9, as far as these lie before the last step.
@@ -204,7 +206,8 @@ def check_resume(
         SpecError: there is no such training function, or it cannot be called with the trial alone.
         ObjectiveError: it cannot be imported, or a training failed or diverged.
     """
-    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
+    number = 3 if request.process == "kept" else 2
+    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(number)]
     try:
         for trainer in trainers:
             trainer.prepare()
@@ -240,21 +243,22 @@ def _check(
 ) -> ResumeCheck:
     places = tuple(place for place in RESUMES if place < last) if at is None else (at,)
     say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
-    once = _train(trainers[:1], request, folder / "once", (last,))
-    again = _train(trainers[1:], request, folder / "again", (last,))
+    fresh = msgspec.structs.replace(request, process="fresh")
+    once = _train(trainers[:1], fresh, folder / "once", (last,))
+    again = _train(trainers[1:2], fresh, folder / "again", (last,))
     repeated, step_seconds = _between(once, again), once.seconds / last
     if not once.tracked:  # then nothing can be resumed: jobs with other targets are other trainings
         return ResumeCheck(
             tracked=(),
             repeated=repeated,
             resumed=(),
-            by_target=False,
-            warnings=merged_warnings([*once.warnings]),
+            kept=_kept(trainers[2:], request, folder, (last, last), once),
+            warnings=tuple(dict.fromkeys(once.warnings)),
             steps=last,
             at=places,
             step_seconds=step_seconds,
         )
-    resumed = _train(trainers, request, folder / "resumed", (*places, last))
+    resumed = _train(trainers[:2], fresh, folder / "resumed", (*places, last))
     early = {step: metrics for step, metrics in once.curve.items() if step <= places[0]}
     by_resume = _between(once, resumed)
     targets = tuple(f": {last} and {place}" for place in places)
@@ -262,9 +266,10 @@ def _check(
         tracked=tuple(once.tracked),
         repeated=repeated,
         resumed=by_resume,
+        kept=_kept(trainers[2:], request, folder, (*places, last, last), once),
         by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
         or any(target in difference.what for difference in by_resume for target in targets),
-        warnings=merged_warnings([*once.warnings, *resumed.warnings]),
+        warnings=tuple(dict.fromkeys([*once.warnings, *resumed.warnings])),
         steps=last,
         at=places,
         step_seconds=step_seconds,
@@ -278,6 +283,8 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
     found = _Training({}, {}, {}, [])
     report: Report | None = None
     for place, target in enumerate(targets):
+        if checkpoint is not None and target <= checkpoint.resource:
+            checkpoint = None  # a training from scratch follows
         job = msgspec.structs.replace(
             request.job, attempt=place, stage=Rung(0, place), target=target, checkpoint=checkpoint
         )
@@ -290,11 +297,24 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
             )
         checkpoint = report.checkpoint
         found.curve |= {point.resource: point.metrics for point in report.curve} | {target: report.metrics}
-        found.warnings = [*found.warnings, report.warnings or ()]
+        found.warnings += report.warnings or ()
         found.seconds += report.ended - report.started
     if checkpoint is not None:
         tree = files.load(folder, checkpoint, "checkpoints")
         found.tracked, found.random = tree["tracked"], tree["random"]
+    return found
+
+
+def _kept(
+    trainers: Sequence[Trainer], request: JobRequest, folder: Path, targets: Sequence[int], once: _Training
+) -> tuple[Difference, ...]:
+    """The differences between a fresh process and one that trained before; no trainer: nobody asked."""
+    if not trainers:
+        return ()
+    found = _between(once, _train(trainers, request, folder / "kept", targets))
+    if not trainers[0].waiting[0]:
+        why = "it ended after an attempt, which left a process or memory of a GPU behind, or grew by 256 MB"
+        return (*found, Difference("process", why))
     return found
 
 
@@ -306,6 +326,12 @@ def _between(one: _Training, other: _Training) -> tuple[Difference, ...]:
         values = " and ".join("nothing" if value is None else repr(value) for value in (a, b))
         found.append(Difference(f"metric {name}", f"from step {step} on: {values}"))
     return tuple(found)
+
+
+_CAUSES_OF_KEPT = (
+    "The function changes something that stays in its process: a global variable, an attribute of a class, a cache, a "
+    "setting of a library. Keep it inside the function, or use training.process: fresh.",
+)
 
 
 def _causes_of_chance(found: Sequence[Difference], tracked: Sequence[str]) -> tuple[str, ...]:
@@ -332,7 +358,10 @@ def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> tuple[str, ...
         )
     return (
         f"Something that the loop changes is not among what is tracked ({', '.join(tracked)}): an optimizer, a "
-        "schedule, a gradient scaler, an average of weights, a variable of another function. Track it.",
+        "schedule, a gradient scaler, an average of weights, a random generator of a loader or an environment. Track "
+        "it; a number, text or list goes into hpo_core.State.",
+        "An iterator that lives across steps (itertools.cycle, iter(loader)), or workers that a loader keeps "
+        "(persistent_workers): begin them anew in each step.",
         "A tracked object whose state_dict() leaves out a part of its state, or that is changed between trial.track() "
         "and the loop.",
     )

@@ -45,14 +45,22 @@ _SEEDS: dict[str, Callable[[Any, int], object]] = {
 """Functions that seed a library which may be imported while a training function runs, by its name."""
 
 
+_AFTER_IMPORT: dict[str, list[Callable[[], object]]] = {}
+
+
+def when_imported(name: str, call: Callable[[], object]) -> None:
+    """Call a function once a training function has imported a library that is not loaded yet."""
+    _AFTER_IMPORT.setdefault(name, []).append(call)
+
+
 class _SeededImports(MetaPathFinder):
     """Has a library seeded at the end of its first import; how it is found is left to the other finders."""
 
     seed = 0
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The specification that another finder gives for one of these libraries, with its seeding added."""
-        if name not in _SEEDS or name in sys.modules:
+        """The specification that another finder gives for one of these libraries, with what follows its import."""
+        if name in sys.modules or not (name in _SEEDS or name in _AFTER_IMPORT):
             return None
         others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
         spec = next((found for one in others if (found := one.find_spec(name, path, target)) is not None), None)
@@ -63,7 +71,10 @@ class _SeededImports(MetaPathFinder):
             def execute_and_seed(module: Any) -> None:
                 del loader.exec_module
                 execute(module)
-                _SEEDS[name](module, self.seed)
+                if name in _SEEDS:
+                    _SEEDS[name](module, self.seed)
+                for call in _AFTER_IMPORT.pop(name, ()):
+                    call()
 
             loader.exec_module = execute_and_seed
         return spec

@@ -33,7 +33,7 @@ class Kept:
         self.folder = folder
         self.attempts = 0
 
-    def run(self, do, *, process="auto", target=1, checkpoint=None, share=None, **params):
+    def run(self, do, *, process="kept", target=1, checkpoint=None, share=None, **params):
         self.attempts += 1
         job = Job(0, self.attempts, Rung(0, 0), target, {"do": do, **params}, checkpoint)
         request = JobRequest(
@@ -73,7 +73,7 @@ def test_the_second_attempt_finds_the_context_that_the_first_one_made(kept):
 
 @pytest.mark.parametrize(
     ("do", "params"),
-    [("network", {}), ("network", {"half": True}), ("network", {"workers": 2}), ("late", {}), ("compiled", {})],
+    [("network", {}), ("network", {"half": True}), ("network", {"workers": 2}), ("late", {})],
 )
 def test_attempts_of_a_process_that_stays_have_the_bits_of_fresh_ones(kept, do, params):
     def trained(process):
@@ -86,7 +86,7 @@ def test_attempts_of_a_process_that_stays_have_the_bits_of_fresh_ones(kept, do, 
     fresh = trained("fresh")
     kept.run("process")
     process = kept.waiting
-    assert trained("auto") == fresh
+    assert trained("kept") == fresh
     assert kept.waiting == process
 
 
@@ -100,8 +100,8 @@ def test_a_process_that_waits_holds_its_context_alone_and_little_of_what_it_took
 
 def test_memory_of_the_gpu_that_is_left_ends_the_process(kept, used):
     before = used()
-    report = kept.run("leaves")
-    assert not kept.waiting and "LEFT" in "".join(report.warnings or ())
+    kept.run("leaves")
+    assert not kept.waiting
     assert eventually(lambda: used() < before + SLACK)
 
 

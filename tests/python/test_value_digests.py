@@ -318,7 +318,7 @@ print(result.status, len(result.trials), result.best.value)
 
 
 def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
-    """After it was killed, and after its end; another value is refused, and named."""
+    """After it was killed, and after its end; another value is refused."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
 
@@ -340,4 +340,4 @@ def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
     assert second.startswith("finished 40"), second
     assert third == second
     script.write_text(SCRIPT.replace("linspace(-1, 1", "linspace(-1, 2"))
-    assert "+rows = ...  # TensorDataset, SHA-256" in begin().communicate()[0]
+    assert "accept_changes=True) goes on with a changed function" in begin().communicate()[0]

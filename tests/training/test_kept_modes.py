@@ -56,7 +56,7 @@ class Worker:
     def run(
         self, trial: int, attempt: int = 0, *, function: str = "train", target: int = 1,
         checkpoint: Checkpoint | None = None, parent: int | None = None, unit: Unit | None = None,
-        process: Literal["fresh", "kept", "auto"] = "auto", lr: float = 0.01, study: str = "s", **more: Any,
+        process: Literal["fresh", "kept"] = "kept", lr: float = 0.01, study: str = "s", **more: Any,
     ) -> Report:  # fmt: skip
         job = Job(trial, attempt, Rung(0, 0), target, {"lr": lr, "do": function}, checkpoint, parent=parent, unit=unit)
         objective = function if ":" in function else f"{self.module}:dispatch"
@@ -248,30 +248,12 @@ def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, 
     worker = trainers
     for pid in worker.waiting:
         os.kill(pid, signal.SIGKILL)
-    kept = way(worker, process="auto", study=way.__name__)
+    kept = way(worker, process="kept", study=way.__name__)
     assert len(worker.driver.contexts()) == processes == len(worker.waiting), [one.warnings for one in kept]
     assert set(worker.waiting) == set(worker.driver.contexts())
     fresh = way(worker, process="fresh", study=f"{way.__name__}-fresh")
     assert len(worker.driver.contexts()) > processes + 1, "a fresh process pays each time"
     assert [told(report) for report in kept] == [told(report) for report in fresh]
-
-
-def test_auto_asks_the_driver_and_keeps_no_process_that_used_no_gpu(worker: Worker) -> None:
-    worker.run(0, function="train_on_processor")
-    assert not worker.waiting
-    worker.run(1)
-    assert worker.waiting
-
-
-def test_a_study_that_uses_no_gpu_is_soon_not_looked_at(driver: Driver) -> None:
-    """What a process would be compared with costs some milliseconds of each attempt."""
-    with workers(driver) as worker:
-        for trial in range(3):
-            worker.run(trial, function="train_on_processor")
-        worker.run(3)
-        assert not worker.waiting
-        worker.run(3, process="kept", study="t")
-        assert not worker.waiting, "until its module is imported anew"
 
 
 def test_under_mps_another_part_of_the_gpu_needs_another_process(worker: Worker) -> None:

@@ -1,164 +1,150 @@
-"""Processes that stay for the next attempt: the bits of fresh ones, and no process left, whatever an attempt does."""
+"""Processes that stay: settings are put back, globals of modules stay as the training function left them."""
 
 from __future__ import annotations
 
-import dataclasses
-import random
-import re
-from collections.abc import Callable, Iterator
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
 
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
-from tests.training.dirty_objectives import NOTICED, PUT_BACK
+from hpo_core.training.resume_check import check_resume
+from tests.conftest import make_spec
+from tests.training.kept_objectives import CHANGES, LEFT
+from tests.training.test_resume_check import run_check
+from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
 
 
-EqualsFresh = Callable[[str, tuple[Any, ...]], bool]
-
-
-@dataclasses.dataclass
 class Bench:
     """Attempts of one trainer, each of them alike but for what it does."""
 
-    trainer: Trainer
-    folder: Path
-    process: Any
-    objective: str = "dirty_objectives:train"
-    attempts: int = 0
-    said: list[str] = dataclasses.field(default_factory=list)
+    def __init__(self, folder: Path, process: Any, objective: str = "kept_objectives:train") -> None:
+        self.folder = folder
+        self.process = process
+        self.objective = objective
+        self.trainer = Trainer(objective, (HERE,))
+        self.attempts = 0
 
-    def run(self, do: str, **options: Any) -> Report:
+    def run(self, do: str) -> Report:
         self.attempts += 1
-        job = Job(0, self.attempts, Rung(0, 0), 2, {"do": do})
         request = JobRequest(
-            study="s", job=job, objective=self.objective, metric="loss", seed=3, folder=str(self.folder),
-            pythonpath=(HERE,), process=self.process, grace=5.0, **options,
+            study="s", job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, metric="loss",
+            required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=self.process, grace=5.0,
         )  # fmt: skip
         report = self.trainer.run(request)
-        self.said += report.warnings or ()
+        assert report.outcome is Outcome.COMPLETED, f"{report.message}\n{report.detail}"
         return report
 
-    def log(self, report: Report) -> str:
+    def saw(self, do: str) -> str:
+        """What the attempt printed of its process."""
+        report = self.run(do)
         return (self.folder / f"logs/trial-{report.trial:05d}-attempt-{report.attempt}.log").read_text()
 
-    def told(self, report: Report) -> tuple[Any, ...]:
-        """All that an attempt makes, but for times and names."""
-        saved: list[Any] = []
-        if report.checkpoint is not None:
-            with safetensors.safe_open(self.folder / report.checkpoint.uri, "np") as file:
-                saved = [(name, file.get_tensor(name).tobytes()) for name in sorted(file.keys())]
-                saved += [re.sub(r'"do":"[^"]*"', "", file.metadata()["hpo_tree"])]
-        return self.log(report).splitlines(), report.outcome, report.message, report.metrics, report.curve, saved
+    @property
+    def waiting(self) -> int:
+        return self.trainer.waiting[0]
+
+
+@contextlib.contextmanager
+def bench(folder: Path, process: str, objective: str = "kept_objectives:train") -> Iterator[Bench]:
+    made = Bench(folder / process, process, objective)
+    with contextlib.closing(made.trainer):
+        made.trainer.prepare()
+        yield made
 
 
 @pytest.fixture(scope="module")
-def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bench]]:
-    """One of each kind, in one environment."""
-    yield from _benches("dirty_objectives:train", tmp_path_factory)
-
-
-def _benches(objective: str, folders: pytest.TempPathFactory) -> Iterator[dict[str, Bench]]:
-    found = {}
-    for process in ("fresh", "kept"):
-        trainer = Trainer(objective, (HERE,))
-        trainer.prepare()
-        found[process] = Bench(trainer, folders.mktemp(process), process, objective)
-    yield found
-    for bench in found.values():
-        bench.trainer.close()
-
-
-@pytest.fixture
-def kept(benches: dict[str, Bench]) -> Bench:
-    return benches["kept"]
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
 
 
 @pytest.fixture(scope="module")
-def equals_fresh(benches: dict[str, Bench]) -> EqualsFresh:
-    """Whether an attempt made what one makes in a fresh process: most make what the one does that does nothing."""
-    fresh = benches["fresh"]
-    expected = {"nothing": fresh.told(fresh.run("nothing"))}
-    assert expected["nothing"][1] is Outcome.COMPLETED
-
-    def equals(name: str, told: tuple[Any, ...]) -> bool:
-        if told != expected["nothing"] and name not in expected:
-            expected[name] = fresh.told(fresh.run(name))
-        return told in (expected["nothing"], expected.get(name))
-
-    return equals
+def kept(folder: Path) -> Iterator[Bench]:
+    with bench(folder, "kept") as made:
+        yield made
 
 
-def test_what_can_be_put_back_is_put_back(kept: Bench, equals_fresh: EqualsFresh) -> None:
-    process = 0
-    for name in PUT_BACK:
-        report = kept.run(name)
-        assert equals_fresh(name, kept.told(report)), name
-        assert report.warnings in ((), None) or not report.warnings, (name, report.warnings)
-        now, _ = kept.trainer.waiting
-        assert now and now == (process or now), f"{name}: the process did not stay"
-        process = now
+@pytest.fixture(scope="module")
+def seen_in_fresh(folder: Path) -> str:
+    with bench(folder, "fresh") as made:
+        return made.saw("nothing")
 
 
-@pytest.mark.parametrize("name", NOTICED)
-def test_what_cannot_be_put_back_ends_the_process(kept: Bench, equals_fresh: EqualsFresh, name: str) -> None:
-    if not kept.trainer.waiting[0]:
-        kept.run("nothing")
-    before, _ = kept.trainer.waiting
-    report = kept.run(name)
-    assert equals_fresh(name, kept.told(report))
-    assert kept.trainer.waiting[0] == 0
-    assert not Path(f"/proc/{before}").exists()
-    assert sum(NOTICED[name][1] in line for line in kept.said) == 1, "a cause is said once"
-    assert equals_fresh("nothing", kept.told(kept.run("nothing")))
+@pytest.mark.parametrize("do", CHANGES)
+def test_an_attempt_finds_the_settings_of_a_fresh_process(kept: Bench, seen_in_fresh: str, do: str) -> None:
+    kept.run(do)
+    process = kept.waiting
+    assert process, "it stays, whatever the function changed in its own modules"
+    assert kept.saw("nothing") == seen_in_fresh
+    assert kept.waiting == process
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_any_sequence_of_attempts_equals_fresh_ones(kept: Bench, equals_fresh: EqualsFresh, seed: int) -> None:
-    draw = random.Random(seed)
-    names = [*PUT_BACK] * 3 + [*NOTICED]
-    for name in draw.choices(names, k=25):
-        assert equals_fresh(name, kept.told(kept.run(name))), name
+def test_globals_stay_as_the_function_left_them(kept: Bench) -> None:
+    first, second, third = (kept.run("globals").metrics["loss"] for _ in range(3))
+    assert (second, third) == (first + 1, first + 2)
 
 
-def test_settings_of_other_libraries(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One process of each kind: they are large, and each fork of them costs."""
-    from tests.training import dirty_libraries
-
-    for benches in _benches("dirty_libraries:train", tmp_path_factory):
-        fresh, kept = benches["fresh"], benches["kept"]
-        expected = fresh.told(fresh.run("nothing"))
-        for name in dirty_libraries.PUT_BACK:
-            report = kept.run(name)
-            assert kept.told(report) == expected, name
-            assert kept.trainer.waiting[0], (name, report.warnings)
-        for name, (_, said) in dirty_libraries.NOTICED.items():
-            report = kept.run(name)
-            assert said in "".join(report.warnings or ()) and not kept.trainer.waiting[0], name
-            assert kept.told(kept.run("nothing")) == expected, name
+def test_settings_of_torch_are_put_back_where_the_function_imports_it(tmp_path: Path) -> None:
+    with bench(tmp_path, "kept", "kept_late_objectives:train") as made:
+        first = made.saw("")
+        process = made.waiting
+        assert process and made.saw("") == first and made.waiting == process
 
 
-def test_variables_of_an_installed_package_are_compared(tmp_path: Path) -> None:
-    """The package of the training function is the user's, also where it lies among the libraries."""
-    package = tmp_path / "site-packages" / "of_a_team"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "state.py").write_text("SEEN = []\n")
-    (package / "train.py").write_text(
-        "from of_a_team.state import SEEN\n"
-        "def train(trial):\n"
-        "    for _ in trial.steps():\n"
-        "        trial.report(loss=float(len(SEEN)))\n"
-        "    SEEN.append(1)\n"
+@pytest.mark.parametrize("do", LEFT)
+def test_what_is_left_running_ends_the_process(kept: Bench, do: str) -> None:
+    kept.run("nothing")
+    before = kept.waiting
+    kept.run(do)
+    assert kept.waiting == 0
+    eventually(lambda: gone(before))
+
+
+def checked(folder: Path, function: str) -> Any:
+    request = JobRequest(
+        study="check", job=Job(0, 0, Rung(0, 0), 1, {}), objective=f"kept_objectives:{function}", metric="",
+        required="none", seed=3, folder="", pythonpath=(HERE,), process="kept",
+    )  # fmt: skip
+    return check_resume(request, folder, steps=3)
+
+
+def test_the_check_compares_a_fresh_process_with_one_that_stayed(tmp_path: Path) -> None:
+    found = checked(tmp_path / "walk", "walk")
+    assert found.same_bits and not found.kept
+    found = checked(tmp_path / "count", "count")
+    assert [(one.name, one.what) for one in found.kept] == [("metric loss", "from step 1 on: 1.0 and 2.0")]
+    assert not found.repeated and "global variable" in found.causes[0]
+
+
+def test_the_check_says_where_no_process_stays(tmp_path: Path) -> None:
+    (difference,) = checked(tmp_path, "leave").kept
+    assert difference.name == "process" and "left a process" in difference.what
+
+
+COUNTS = """
+counter = 0
+def count(trial):
+    global counter
+    counter += 1
+    for _ in trial.steps():
+        trial.report(loss=float(counter))
+"""
+
+
+def test_the_command_checks_what_is_asked_for_or_what_the_study_does(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        json.dumps(make_spec().plain() | {"objective": "checked:count", "pythonpath": ["."]})
     )
-    trainer = Trainer("of_a_team.train:train", (str(package.parent),))
-    bench = Bench(trainer, tmp_path, "kept", "of_a_team.train:train")
-    report = bench.run("append", required="none")
-    assert "of_a_team.state.SEEN changed" in "".join(report.warnings or ()) and not trainer.waiting[0]
-    trainer.close()
+    said = run_check(tmp_path, "study.yaml", "--steps", "2", code=1, text=COUNTS)
+    assert "stayed" not in said
+    said = run_check(tmp_path, "study.yaml", "--steps", "2", "--process", "kept", code=1, text=COUNTS)
+    assert "in a process that stayed: differs in" in said and "Keep it inside the function" in said
+    said = run_check(tmp_path, "checked:count", "--process", "auto", code=2, text=COUNTS)
+    assert "write fresh or kept" in said

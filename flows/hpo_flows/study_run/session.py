@@ -34,7 +34,7 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import digest_of, given
+from hpo_core.spec.sent_functions import digest_of, short_name, stable_name
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
@@ -224,14 +224,7 @@ class Session:
         folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
-                sent = by_value.find(name, folder, folder.parent)
-                if given(name) is None and (changed := by_value.changed_since(sent.source)):
-                    log.warning(
-                        "study %r trains what %s keeps, sent by value; changed in the script since: %s.",
-                        self.name,
-                        folder / by_value.FOLDER,
-                        changed,
-                    )
+                by_value.find(name, folder, folder.parent)
             elif setting == "build" or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 
@@ -259,8 +252,10 @@ class Session:
         if digest_of(self._given.objective) is None:
             return ""
         recorded = Study.current_spec(self.name, self.journal).objective
-        other = by_value.other_source(recorded, self._given.objective, self.home.study_folder(self.name))
-        return other and f" Its training function is another one: {other}"
+        if stable_name(recorded) == stable_name(self._given.objective):
+            return ""
+        it, other = short_name(recorded), short_name(self._given.objective)
+        return f" Its training function is another one: it began with {it}, and {other} is given."
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, force=self._force)

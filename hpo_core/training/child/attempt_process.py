@@ -1,13 +1,12 @@
 """What a process does that the zygote forked: it leaves the zygote's state behind, trains, reports, ends.
 
-Or it stays (``training.process``): it puts back what the attempt changed (:mod:`kept_state`) and waits for another.
+Or it stays (``training.process: kept``): it puts settings back (:mod:`kept_state`) and waits for another.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import ctypes
 import faulthandler
 import os
@@ -16,8 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.model.devices.inventory import Portion
@@ -25,15 +23,13 @@ from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, gpu_environment
+from hpo_core.training.child.kept_state import KeptState
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.objective import cuda_is_initialized, cuda_still_works
+from hpo_core.training.objective import cuda_still_works
 from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import exit_if_forked_copy, flush_streams, traceback_tail
-
-if TYPE_CHECKING:  # a process that stays for no other attempt does not need it
-    from hpo_core.training.child.kept_state import KeptState
 
 
 class AttemptProcess:
@@ -43,7 +39,6 @@ class AttemptProcess:
         function: the training function.
         process: the pipes to the zygote.
         progress: page shared with it.
-        kept: what the process is like before its first attempt; None: nobody looked, and it serves one alone.
     """
 
     def __init__(
@@ -51,16 +46,15 @@ class AttemptProcess:
         function: Callable[..., Any],
         process: ChildProcess,
         progress: SharedProgress,
-        kept: KeptState | None,
     ) -> None:
         self._function = function
         self._process = process
         self._progress = progress
-        self._kept = kept
+        self._kept: KeptState | None = None
         self._attempts = 0
         self._is_over = False
         """Whether the study ended the trial while the process waited within the training for its answer."""
-        self._held = HeldState(process.shared) if kept is not None and process.stays else None
+        self._held = HeldState(process.shared) if process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -78,8 +72,6 @@ class AttemptProcess:
                 following = self._next() if self._attempt(following, pid) else None
             os.close(self._process.result_in)
             threading._shutdown()  # type: ignore[attr-defined]
-            if self._kept is not None:
-                self._kept.exits.run()
             atexit._run_exitfuncs()
             flush_streams()
         except BaseException as error:
@@ -115,8 +107,8 @@ class AttemptProcess:
                 setattr(sys, name, of_pipe)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self._kept is not None and process.stays:
-            self._kept.begin()
+        if process.stays:
+            self._kept = KeptState()
 
     def _attempt(self, request: JobRequest, pid: int) -> bool:
         """Run one attempt and report; returns whether the process stays for the next one."""
@@ -137,12 +129,7 @@ class AttemptProcess:
         held, ask = self._held, None
         if self._process.asks and request.asks:
             held, ask = None, self._ask  # its states are in the process itself, and nobody writes a file behind it
-        run = partial(run_attempt, self._function, request, self._progress, log=whole.append, held=held, ask=ask)
-        if self._kept is None or not self._process.stays:
-            report = run()
-        else:
-            with self._kept.watch.watched(self._leave_to_another if self._attempts else None):
-                report = contextvars.copy_context().run(_with_own_decimals, run)
+        report = run_attempt(self._function, request, self._progress, log=whole.append, held=held, ask=ask)
         if self._is_over:
             return False
         self._progress.finish()
@@ -153,10 +140,10 @@ class AttemptProcess:
         if self._kept is None or self._held is None:
             return False
         before = self._cpu
-        change, stays = self._settle(self._kept, request, report)
+        stays = self._settle(self._kept, request, report)
         self._cpu = _cpu_seconds()
         exit_if_forked_copy(pid)
-        send(self._process.result_in, Settled(change, stays, self._cpu - before, self._held.digest))
+        send(self._process.result_in, Settled(stays, self._cpu - before, self._held.digest))
         return stays
 
     _cpu = 0.0
@@ -176,24 +163,18 @@ class AttemptProcess:
                 _limit_torch(request.portion)
         return request
 
-    def _leave_to_another(self) -> None:
-        """End at once, as if the attempt had not begun; the zygote runs it in a new process."""
-        self._progress.begun = False
-        os._exit(0)
-
-    def _settle(self, kept: KeptState, request: JobRequest, report: Report) -> tuple[str, bool]:
-        """Put back what the attempt changed; returns what cannot be, and whether the process stays."""
+    def _settle(self, kept: KeptState, request: JobRequest, report: Report) -> bool:
+        """Put back what the attempt changed; returns whether the process stays."""
         self._attempts += 1
-        if report.outcome not in RESULTS or (request.process == "auto" and not cuda_is_initialized()):
-            return "", False
+        if report.outcome not in RESULTS:
+            return False
         if request.portion is not None and request.portion.gpu and not _HOARDERS.isdisjoint(sys.modules):
-            return "", False  # the next attempt may have a smaller part of the GPU
-        kept.exits.run()
-        change = kept.put_back()
+            return False  # the next attempt may have a smaller part of the GPU
+        clean = kept.put_back()
         flush_streams()
         _libc.fflush(None)
         beside = 0 if self._held is None else self._held.size
-        return change, not change and self._attempts < MOST_ATTEMPTS and not kept.grew(beside)
+        return clean and self._attempts < MOST_ATTEMPTS and not kept.grew(beside)
 
     def _next(self) -> JobRequest | None:
         """The request of the next attempt; None: there is none any more."""
@@ -211,13 +192,6 @@ _STACK_SIGNALS = signal.valid_signals() - {
     signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL,
 }  # fmt: skip
 """Signals at which a training function may have stacks written."""
-
-
-def _with_own_decimals(run: Callable[[], Report]) -> Report:
-    """Run with a decimal context of its own: a copied context holds the very object that the first one does."""
-    if (decimal := sys.modules.get("decimal")) is not None:
-        decimal.setcontext(decimal.getcontext().copy())
-    return run()
 
 
 _HOARDERS = frozenset({"jax", "tensorflow", "cupy"})

@@ -110,10 +110,8 @@ class ChildProcess:
 
 
 def may_stay(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may stay for the next one; with ``auto``, only where there is a GPU."""
-    if request.process == "fresh" or request.parts or _time_is_limited():
-        return False
-    return request.process == "kept" or has_gpu()
+    """Whether the process of such an attempt may stay for the next one."""
+    return request.process == "kept" and not request.parts and not _time_is_limited()
 
 
 def may_ask(request: JobRequest) -> bool:

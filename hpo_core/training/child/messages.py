@@ -102,8 +102,6 @@ class Finished(_Message, frozen=True):
 class Settled(_Message, frozen=True):
     """Child to zygote, after its report: what the attempt left behind was put back."""
 
-    change: str = ""
-    """What could not be put back, for people; empty: nothing."""
     stays: bool = False
     """Whether the process waits for the next attempt; else it ends now."""
     cpu: float = 0.0

@@ -3,8 +3,7 @@
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
 Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR DESCRIPTOR``. What a forked child does:
-:mod:`attempt_process`. A child that ended an attempt well, and put back what it changed, may stay for the next attempt
-of the same demand.
+:mod:`attempt_process`. A child that ended an attempt well may stay for the next attempt of the same demand.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-import msgspec
 import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
 from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
-from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.model.trial import Outcome
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
 from hpo_core.training.child.child_process import ChildProcess, may_ask, may_stay
 from hpo_core.training.child.idle_processes import IdleSocket
@@ -64,12 +62,9 @@ from hpo_core.training.child.processes import (
 )
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partition_data import is_loaded, loaded_partitions, partition_data
+from hpo_core.training.partition_data import is_loaded, partition_data
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import capture_all, seed_all
-
-if TYPE_CHECKING:
-    from hpo_core.training.child.kept_state import KeptState
 
 _HUGE_PAGE = 1 << 21
 _MADV_COLLAPSE = 25  # Linux 6.1; anything older answers EINVAL and nothing changes
@@ -104,8 +99,6 @@ _MAX_WAIT_SECONDS = 3600.0
 
 _END_SECONDS = 2.0
 """Seconds that a process which waited may take to end."""
-_MOST_REFUSALS = 3
-"""Number of attempts, one after another, whose process could not stay, or used no GPU, after which none is asked to."""
 
 
 class Zygote:
@@ -127,11 +120,6 @@ class Zygote:
         """The process that stayed, and has no attempt now; one waits or runs, never both."""
         self._idle: IdleSocket | None = None
         """Tells others that it waits; None: it does not, or nobody can be told."""
-        self._kept: KeptState | None = None
-        self._refusals = 0
-        """Number of attempts, one after another, that changed what cannot be put back."""
-        self._causes: set[str] = set()
-        """Why processes could not stay, as far as it was told."""
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
@@ -224,10 +212,6 @@ class Zygote:
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
                 partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
             gc.freeze()  # as for what the objective's module holds
-            if self._kept is not None:
-                self._kept.look_at_variables()
-        if self._refusals < _MOST_REFUSALS and may_stay(request):
-            self._look_at_state()
         try:
             child = self._resumed(request) or self._forked(request)
         except StorageError as error:
@@ -237,15 +221,6 @@ class Zygote:
         for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(child.pid))
-
-    def _look_at_state(self) -> None:
-        """Look at what processes must find that stay for a further attempt, once."""
-        if self._kept is None:
-            from hpo_core.training.child.kept_state import KeptState
-
-            assert self._function is not None
-            self._kept = KeptState(self._function, loaded_partitions)
-            gc.freeze()
 
     @staticmethod
     def _can_serve(process: ChildProcess, request: JobRequest) -> bool:
@@ -268,8 +243,7 @@ class Zygote:
     def _forked(self, request: JobRequest) -> RunningChild:
         """The attempt in a new process."""
         assert self._function is not None
-        stays = self._refusals < _MOST_REFUSALS and may_stay(request)
-        process = ChildProcess(request, self._shared, stays=stays, asks=may_ask(request))
+        process = ChildProcess(request, self._shared, stays=may_stay(request), asks=may_ask(request))
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -281,7 +255,7 @@ class Zygote:
         parent = os.getpid()
         process.pid = _fork()
         if process.pid == 0:
-            attempts = AttemptProcess(self._function, process, self._progress, self._kept)
+            attempts = AttemptProcess(self._function, process, self._progress)
             attempts.run(request, parent, self._objective_descriptors)
         process.close_childs_ends()
         return child
@@ -296,7 +270,6 @@ class Zygote:
             child.process.asks_for = child.request.job
         else:
             kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
-            self._refusals = 0
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
@@ -364,7 +337,7 @@ class Zygote:
             self._start(child.request)
             return
         cpu = spent.ru_utime + spent.ru_stime - child.process.cpu
-        done = Finished(self._told(child, child.final_report(ended.si_code, ended.si_status, cpu)))
+        done = Finished(child.final_report(ended.si_code, ended.si_status, cpu))
         child.close()
         child.process.close()
         self._send(done)
@@ -374,23 +347,6 @@ class Zygote:
         process = self._waiting
         if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             self._end_waiting()
-
-    def _told(self, child: RunningChild, report: Report) -> Report:
-        """The report, which says why the process could not stay; once for each cause."""
-        if child.settled is None or not child.settled.change:
-            first = child.settled is not None and not child.process.cpu
-            if first and child.request.process == "auto" and report.outcome in RESULTS:
-                self._refusals += 1  # it used no GPU, and looking at its state was in vain
-            return report
-        self._refusals += 1
-        if child.settled.change in self._causes:
-            return report
-        self._causes.add(child.settled.change)
-        line = (
-            f"The process of the attempt could not stay for the next one (training.process): {child.settled.change}. "
-            "Keep what the training changes inside the training function, or set training.process: fresh."
-        )
-        return msgspec.structs.replace(report, warnings=(*(report.warnings or ()), line))
 
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
