@@ -256,8 +256,6 @@ class Loop:
         """Reports that are held back, and since when."""
         self._cancelled_for: StudyHalted | None = None
         """The halt for which running attempts were cancelled since the last poll."""
-        self._asked: set[JobKey] = set()
-        """Attempts reported since the last poll, whose processes may wait for the next job of their trial."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -357,7 +355,7 @@ class Loop:
 
         A report that the placer doubts is held back, and does not count.
         """
-        count = 0
+        count, asks = 0, self.study.spec.asks_at_rungs
         reports, attempts = self._inbox.reports, self._attempts
         while reports and count < most:
             report = reports.popleft()
@@ -372,8 +370,8 @@ class Loop:
             granted = self.study.tell_report(judged)
             attempts.move("told", [key])
             self._placer.release(key)
-            if self.study.spec.asks_at_rungs and judged.outcome in RESULTS:
-                self._asked.add(key)
+            if asks and judged.outcome in RESULTS and report.trial not in self.study.state.running:
+                self._executor.cancel([key])  # its process waits for a next job that was not granted
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
             if granted:
@@ -404,7 +402,6 @@ class Loop:
         self._attempts.add(self.study.tick())
         self._notice_capacity()
         self._act()
-        self._let_go()
         changed = self._inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or self._submitted > submitted
@@ -413,12 +410,6 @@ class Loop:
         if time.monotonic() >= self._next_renewal:
             self._renew()
         return changed
-
-    def _let_go(self) -> None:
-        """End processes that wait for a next job which was not granted: the trial was stopped, or finds no slot."""
-        asked, self._asked = self._asked, set()
-        if over := sorted(key for key in asked if key[0] not in self.study.state.running):
-            self._executor.cancel(over)
 
     def _notice_capacity(self) -> None:
         inventory = self._executor.inventory()

@@ -91,8 +91,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Threads to compute with; None: as the worker's environment says, or 1."""
     asks: bool = False
     """Whether the trial may go on at once: at the target its process waits for the study's answer."""
-    spared: tuple[int, ...] = ()
-    """Trials that go on and whose jobs may be on their way: the processes that wait for them end last."""
+    over: tuple[tuple[int, int], ...] = ()
+    """Attempts (trial, attempt) whose process may wait where this one begins, for an answer: the trial was stopped."""
     process: Literal["fresh", "kept"] = "fresh"
     """Whether the process of an attempt stays for the next one."""
     portion: Portion | None = None

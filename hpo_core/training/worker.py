@@ -60,6 +60,8 @@ class TrainerPool:
     def run(self, request: JobRequest, on_free: Callable[[], None] = lambda: None, folder: str | None = None) -> Report:
         """Run one job in the calling thread.
 
+        A trainer whose process waits within the training of another trial is not lent: its answer is on its way.
+
         Args:
             folder: that it trains in where this computer does not see the study's, which its attempts are named by.
             on_free: called once another job can run in its place, although its checkpoint is not written yet; not
@@ -71,8 +73,10 @@ class TrainerPool:
         key = (request.objective, request.pythonpath, request.threads, request.gpu)
         if folder is not None:
             request = msgspec.structs.replace(request, folder=folder)
+        for over in request.over:  # their cancels may come later than this job
+            self._let_go(attempt[0], *over)
         with self._lock:
-            alike = [one for one in reversed(self._idle) if one.key == key]
+            alike = [one for one in reversed(self._idle) if one.key == key and one.may_serve(request)]
             importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
             if alike:
                 trainer = min(alike, key=lambda one: one.distance(request))
@@ -133,17 +137,18 @@ class TrainerPool:
                 for key, writer in self._writing.items()
                 if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit is None
             ]
-            waiting = [
-                one
-                for one in self._idle
-                if (job := one.asks_for(folder)) and trial in (None, job.trial) and attempt in (None, job.attempt)
-            ]
             if not found and not writers and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
         self._cancel(found, writers)
-        for trainer in waiting:
-            trainer.let_go()
+        self._let_go(folder, trial, attempt)
         return bool(found or writers)
+
+    def _let_go(self, folder: str, trial: int | None = None, attempt: int | None = None) -> None:
+        """End processes that wait for an answer which will not come."""
+        with self._lock:
+            for one in self._idle:
+                if (job := one.asks_for(folder)) and trial in (None, job.trial) and attempt in (None, job.attempt):
+                    one.let_go()
 
     def cancel_on(self, worker: str) -> None:
         """End every attempt that runs on a worker, by its address."""
@@ -184,7 +189,7 @@ class TrainerPool:
             }
 
     def processes(self, gpu: str = "") -> dict[str, list[int]]:
-        """Process ids of the attempts that run, by folder of their study.
+        """Process ids of the attempts that run, or wait for the study's answer, by folder of their study.
 
         Args:
             gpu: of those workers that have it of their own; empty: of those that have none.
@@ -194,6 +199,9 @@ class TrainerPool:
             for (folder, *_), (trainer, _) in self._running.items():
                 if trainer.child and trainer.gpu == gpu:
                     found.setdefault(folder, []).append(trainer.child)
+            for trainer in self._idle:
+                if trainer.asks_for() and trainer.gpu == gpu:
+                    found.setdefault(trainer.study_folder, []).append(trainer.waiting[0])
         return found
 
     def usages(self, worker: str | None = None) -> dict[str, dict[str, Any]]:

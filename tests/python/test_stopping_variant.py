@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import random
 import signal
 from pathlib import Path
@@ -17,10 +18,14 @@ import pytest
 
 import hpo_core as hpo
 from hpo_core.home import Home
+from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.events import Entry, JobCompleted
+from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.session import Session
+from tests.conftest import make_spec
 from tests.dask_processes import DaskProcesses
 from tests.faults.test_real_study import Real
 from tests.python import stopping_objectives
@@ -82,12 +87,6 @@ def only_once(search: Search) -> None:
         assert targets == search.method.levels()[: len(targets)]
 
 
-SEVERAL_SLOTS = pytest.mark.xfail(
-    strict=False,
-    reason="a job of another trial may take the place of a process that waits, where several slots are free",
-)
-
-
 @pytest.mark.parametrize(("eta", "top", "today"), [(3, 9, 13), (4, 256, 341)])
 def test_a_trial_without_checkpoints_trains_each_step_once_in_one_process(
     tmp_path: Path, eta: int, top: int, today: int
@@ -99,7 +98,7 @@ def test_a_trial_without_checkpoints_trains_each_step_once_in_one_process(
     only_once(search)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(3, marks=SEVERAL_SLOTS)])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_a_whole_search_has_the_losses_of_trials_that_begin_anew_at_each_rung(tmp_path: Path, workers: int) -> None:
     search = Search(tmp_path, configs=14)
     result = search.run("draws", workers=workers)
@@ -132,7 +131,6 @@ def test_checkpoints_are_written_at_each_rung_as_ever(tmp_path: Path) -> None:
     assert best.value == losses[best.resource - 1]
 
 
-@SEVERAL_SLOTS
 def test_an_optuna_objective_is_called_once_for_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(tmp_path, configs=9)
     monkeypatch.setenv("NOTES", str(search.notes))
@@ -190,10 +188,47 @@ def test_a_controller_killed_while_trials_go_on_leaves_no_process_and_a_resume_e
 
 
 @pytest.mark.usefixtures("dask_processes")
-@SEVERAL_SLOTS
 def test_a_trial_goes_on_in_the_worker_where_its_process_waits(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two", "three"):
         dask_processes.add_worker(name)
     search = Search(tmp_path, configs=10)
     search.run("slow", workers=None, cluster=dask_processes.cluster)
     only_once(search)
+
+
+@pytest.mark.usefixtures("dask_processes")
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_new_trial_goes_to_the_worker_of_the_one_that_was_stopped(
+    tmp_path: Path, dask_processes: DaskProcesses, stopped: int
+) -> None:
+    for name in ("one", "two"):
+        dask_processes.add_worker(name)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    spec = make_spec(
+        objective="tests.python.stopping_objectives:draws", pythonpath=[str(ROOT)], cluster=dask_processes.cluster,
+        search={"method": "asha", "variant": "stopping", "configs": 3, "min_resource": 1, "max_resource": 9,
+                "reduction_factor": 3},
+    )  # fmt: skip
+    executor, reports = DaskExecutor(spec, str(tmp_path)), queue.SimpleQueue[Report]()
+
+    def run(trial: int, rung: int) -> str:
+        params = {"x": 0.5, "folder": str(notes)}
+        job = Job(trial, rung, Rung(0, rung), (1, 3, 9)[rung], params)
+        executor.submit(job, Slot(0, 0, "dask"), lambda _, report: reports.put(report))
+        report = reports.get(timeout=600)
+        assert (report.trial, report.attempt, report.outcome) == (trial, rung, Outcome.COMPLETED)
+        return report.worker
+
+    try:
+        executor.start()
+        eventually(lambda: executor.inventory().slots == 2)
+        workers = [run(0, 0), run(1, 0)]
+        assert len(set(workers)) == 2, "where a process waits for the answer is no free slot"
+        executor.cancel([(stopped, 0)])
+        assert run(2, 0) == workers[stopped]
+        assert run(1 - stopped, 1) == workers[1 - stopped]
+        assert len({process for process, _ in noted(notes)[1 - stopped]}) == 1
+        assert gone(noted(notes)[stopped][0][0])
+    finally:
+        executor.close()

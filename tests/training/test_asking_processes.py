@@ -53,48 +53,42 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     found.pool.close_all()
 
 
-def test_the_next_job_of_the_trial_goes_on_and_any_other_job_ends_the_process(bench: Bench) -> None:
-    first, second = bench.run(0, 0), bench.run(0, 1)
+def test_the_next_job_of_the_trial_goes_on_and_no_other_job_ends_the_process(bench: Bench) -> None:
+    first = bench.run(0, 0)
     (process,) = bench.processes(0)
-    assert not gone(process)
-    assert [point.resource for point in first.curve + second.curve] == [1, 2, 3], "each job tells of its own steps"
-    assert first.ended <= second.started
     bench.run(1, 0)
-    assert gone(process)
-    assert bench.processes(1) != [process]
-    again = bench.run(0, 2)
-    assert [step for _, step in noted(bench.notes)[0]] == [0, 1, 2, *range(9)], "it begins anew"
-    assert again.metrics["loss"] > second.metrics["loss"] > first.metrics["loss"]
+    bench.run(2, 0, process="kept")
+    assert not gone(process), "though no trainer was free, and whoever begins makes room"
+    second, third = bench.run(0, 1), bench.run(0, 2)
+    assert bench.processes(0) == [process]
+    assert [step for _, step in noted(bench.notes)[0]] == list(range(9))
+    curve = first.curve + second.curve + third.curve
+    assert [point.resource for point in curve] == list(range(1, 10)), "each job tells of its own steps"
+    assert first.ended <= second.started
 
 
-def test_of_several_that_wait_each_trial_gets_its_own_and_another_job_ends_the_one_that_asked_first(
-    bench: Bench,
-) -> None:
+def test_one_of_a_trial_that_was_stopped_ends_for_the_job_that_takes_its_slot_and_others_stay(bench: Bench) -> None:
     bench.pool.prepare("tests.python.stopping_objectives:draws", (str(ROOT),), jobs=3)
     eventually(lambda: not bench.pool._preparing)
     for trial in range(3):
         bench.run(trial, 0)
-    for trial in (2, 1):
-        bench.run(trial, 1)
     waiting = {trial: bench.processes(trial)[0] for trial in range(3)}
     assert len(set(waiting.values())) == 3
-    bench.run(3, 0)
-    assert [trial for trial, process in waiting.items() if gone(process)] == [0]
-    for trial in (1, 2):
-        bench.run(trial, 2)
-        assert bench.processes(trial) == [waiting[trial]]
+    trainers = set(bench.pool._idle)
+    bench.run(3, 0, over=((1, 0), (0, 7)))
+    assert [trial for trial, process in waiting.items() if gone(process)] == [1]
+    assert set(bench.pool._idle) == trainers, "it took the trainer of that process"
+    bench.pool.cancel(str(bench.folder), 1, 0)  # it comes later than the job
+    for trial in (0, 2, 3):
+        bench.run(trial, 1)
+        assert len(bench.processes(trial)) == 1
 
 
-def test_a_trial_whose_next_job_is_on_its_way_keeps_its_process_though_it_asked_first(bench: Bench) -> None:
-    bench.pool.prepare("tests.python.stopping_objectives:draws", (str(ROOT),), jobs=2)
-    eventually(lambda: not bench.pool._preparing)
-    for trial in range(2):
-        bench.run(trial, 0)
-    waiting = [bench.processes(trial)[0] for trial in range(2)]
-    bench.run(2, 0, spared=(0,))
-    assert [gone(process) for process in waiting] == [False, True]
-    bench.run(0, 1)
-    assert bench.processes(0) == [waiting[0]]
+def test_the_memory_of_one_that_waits_for_an_answer_is_its_study_s(bench: Bench) -> None:
+    bench.run(0, 0)
+    assert bench.pool.processes() == {str(bench.folder): bench.processes(0)}
+    bench.pool.cancel(str(bench.folder), 0, 0)
+    assert bench.pool.processes() == {}
 
 
 @pytest.mark.parametrize("which", [(), (0,), (0, 0)])

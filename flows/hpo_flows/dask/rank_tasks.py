@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from hpo_core.execution.executor import OnReport
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.errors import StorageError
-from hpo_core.model.trial import RESULTS, Job, Outcome, Report
+from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.process_group import LOST_PEER, gang_report
@@ -133,10 +133,8 @@ class RankTasks:
         """Jobs and units that are not reported, by trial, attempt and number of the unit."""
         self._tasks: dict[str, _Task] = {}
         """Tasks that have not ended, by Dask's key."""
-        self._asking: dict[int, str] = {}
-        """By trial whose process waits for its next job, or waited: address of the worker."""
-        self._going_on: set[int] = set()
-        """Trials whose next job was given to that worker, and is not reported."""
+        self._asking: dict[JobKey, str] = {}
+        """By (trial, attempt) that reported and whose process waits for the study's answer: address of the worker."""
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -170,11 +168,12 @@ class RankTasks:
             own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
             request = self._requests.of(own, one.portion, gang[number])
             with self._lock:
-                if home := self._asking.pop(job.trial, ""):
-                    self._going_on.add(job.trial)
-                if spared := self._going_on - {job.trial}:
-                    request = msgspec.structs.replace(request, spared=tuple(sorted(spared)))
-            rank = _Rank(submitted, number, own, key, request, workers, home if self._watch.is_well(home) else "")
+                home = self._asking.pop(before := (job.trial, job.attempt - 1), "")
+            if home and not (self._watch.is_well(home) and (workers is None or home in workers)):
+                self._cancellation.let_go({before: home})
+                home = ""
+            request = msgspec.structs.replace(request, over=self._cancellation.over)
+            rank = _Rank(submitted, number, own, key, request, workers, home)
             try:
                 self._start(rank, may_be_open=True)
             except Exception as error:
@@ -188,8 +187,14 @@ class RankTasks:
                 )
 
     def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
-        """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once."""
-        self._cancellation.request(attempts)
+        """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once.
+
+        Those that reported, and whose process waits for an answer, are let go.
+        """
+        with self._lock:
+            over = {key: self._asking.pop(key) for key in ((one[0], one[1]) for one in attempts) if key in self._asking}
+        self._cancellation.let_go(over)
+        self._cancellation.request([key for key in attempts if key not in over])
 
     def end_broken(self) -> None:
         """Cancel what is left of gangs of which a rank failed; called about once a second."""
@@ -225,9 +230,11 @@ class RankTasks:
         return found
 
     def _free_threads(self) -> Counter[str]:
+        """Free slots by worker; one where a process waits for the study's answer is its trial's still."""
         free = Counter(self._room.threads())
         with self._lock:
             free.subtract(task.address for task in self._tasks.values() if task.rank is not None and not task.freed)
+            free.subtract(self._asking.values())
         return free
 
     def _start(self, rank: _Rank, *, may_be_open: bool = False, again: bool = False) -> None:
@@ -236,7 +243,6 @@ class RankTasks:
         Args:
             again: a task of the rank's own has ended without training it, and Dask may know its key still.
         """
-        wanted = rank.workers
         if may_be_open and self._started_in_open_task(rank):
             return
         try:
@@ -251,14 +257,9 @@ class RankTasks:
         if again:
             unit = f"{unit}/again"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
-        workers = None
-        if wanted is not None:
-            workers = list(wanted[:1])
-        elif rank.home and self._free_threads()[rank.home] > 0:
-            workers = [rank.home]
-        elif self._watch.some_are_out():
-            workers = list(self._watch.well())
-        task = _Task(key, rank, wanted[0] if wanted else "")
+        address = self._chosen_worker(rank)
+        workers = [address] if address else list(self._watch.well()) if self._watch.some_are_out() else None
+        task = _Task(key, rank, address)
         with self._lock:
             self._tasks[key] = task
         try:
@@ -281,9 +282,27 @@ class RankTasks:
             raise
         task.future.add_done_callback(self._task_ended)
 
+    def _chosen_worker(self, rank: _Rank) -> str:
+        """Address of the worker that the rank goes to; empty: Dask picks one.
+
+        Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
+        trial looks free to Dask.
+        """
+        if rank.workers is not None:
+            return rank.home or rank.workers[0]
+        if not (rank.home or rank.request.asks):
+            return ""
+        free = self._free_threads()
+        if free[rank.home] > 0:
+            return rank.home
+        best = max(free, key=lambda address: (free[address], address), default="")
+        return best if free[best] > 0 else ""
+
     def _started_in_open_task(self, rank: _Rank) -> bool:
         """Give the rank to a task that is open; False where none takes it."""
-        wanted = (rank.home,) if rank.home and rank.workers is None else rank.workers
+        wanted = (rank.home,) if rank.home else rank.workers
+        if wanted is None and self._asking:
+            wanted = tuple(address for address, count in self._free_threads().items() if count > 0)
         with self._lock:
             for key, task in list(self._open.items()):
                 if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
@@ -305,10 +324,13 @@ class RankTasks:
         """Take the report that a task ends with; a rank that the task did not reach gets a task of its own."""
         with self._lock:
             task = self._forget(future.key)
-        if task is None or task.rank is None:
-            return
+            if task is None or task.rank is None:
+                return
+            self._asks(task.rank, task.address)
         report = self._report_of(task.rank, future)
         if report is None:
+            with self._lock:
+                self._asks(task.rank, "")
             try:
                 self._start(task.rank, again=True)
                 return
@@ -333,13 +355,18 @@ class RankTasks:
             return None
         return self._files.take(rank.request, msgspec.structs.replace(report, worker=worker), returned)
 
+    def _asks(self, rank: _Rank, address: str) -> None:
+        """The process of a rank that ended waits at this worker for the study's answer; empty: none waits."""
+        if rank.request.asks and address:
+            self._asking[rank.job.key] = address
+        else:
+            self._asking.pop(rank.job.key, None)
+
     def _take_report(self, rank: _Rank, report: Report) -> None:
         """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
         submitted = rank.submitted
         with self._lock:
-            self._going_on.discard(rank.job.trial)
-            if rank.request.asks and report.outcome in RESULTS:
-                self._asking[rank.job.trial] = report.worker
+            self._asks(rank, report.worker if report.outcome in RESULTS else "")
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
         if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:
@@ -394,6 +421,7 @@ class RankTasks:
                 return
             rank, task.rank, task.address = task.rank, None, address
             self._open[key] = task
+            self._asks(rank, address)
         self._take_report(rank, msgspec.structs.replace(report, worker=address))
 
 
@@ -416,11 +444,27 @@ class Cancellation:
         """Attempts that a worker was not sent yet, by its address. On the client's loop only."""
         self._called: set[str] = set()
         """Addresses of workers with a call under way."""
+        self._over: set[JobKey] = set()
 
     def request(self, attempts: Sequence[tuple[int, ...]]) -> None:
         """Cancel these attempts (trial, attempt), or units of them (trial, attempt, number); returns at once."""
         if attempts and self._connection.is_open:
             self._connection.client.loop.add_callback(self._send, set(attempts))
+
+    def let_go(self, waiting: Mapping[JobKey, str]) -> None:
+        """End processes that wait for an answer; returns at once.
+
+        Args:
+            waiting: addresses of their workers, by the attempt that they reported.
+        """
+        for key, address in waiting.items() if self._connection.is_open else ():
+            self._over.add(key)
+            self._connection.client.loop.add_callback(self._call, address, {key})
+
+    @property
+    def over(self) -> tuple[JobKey, ...]:
+        """Attempts that were let go, and whose worker may not know it yet."""
+        return tuple(self._over)
 
     # On the client's loop.
 
@@ -439,6 +483,7 @@ class Cancellation:
                         cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
                     )
                     await asyncio.wait_for(call, self._timeout)
+                self._over -= waiting
         finally:
             self._called.discard(address)
 

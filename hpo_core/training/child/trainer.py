@@ -242,32 +242,32 @@ class Trainer:
         return request.job if folder in ("", self.study_folder) else None
 
     def let_go(self) -> None:
-        """End the process that waits for the study's answer, if there is one."""
+        """End the process that waits for the study's answer, if there is one; any job may begin in its place."""
         if (job := self.asks_for()) is not None:
+            self._asks_since = None
             self._send(Cancel(*job.key))
 
-    def distance(self, request: JobRequest) -> tuple[int, int, float]:
+    def may_serve(self, request: JobRequest) -> bool:
+        """Whether the attempt may begin here: no process waits within the training of another one for an answer."""
+        asked, last = self.asks_for(), self.waiting[1]
+        return asked is None or (last is not None and last.folder == request.folder and continues(asked, request))
+
+    def distance(self, request: JobRequest) -> tuple[int, int]:
         """How far it is from serving an attempt; the nearest trainer takes it.
 
         0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
         Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
-        Then since when a process waits there for an answer: the study answers in the order of the questions, so the
-        one that asked first is displaced first.
         """
         pid, last = self.waiting
         if last is None or not pid:
             kind = 1
-        elif self.asks_for() is not None:
-            kind = 3
-            if last.folder == request.folder:
-                kind = 0 if continues(last.job, request) else 3 + (last.job.trial in request.spared)
-        elif demand_of(last) == demand_of(request):
+        elif self.asks_for() is not None or demand_of(last) == demand_of(request):
             kind = 0
         else:
             kind = 2 if device_of(last) == device_of(request) else 3
         checkpoint = request.job.checkpoint
         begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
-        return kind, 0 if begins else 1 + bool(self.holds), self._asks_since or 0.0
+        return kind, 0 if begins else 1 + bool(self.holds)
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -429,7 +429,7 @@ class Trainer:
                 case Finished(report, stays=stays, holds=holds, asks=asks) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
                     self.waiting, self.holds = (stays, request if stays else None), holds
-                    self._asks_since = time.monotonic() if asks else None
+                    self._asks_since = time.monotonic() if asks and self._cancelled != attempt else None
                     return report, ""
                 case Started(pid):
                     zygote.child = pid
@@ -446,7 +446,10 @@ class Trainer:
     def cancel(self, trial: int, attempt: int) -> None:
         """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
-        self._send(Cancel(trial, attempt))
+        if (asked := self.asks_for()) is not None and asked.key == (trial, attempt):
+            self.let_go()
+        else:
+            self._send(Cancel(trial, attempt))
 
     def limit(self, trial: int, attempt: int, memory: int) -> None:
         """Lower the memory limit of an attempt that runs here; it keeps what it has taken already.

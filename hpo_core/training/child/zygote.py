@@ -266,16 +266,16 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child, self._waiting = None, child.process
-        if settled.asks:
+        if settled.asks:  # in the middle of its training: nobody who begins elsewhere may end it
             child.process.asks_for = child.request.job
         else:
             kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
+            with contextlib.suppress(OSError):  # then it ends by itself
+                self._idle = IdleSocket(child.request, child.pid, worker=os.getppid())
+                self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
-        with contextlib.suppress(OSError):  # then it ends by itself
-            self._idle = IdleSocket(child.request, child.pid, worker=os.getppid())
-            self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         self._send(Finished(report, stays=child.pid, holds=settled.holds, asks=settled.asks))
 
     def _take_waiting(self) -> ChildProcess | None:
