@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
 from hpo_core.model.errors import HpoError
@@ -61,22 +62,20 @@ def run_in_prefect(
     try:
         server.start()
         session.start_cluster()
-        try:
-            server.wait(session.say)
-        except PrefectServerError as error:
-            session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
-            ended(*session.run())
-            return
-        word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
-        session.say(f"Prefect UI while it runs: {server.url} ({word})")
-        with (
-            _environment(client_environment(server.folder)),
-            patient_prefect(server.api_url, server.auth),
-            _quiet_console(),
-        ):
-            _run(session, action, cure, ended, server=OWN_SERVER)
+        with _environment(client_environment(server.folder)):
+            import_module("hpo_flows.study_run.study_flow")  # takes seconds, beside the starts of server and cluster
+            try:
+                server.wait()
+            except PrefectServerError as error:
+                session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
+                ended(*session.run())
+                return
+            word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
+            session.say(f"Prefect UI while it runs: {server.url} ({word})")
+            with patient_prefect(server.api_url, server.auth), _quiet_console():
+                _run(session, action, cure, ended, server=OWN_SERVER)
     finally:
-        server.let_go()
+        server.close()
 
 
 def _run(
