@@ -55,7 +55,7 @@ def run_in_prefect(
         check_api(api)
         check_access(api)
         session.start_cluster()
-        with _environment(client_environment()), patient_prefect(), _quiet_console():
+        with _environment(client_environment()), _quiet_console(), patient_prefect():
             _run(session, action, cure, ended, server=api)
         return
     server = SharedServer(session.home.folder / "prefect")
@@ -72,7 +72,7 @@ def run_in_prefect(
                 return
             word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
             session.say(f"Prefect UI while it runs: {server.url} ({word})")
-            with patient_prefect(server.api_url, server.auth), _quiet_console():
+            with _quiet_console(), patient_prefect(server.api_url, server.auth):
                 _run(session, action, cure, ended, server=OWN_SERVER)
     finally:
         server.close()
@@ -113,15 +113,18 @@ def _quiet_console() -> Iterator[None]:
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
 
+    from hpo_flows.prefect_api.api_watch import api_is_unreachable
+
     setup_logging()
-    handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)]
+    internal = logging.getLogger("prefect._internal").handlers
+    handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)] + internal
     for handler in handlers:
         handler.addFilter(_is_not_prefects)
     raises, logging.raiseExceptions = logging.raiseExceptions, False  # an API that is away is said in one sentence
     try:
         yield
     finally:
-        logging.raiseExceptions = raises
+        logging.raiseExceptions = raises and not api_is_unreachable()  # what could not be sent is still tried
         for handler in handlers:
             handler.removeFilter(_is_not_prefects)
 
