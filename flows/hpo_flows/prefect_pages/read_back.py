@@ -41,7 +41,8 @@ def set_differing(
         deadline: a time of the monotonic clock.
         earlier: task runs of an earlier attempt of this flow run, which are left alone.
     """
-    by_itself = min(time.monotonic() + EVENTS_SECONDS, deadline)
+    now = time.monotonic()
+    by_itself = now + min(EVENTS_SECONDS, (deadline - now) / 2)
     wanted = {run.id: (run.state, task, run) for task, run in begun}
     while True:
         recorded = {run.id: run.state for run in read_task_runs(client, flow_run) if run.id not in earlier}

@@ -116,8 +116,9 @@ def _quiet_console() -> Iterator[None]:
     from hpo_flows.prefect_api.api_watch import api_is_unreachable
 
     setup_logging()
-    internal = logging.getLogger("prefect._internal").handlers
-    handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)] + internal
+    for handler in logging.getLogger("prefect._internal").handlers:  # also after the study: it tries on for a while
+        handler.addFilter(_is_not_prefects)
+    handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)]
     for handler in handlers:
         handler.addFilter(_is_not_prefects)
     raises, logging.raiseExceptions = logging.raiseExceptions, False  # an API that is away is said in one sentence

@@ -52,7 +52,7 @@ INTERRUPTED_SECONDS = 3.0
 
 
 class RunCancelledError(KeyboardInterrupt):
-    """Somebody cancelled the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
+    """Somebody cancelled or paused the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
 
 
 def run_study(
@@ -93,6 +93,8 @@ def run_study(
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
             return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
         except BaseException as error:
+            if isinstance(error, Pause):  # the process of a command ends; nobody could go on with its run
+                error = RunCancelledError()
             raised.append(error)
             how = "with its flow run" if isinstance(error, RunCancelledError) else "by an interrupt"
             name = session.name
