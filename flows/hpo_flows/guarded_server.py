@@ -1,25 +1,20 @@
-"""The process of a home's own server: Prefect's or MLflow's.
+"""The guard before a server of ours, Prefect's or MLflow's, and MLflow's process (argument: its socket).
 
-Arguments: ``prefect SOCKET LOCK DATABASE USERS``, or ``mlflow SOCKET``.
-
-It answers its own pages and programs only. Prefect's password, CSRF tokens and CORS origins are set in its environment;
-MLflow has no password, so each of its requests needs one here (HTTP's basic authentication). Whatever comes under
-another name of this machine (a DNS name that an attacker points at 127.0.0.1) or from another site's page is refused,
-WebSockets included, which CORS does not cover.
+A server answers its own pages and programs only. Prefect's password, CSRF tokens and CORS origins are set in its
+environment; MLflow has no password, so each of its requests needs one here (HTTP's basic authentication). Whatever
+comes under another name of this machine (a DNS name that an attacker points at 127.0.0.1) or from another site's page
+is refused, WebSockets included, which CORS does not cover.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import os
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from hmac import compare_digest
 from typing import Any
 
@@ -28,7 +23,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_LOOK_SECONDS = 0.5
 _SHUTDOWN_SECONDS = 3
 _END_SECONDS = 5.0
 
@@ -82,12 +76,7 @@ async def _refuse(scope: Scope, send: Send, status: int, headers: list[Any], wor
     await send({"type": "http.response.body", "body": words})
 
 
-def _stage(words: str) -> None:
-    """Print how far the start is, for whoever waits: it takes minutes on a busy machine."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", flush=True)
-
-
-def _end() -> None:
+def end_process() -> None:
     """End this process in order, within a few seconds."""
     timer = threading.Timer(_END_SECONDS, os._exit, args=(0,))
     timer.daemon = True
@@ -95,68 +84,31 @@ def _end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_when_unused(users: str) -> None:
-    """End this process once no controller holds on to it; the lock is kept to the end, so no new one begins to."""
-    lock = os.open(users, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        time.sleep(_LOOK_SECONDS)
-    _stage("no study uses this server any more: it ends")
-    _end()
+def serve(make: Callable[[int], App], bound: int, **settings: Any) -> None:
+    """Serve an application, made for its port, on a socket that is bound already."""
+    import uvicorn
+
+    with socket.socket(fileno=bound) as listening:
+        app = make(listening.getsockname()[1])
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_SECONDS, **settings)
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _end_with_starter() -> None:
     """End this process once the standard input ends: whoever started it is gone."""
     while sys.stdin.buffer.read(4096):
         pass
-    _end()
+    end_process()
 
 
-def _serve(app: App, bound: socket.socket, **settings: Any) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SHUTDOWN_SECONDS, **settings)
-    uvicorn.Server(config).run(sockets=[bound])
-
-
-def serve_prefect(listening: int, lock: int, database: int, users: str) -> None:
-    """Serve Prefect until no controller holds on to the server.
-
-    Args:
-        listening: the socket, bound already.
-        lock: the lock that says that this process lives; inherited, and passed on to nobody.
-        database: likewise the lock of its database.
-        users: the lock that controllers hold.
-    """
-    for given in (listening, lock, database):
-        os.set_inheritable(given, False)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    threading.Thread(target=_end_when_unused, args=(users,), daemon=True).start()
-    _stage("importing Prefect")
-    from prefect.server.api.server import create_app
-
-    _stage("preparing API and pages")
-    app = create_app()
-    with socket.socket(fileno=listening) as bound:
-        guarded = OwnPagesOnly(app, bound.getsockname()[1], "Prefect server")
-        _stage("opening the database")
-        _serve(guarded, bound, timeout_keep_alive=30)
-
-
-def serve_mlflow(listening: int) -> None:
+def _serve_mlflow(bound: int) -> None:
     """Serve MLflow until the standard input ends, whose first line is the password."""
     auth = sys.stdin.buffer.readline().decode().strip()
     threading.Thread(target=_end_with_starter, daemon=True).start()
     from mlflow.server.fastapi_app import app
 
-    with socket.socket(fileno=listening) as bound:
-        _serve(OwnPagesOnly(WithPassword(app, auth), bound.getsockname()[1], "MLflow server"), bound)
+    serve(lambda port: OwnPagesOnly(WithPassword(app, auth), port, "MLflow server"), bound)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "prefect":
-        serve_prefect(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
-    else:
-        serve_mlflow(int(sys.argv[2]))
+    _serve_mlflow(int(sys.argv[1]))

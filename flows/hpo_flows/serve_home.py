@@ -195,7 +195,7 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
         say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
     mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
     if prefect is not None:
-        prefect.wait(say)
+        prefect.wait()
         _end_killed_runs(home, prefect, say)
         word = prefect.auth if with_password else f"see auth in {prefect.secrets_file}"
         yield f"Prefect: {prefect.url} (password {word})"
@@ -247,7 +247,7 @@ def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
         port = reserved.getsockname()[1]
         with open_private(folder / "mlflow.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hpo_flows.guarded_server", "mlflow", str(reserved.fileno())],
+                [sys.executable, "-P", "-m", "hpo_flows.guarded_server", str(reserved.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -31,6 +31,7 @@ from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
+    TO_RESUME,
     device_lines,
     device_uses_of,
     granted_words,
@@ -280,6 +281,10 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     tell("next", f"{following}   ({f'then: {then}; ' if then else ''}also: {others})")
 
 
+_DRIVEN = ("running", "open")
+"""Of a study that a controller drives; the second as of an earlier entry."""
+
+
 def print_status(home: Home, name: str, as_json: bool) -> None:
     """Where a study stands, in a few lines; as JSON the same as :func:`print_study`."""
     if as_json:
@@ -294,7 +299,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         status = status_word(study, source.info(name))
         _print_state(study, status, summarize(study))
         standing = standings(live_rows(source, is_alive)).get(name)
-        running = running_lines(study, epochs_that_ended(study, folder), jobs=_JOBS_SHOWN)
+        progress = epochs_that_ended(study, folder)
+        running = running_lines(study, progress, jobs=_JOBS_SHOWN, driven=status in _DRIVEN)
         ended = device_lines(study, latest=True) if study.status == "open" else ()
         say_facts(
             [
@@ -320,7 +326,7 @@ def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
 def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
     """The counts of trials and jobs, why a study halted, and the states of a grid's configurations."""
     counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
-    counts += [granted_words(study)] if summary.running else []
+    counts += [granted_words(study, driven=status in _DRIVEN)] if summary.running else []
     counts += [
         f"{count:,} {word}"
         for count, word in (
@@ -426,6 +432,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
         rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
         where = f" on {placed.device}, {memory_words(placed.share[1])}" if placed is not None else ""
         what = "running" if state.trains(job.trial) else "waiting for a device"
+        what = what if status in _DRIVEN else TO_RESUME
         say_facts([(what, f"trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}")])
     say_facts(study_links(home, study.spec).items())
 

@@ -181,13 +181,21 @@ def _load(spans: Iterable[tuple[Span, Usage | JobPlaced]]) -> tuple[DeviceLoad, 
     return tuple(found)
 
 
+TO_RESUME = "to be resumed"
+"""Jobs of a study that nobody drives: they run again once somebody does."""
 LATEST_SECONDS = 60.0
 """Seconds before the latest end in which a job counts as a latest one."""
 
 
-def granted_words(study: Study) -> str:
-    """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``."""
+def granted_words(study: Study, *, driven: bool = True) -> str:
+    """``2 running``; of gangs ``2 running on 8 slots``; on shared devices ``8 running, 9 waiting for a device``.
+
+    Args:
+        driven: whether a controller drives the study; else ``2 to be resumed``.
+    """
     state = study.state
+    if not driven:
+        return f"{len(state.running):,} {TO_RESUME}"
     runs, slots = sum(map(state.trains, state.running)), state.slots_in_use
     waiting = len(state.running) - runs
     return (
@@ -198,7 +206,7 @@ def granted_words(study: Study) -> str:
 
 
 def running_lines(
-    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8
+    study: Study, progress: Mapping[int, str] | None = None, *, devices: int = 16, jobs: int = 8, driven: bool = True
 ) -> list[str]:
     """The jobs that run, a line for each of the devices that they share, and one for those that wait.
 
@@ -206,6 +214,7 @@ def running_lines(
         progress: by trial, how far its job has come.
         devices: lines; another one says how many more there are.
         jobs: of a line, likewise.
+        driven: whether a controller drives the study; else they run nowhere.
     """
     state, done = study.state, progress or {}
     goals: dict[int, str] = {}
@@ -215,6 +224,8 @@ def running_lines(
         goals[trial] = f"trial {trial} to {grant.target:,}{done.get(trial, '')}{ranks}"
         if trial not in state.placed:
             others["running" if state.trains(trial) else "waiting for a device"].append(goals[trial])
+    if not driven:
+        return [f"{TO_RESUME}: {listed(list(goals.values()), jobs)}"] if goals else []
     by_device: dict[tuple[str, str], list[JobPlaced]] = {}
     for placed in state.placed.values():
         by_device.setdefault((placed.device, placed.architecture), []).append(placed)

@@ -52,7 +52,7 @@ def shown(folder: Path) -> Any:
 def test_every_method_is_shown(name: str, tmp_path: Path) -> None:
     study = played(tmp_path, spec_of(name), 14)
     text = hpo(tmp_path, "show", "world")
-    assert "trained to" in text and text.count("running: trial") == len(study.state.running)
+    assert "trained to" in text and text.count("to be resumed: trial") == len(study.state.running)
     rungs = shown(tmp_path)["rungs"]
     assert sum(rung["results"] for rung in rungs) == study.state.completed_jobs + study.state.abandoned_trials
     assert sum(rung["running"] for rung in rungs) == len(study.state.running)

@@ -176,7 +176,7 @@ def test_the_servers_environment_has_no_other_secret(tmp_path: Path, monkeypatch
     assert "*" not in [value for name, value in environment.items() if "CORS" in name]
 
 
-@pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.lock", "start-{}.lock", "database.lock", "server.log"])
+@pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.json", "database.lock", "server.log"])
 def test_a_linked_server_file_is_refused(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "prefect"
     folder.mkdir()
@@ -220,7 +220,7 @@ def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
         encoded = base64.b64encode(f"hpo:{word}".encode()).decode()
         controller = psutil.Process(process.pid)
         family = [controller, *controller.children(recursive=True)]
-        (server,) = [found for found in family if "hpo_flows.guarded_server" in found.cmdline()]
+        (server,) = [found for found in family if "hpo_flows.prefect_api.shared_server" in found.cmdline()]
         assert len(family) > 4, "server, workers, trainers"
         for found in family:
             try:

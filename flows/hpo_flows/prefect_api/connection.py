@@ -57,18 +57,18 @@ def _may_be_configured() -> bool:
         return True
 
 
-def check_api(url: str) -> None:
-    """Whether the configured Prefect API answers; better asked before anything is started.
+def check_api(url: str, seconds: float = 10.0) -> None:
+    """Whether the configured Prefect API answers within so many seconds; better asked before anything is started.
 
     Raises:
         PrefectServerError: it does not.
     """
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=10):
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=seconds):
             return
-    except urllib.error.HTTPError:
-        return  # somebody answers; whether we may use it, Prefect's client will say
     except (OSError, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+            return  # somebody answers; whether we may use it, Prefect's client will say
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
             return  # a certificate of your own: Prefect's client knows it, this question does not
         raise PrefectServerError(
@@ -186,7 +186,8 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
     finally:
+        seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away, see api_watch.py
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
-            worker.drain_all(timeout=DRAIN_SECONDS)
+            worker.drain_all(timeout=seconds)
         context.GLOBAL_SETTINGS_CONTEXT = before
         EventsWorker._client_override = client

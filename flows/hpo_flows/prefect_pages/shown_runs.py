@@ -21,6 +21,7 @@ from hpo_core.security.private_files import LockFile
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas import OrchestrationResult
+    from prefect.client.schemas.objects import TaskRun
 
 
 SHOWN_RUNS = "shown-runs"
@@ -71,15 +72,29 @@ def report_killed_runs(client: SyncPrefectClient, folder: Path, server: str) -> 
     return crashed
 
 
-def end_task_runs(client: SyncPrefectClient, run: UUID) -> None:
-    """End the open task runs of a flow run that is over: Crashed."""
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter
+def end_task_runs(client: SyncPrefectClient, run: UUID) -> set[UUID]:
+    """End the open task runs of a flow run whose process is gone: Crashed; returns all that it has.
+
+    They give back their concurrency slots at once.
+    """
     from prefect.states import Crashed
 
+    found = read_task_runs(client, run)
+    for task_run in found:
+        if task_run.state is None or not task_run.state.is_final():
+            client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
+    return {task_run.id for task_run in found}
+
+
+def read_task_runs(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
+    """All task runs of a flow run that Prefect has recorded."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
     of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
-    open_ones = TaskRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING"]}}})
-    for task_run in client.read_task_runs(flow_run_filter=of_run, task_run_filter=open_ones, limit=_PAGE):
-        client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
+    found: list[TaskRun] = []
+    while page := client.read_task_runs(flow_run_filter=of_run, limit=_PAGE, offset=len(found)):
+        found += page
+    return found
 
 
 def any_killed(folder: Path, server: str) -> bool:

@@ -88,9 +88,10 @@ class StudyPages:
                     time.sleep(POLL_SECONDS)
                 else:
                     self.ended.wait(POLL_SECONDS)
-            if self.study is not None:
-                self._artifacts.update(client)
-            self._send_log(client)
+            with contextlib.suppress(Exception):  # the API went away at this moment
+                if self.study is not None:
+                    self._artifacts.update(client)
+                self._send_log(client)
 
     def finish(self, links: Mapping[str, str]) -> None:
         """Add links to what belongs to the study, after its end.
@@ -115,7 +116,7 @@ class StudyPages:
                         self.on_state(client, state)
                 except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
                     log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
-            if not self._answers and not self._told:
+            if not self._answers and not self._told and not self.ended.is_set():  # whose end has a sentence of its own
                 self._told = True
                 self.say("The Prefect server does not answer: its pages stop here. The study goes on.")
         return self._answers
@@ -136,8 +137,8 @@ class StudyPages:
         try:
             self._artifacts.on_tick(client)
             self._send_log(client)
-        except httpx.HTTPError as error:
-            log.warning("Prefect's pages are not up to date: %s", error)
+        except Exception as error:  # also an assertion of Prefect's client
+            log.debug("Prefect's pages are not up to date: %s", error)
             return False
         return True
 
@@ -181,6 +182,8 @@ class StudyPages:
             try:
                 client.create_logs(self._lines[:_LINES])
             except httpx.HTTPStatusError as error:  # the server refuses them, and would again
+                if error.response.status_code >= 500:
+                    raise
                 log.warning("lines of the flow run's log are missing: %s", error)
             del self._lines[:_LINES]
 

@@ -37,6 +37,7 @@ from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_core.views.rungs import is_unlimited
+from hpo_flows.prefect_pages.read_back import Begun
 
 JOB_GRAIN_LIMIT = 300
 """Most expected task runs of jobs; Prefect's timeline of more is a grey line."""
@@ -44,6 +45,9 @@ EPOCHS_LISTED = 200
 """Most epochs in the log of one job whose model hops; the study's journal has all of them."""
 CLOSE_SECONDS = 20.0
 """How long the end of a study waits for its tasks to end."""
+LIMIT_SECONDS = 60.0
+"""How long a job whose concurrency limits cannot be asked for waits: then it begins without them."""
+_ASK_SECONDS = 2.0
 _LOG_LINES = 40
 """Lines of a failed job's output that its task's log repeats."""
 
@@ -224,6 +228,10 @@ class StudyTasks:
         self._waiting: dict[JobKey, _Waiting] = {}
         self._inbox: Inbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._queued: dict[JobKey, asyncio.Task[Any]] = {}
+        """Tasks of jobs that wait for Prefect's limits."""
+        self.begun: list[Begun] = []
+        """Task runs that began; their states change."""
         self._told: set[str] = set()
         """Messages of failures whose output is in a log already."""
         self._loop = asyncio.new_event_loop()
@@ -327,10 +335,11 @@ class StudyTasks:
             while self._tasks:
                 await asyncio.wait(self._tasks)
 
-    def _start(self, run: Awaitable[Any]) -> None:
+    def _start(self, run: Awaitable[Any]) -> asyncio.Task[Any]:
         made = asyncio.ensure_future(run)
         self._tasks.add(made)
         made.add_done_callback(self._ended)
+        return made
 
     def _ended(self, made: asyncio.Task[Any]) -> None:
         self._tasks.discard(made)
@@ -348,13 +357,16 @@ class StudyTasks:
         group.under_way += 1
         group.at[job.key] = 0
         if self._per_job:
-            reported = self._reports[job.key] = self._loop.create_future()
-            self._start(self._train(job, slot, group, reported))  # which a job may be faster than
+            reported = self._reports[job.key] = self._loop.create_future()  # a job may be faster than its task
+            made = self._start(self._train(job, slot, group, reported))
+            if self._tags:
+                self._queued[job.key] = made
 
     async def _hold(self, name: str, group: _Group, is_generation: bool) -> None:
         async def body() -> State[Any]:
             context = TaskRunContext.get()
             assert context is not None
+            self.begun.append((context.task, context.task_run))
             group.logger = get_run_logger()
             group.context.set_result(context)
             await group.ended.wait()
@@ -391,10 +403,10 @@ class StudyTasks:
 
     async def _train(self, of: Job, slot: Slot, group: _Group, reported: asyncio.Future[Report | None]) -> None:
         async def body() -> State[Any]:
-            if self._tags:
-                self._ready.append(of.key)
-                if self._inbox is not None:
-                    self._inbox.wake()
+            context = TaskRunContext.get()
+            assert context is not None
+            self.begun.append((context.task, context.task_run))
+            self._make_ready(of)
             report = await reported
             if report is None:
                 return Cancelled(message="The study ended before this job did.")
@@ -409,9 +421,31 @@ class StudyTasks:
 
         # within the rung's task run, yet not in its transaction, which keeps each of them to its end
         with (await group.context).model_copy():
-            run = job.with_options(tags=self._tags) if self._tags else job
-            device = "" if slot.portion is None else slot.portion.device
-            await run(job_name(of, device), body, return_state=True)  # type: ignore[misc]
+            name = job_name(of, "" if slot.portion is None else slot.portion.device)
+            if not self._tags:
+                await job(name, body, return_state=True)  # type: ignore[misc]
+                return
+            limited = job.with_options(name=name, tags=self._tags)  # Prefect shows a task that waits by this name
+            until = None
+            while of.key in self._queued:
+                try:
+                    await limited(name, body, return_state=True)  # type: ignore[misc]
+                except Exception as error:
+                    if of.key not in self._queued:
+                        raise
+                    until = until or self._loop.time() + LIMIT_SECONDS
+                    if self._loop.time() > until:
+                        log.warning("%s begins without its concurrency limits: %s", name, error)
+                        self._make_ready(of)
+                        return
+                    await asyncio.sleep(_ASK_SECONDS)
+
+    def _make_ready(self, of: Job) -> None:
+        """Have a job that waited for Prefect's limits submitted."""
+        if self._queued.pop(of.key, None) is not None:
+            self._ready.append(of.key)
+            if self._inbox is not None:
+                self._inbox.wake()
 
     def _end(self, of: Job, report: Report) -> None:
         name = group_name(of)
@@ -431,6 +465,8 @@ class StudyTasks:
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
+        if (queued := self._queued.pop(of.key, None)) is not None:
+            queued.cancel()
 
     def _end_idle(self, full: set[str]) -> None:
         for name in full & self._groups.keys():
@@ -438,6 +474,9 @@ class StudyTasks:
                 self._groups.pop(name).ended.set()
 
     def _end_all(self) -> None:
+        for queued in self._queued.values():
+            queued.cancel()
+        self._queued.clear()
         for reported in self._reports.values():
             if not reported.done():
                 reported.set_result(None)

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
 from hpo_core.model.errors import HpoError
@@ -54,29 +55,27 @@ def run_in_prefect(
         check_api(api)
         check_access(api)
         session.start_cluster()
-        with _environment(client_environment()), patient_prefect(), _quiet_console():
+        with _environment(client_environment()), _quiet_console(), patient_prefect():
             _run(session, action, cure, ended, server=api)
         return
     server = SharedServer(session.home.folder / "prefect")
     try:
         server.start()
         session.start_cluster()
-        try:
-            server.wait(session.say)
-        except PrefectServerError as error:
-            session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
-            ended(*session.run())
-            return
-        word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
-        session.say(f"Prefect UI while it runs: {server.url} ({word})")
-        with (
-            _environment(client_environment(server.folder)),
-            patient_prefect(server.api_url, server.auth),
-            _quiet_console(),
-        ):
-            _run(session, action, cure, ended, server=OWN_SERVER)
+        with _environment(client_environment(server.folder)):
+            import_module("hpo_flows.study_run.study_flow")  # takes seconds, beside the starts of server and cluster
+            try:
+                server.wait()
+            except PrefectServerError as error:
+                session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
+                ended(*session.run())
+                return
+            word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
+            session.say(f"Prefect UI while it runs: {server.url} ({word})")
+            with _quiet_console(), patient_prefect(server.api_url, server.auth):
+                _run(session, action, cure, ended, server=OWN_SERVER)
     finally:
-        server.let_go()
+        server.close()
 
 
 def _run(
@@ -114,7 +113,11 @@ def _quiet_console() -> Iterator[None]:
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
 
+    from hpo_flows.prefect_api.api_watch import api_is_unreachable
+
     setup_logging()
+    for handler in logging.getLogger("prefect._internal").handlers:  # also after the study: it tries on for a while
+        handler.addFilter(_is_not_prefects)
     handlers = [each for each in logging.getLogger().handlers if isinstance(each, PrefectConsoleHandler)]
     for handler in handlers:
         handler.addFilter(_is_not_prefects)
@@ -122,7 +125,7 @@ def _quiet_console() -> Iterator[None]:
     try:
         yield
     finally:
-        logging.raiseExceptions = raises
+        logging.raiseExceptions = raises and not api_is_unreachable()  # what could not be sent is still tried
         for handler in handlers:
             handler.removeFilter(_is_not_prefects)
 

@@ -37,21 +37,23 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.hop_views import PartitionNames
-from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return
+from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
+from hpo_flows.prefect_pages.read_back import set_differing
 from hpo_flows.prefect_pages.shown_runs import ShownRun, end_task_runs, report_killed_runs
 from hpo_flows.prefect_pages.study_pages import StudyPages
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
 from hpo_flows.study_run.session import Session, Summary
 
-LAST_SECONDS = 20.0
-"""How long the end of a study waits for Prefect to show all of it."""
-INTERRUPTED_SECONDS = 5.0
+log = logging.getLogger("hpo.prefect")
+LAST_SECONDS = 17.0
+"""How long the end of a study waits for Prefect to show all of it; its last state then takes 3 s at most."""
+INTERRUPTED_SECONDS = 3.0
 """The same after an interrupt: whoever interrupts waits."""
 
 
 class RunCancelledError(KeyboardInterrupt):
-    """Somebody cancelled the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
+    """Somebody cancelled or paused the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
 
 
 def run_study(
@@ -92,6 +94,8 @@ def run_study(
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
             return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
         except BaseException as error:
+            if isinstance(error, Pause):  # the process of a command ends; nobody could go on with its run
+                error = RunCancelledError()
             raised.append(error)
             how = "with its flow run" if isinstance(error, RunCancelledError) else "by an interrupt"
             name = session.name
@@ -112,7 +116,8 @@ def run_study(
             session.say(f"Prefect does not run this study, which goes on ({type(error).__name__}: {error}).")
             ended(*session.run())
             return
-        session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
+        if not api_is_unreachable():  # else it was said
+            session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
     if raised:
         raise raised[0]
 
@@ -161,7 +166,7 @@ def drive(
         Pause: the flow run was paused; the study was halted, as by an interrupt.
     """
     mask_logs()
-    run = label_run(session.spec, action)
+    run, earlier = label_run(session.spec, action)
     pages = PagesThread(session, run, heeds_runs=heeds_runs, on_state=on_state)
     tasks: list[StudyTasks] = []
 
@@ -193,11 +198,26 @@ def drive(
         return study
     finally:
         session.wait_for("showing its end in Prefect")
-        deadline = time.monotonic() + seconds
-        for each in tasks:
-            each.close(max(0.0, deadline - time.monotonic()))
-        if not (pages.finish(deadline) and wait_for_return(max(0.0, deadline - time.monotonic()), or_end=False)):
+        if not _show_end(tasks, pages, run, earlier, time.monotonic() + seconds):
+            wait_no_more()
             session.say("Prefect does not show all of this study: its API does not answer. The journal has it.")
+
+
+def _show_end(tasks: list[StudyTasks], pages: PagesThread, run: UUID, earlier: set[UUID], deadline: float) -> bool:
+    """End the tasks, and have Prefect show all of a study; returns whether it does."""
+    pages.close()
+    for each in tasks:
+        each.close(max(0.0, deadline - time.monotonic()))
+    try:
+        with get_client(sync_client=True) as client:
+            return (
+                wait_for_return(deadline)
+                and all(set_differing(client, run, each.begun, deadline=deadline, earlier=earlier) for each in tasks)
+                and pages.finish(deadline)
+            )
+    except Exception as error:  # the API went away at this moment
+        log.debug("the end of the study is not shown: %s: %s", type(error).__name__, error)
+        return False
 
 
 class PagesThread(Observer):
@@ -247,6 +267,12 @@ class PagesThread(Observer):
         return self
 
     def _on_state(self, client: SyncPrefectClient, state: State[Any]) -> None:
+        if state.is_paused() and state.state_details.pause_timeout is not None:
+            # else Prefect calls the run Failed once that time is over, whatever its dialog promises
+            state = state.model_copy(deep=True)
+            state.state_details.pause_timeout = None
+            state.message = f"Study {self._session.name!r} is halted until this run, or `hpo resume`, goes on with it."
+            client.set_flow_run_state(self._run, state, force=True)
         self._heed(state)
         if self._told is not None:
             self._told(client, state)
@@ -281,17 +307,12 @@ class PagesThread(Observer):
 
     def finish(self, deadline: float) -> bool:
         """Wait until all is shown; returns whether it is."""
-        self._ended.set()
         if self._thread is None or self._pages is None:
             return True
-        if not api_is_unreachable():
-            self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             return False
-        try:
-            self._pages.finish(self.links)
-        except Exception as error:  # the API went away at this moment
-            logging.getLogger("hpo.prefect").warning("links are not shown: %s: %s", type(error).__name__, error)
+        self._pages.finish(self.links)
         return True
 
 
@@ -311,10 +332,14 @@ def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
     return found
 
 
-def label_run(spec: StudySpec, action: str) -> UUID:
-    """Name the present flow run ``ACTION-STUDY`` and tag it with study and method; returns its id."""
+def label_run(spec: StudySpec, action: str) -> tuple[UUID, set[UUID]]:
+    """Name the present flow run ``ACTION-STUDY`` and tag it with study and method.
+
+    Returns:
+        Its id, and the task runs that it has from an earlier attempt; those that look open end as Crashed.
+    """
     run = UUID(str(flow_run.id))
     tags = list(dict.fromkeys([*flow_run.tags, *tags_of(spec)]))
     with get_client(sync_client=True) as client:
         client.update_flow_run(run, name=f"{action}-{spec.study}", tags=tags)
-    return run
+        return run, end_task_runs(client, run)
