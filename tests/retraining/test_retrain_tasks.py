@@ -78,7 +78,9 @@ def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) ->
         "evaluate champion version 1", "check for drift", "evaluate the challenger trained again",
         "compare with the champion", "test the challenger", "promote", "report",
     ]  # fmt: skip
-    assert len([name for name, _, _ in steps if name.startswith("tune")]) == 2, "seeds of the first, and of the challenger"
+    assert len([name for name, _, _ in steps if name.startswith("tune")]) == 2, (
+        "seeds of the first, and of the challenger"
+    )
     said = {name: message for name, _, message in steps}
     assert said["promote the first champion"] == "version 1 is the first champion of line: the best of study line"
     assert (
