@@ -51,7 +51,7 @@ def compare(form: CompareForm) -> dict[str, Any]:
     return show(found, {"Page": page.as_uri()} | links) | {"page": str(page), "links": {"Page": page.as_uri()} | links}
 
 
-class Read:
+class StudySeries:
     """A study's series, as a task hands it on: Prefect looks for results of tasks in all that it can take apart."""
 
     def __init__(self, series: Series) -> None:
@@ -68,17 +68,17 @@ class Compared:
 
 
 @step("read study {name}")
-def read_study(journal: Journal, name: str) -> tuple[Read, str]:
+def read_study(journal: Journal, name: str) -> tuple[StudySeries, str]:
     """Replay a study from the journal."""
     with closing(journal):
         series = read_series(journal.entries(name))
     jobs = f"{series.study.state.completed_jobs:,} jobs"
     best = "no result" if series.best is None else f"best {series.study.spec.metric.name} = {series.best:.6g}"
-    return Read(series), f"{best}, {jobs}, {series.study.status}"
+    return StudySeries(series), f"{best}, {jobs}, {series.study.status}"
 
 
 @step("put side by side")
-def put_side_by_side(studies: list[Read]) -> tuple[Compared, str]:
+def put_side_by_side(studies: list[StudySeries]) -> tuple[Compared, str]:
     """Group repeats of one search, and rank the searches."""
     found = Compared(Comparison.of_series([one.series for one in studies]))
     first = found.facts["groups"][0]
