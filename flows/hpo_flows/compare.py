@@ -1,9 +1,9 @@
-"""The flow that puts studies side by side."""
+"""The flow that puts studies side by side: reading each study is a task, and so is what is made of them."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from prefect import get_run_logger, tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
@@ -11,6 +11,7 @@ from pydantic import Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
@@ -21,6 +22,8 @@ from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form_schema import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key
+from hpo_flows.steps import logger, step
+from hpo_flows.study_run.study_flow import is_in_flow_run
 
 
 def _run_name() -> str:
@@ -42,17 +45,68 @@ def compare(form: CompareForm) -> dict[str, Any]:
     studies = form.studies
     mask_logs()
     place = home_here()
-    source = place.read_journal()
-    comparison = Comparison.of(source.entries(name) for name in studies)
-    page = write_comparison(comparison, place.comparison_path(studies))
-    facts = comparison.facts()
-    specs = {series.study.name: series.study.spec for series in comparison.studies}
-    tracked = [_tracked(place, source, specs[name]) for name in studies]
-    links = {"Page": page.as_uri()} | _track(facts, page, tracked)
-    with tags("hpo", *studies):
-        _show(facts, links)
-    get_run_logger().info("compared %s: %s", ", ".join(studies), page)
-    return facts | {"page": str(page), "links": links}
+    found = put_side_by_side([read_study(place.read_journal(), name) for name in studies])
+    page = write_page(place, found)
+    links = copy_to_mlflow(place, found, page)
+    return show(found, {"Page": page.as_uri()} | links) | {"page": str(page), "links": {"Page": page.as_uri()} | links}
+
+
+class StudySeries:
+    """A study's series, as a task hands it on: Prefect looks for results of tasks in all that it can take apart."""
+
+    def __init__(self, series: Series) -> None:
+        self.series = series
+
+
+class Compared:
+    """Studies side by side, and what that comes to."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.facts = comparison.facts()
+        self.specs = [series.study.spec for series in comparison.studies]
+
+
+@step("read study {name}")
+def read_study(journal: Journal, name: str) -> tuple[StudySeries, str]:
+    """Replay a study from the journal."""
+    with closing(journal):
+        series = read_series(journal.entries(name))
+    jobs = f"{series.study.state.completed_jobs:,} jobs"
+    best = "no result" if series.best is None else f"best {series.study.spec.metric.name} = {series.best:.6g}"
+    return StudySeries(series), f"{best}, {jobs}, {series.study.status}"
+
+
+@step("put side by side")
+def put_side_by_side(studies: list[StudySeries]) -> tuple[Compared, str]:
+    """Group repeats of one search, and rank the searches."""
+    found = Compared(Comparison.of_series([one.series for one in studies]))
+    first = found.facts["groups"][0]
+    best = "no search has a result" if first["median"] is None else f"best: {first['group']}, {first['median']:.5g}"
+    return found, f"{len(studies)} studies by {found.facts['metric']}; {best}"
+
+
+@step("write the page")
+def write_page(place: Home, found: Compared) -> tuple[Path, str]:
+    """Write the page with figures and tables."""
+    page = write_comparison(found.comparison, place.comparison_path([spec.study for spec in found.specs]))
+    return page, str(page)
+
+
+@step("copy to MLflow")
+def copy_to_mlflow(place: Home, found: Compared, page: Path) -> tuple[dict[str, str], str]:
+    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
+    with closing(place.read_journal()) as journal:
+        tracked = [_tracked(place, journal, spec) for spec in found.specs]
+    prepare_environment()
+    try:
+        links, missing = log_comparison(found.facts, page, tracked)
+    except Exception as error:
+        logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
+        return {}, f"not in MLflow: {reason_of(error)}"
+    for study, reason in missing.items():
+        logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
+    return links, ", ".join(links.values())
 
 
 def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
@@ -67,20 +121,12 @@ def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
     )
 
 
-def _track(facts: dict[str, Any], page: Path, studies: list[Tracked]) -> dict[str, str]:
-    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
-    prepare_environment()
-    try:
-        links, missing = log_comparison(facts, page, studies)
-    except Exception as error:
-        get_run_logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
-        return {}
-    for study, reason in missing.items():
-        get_run_logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
-    return links
-
-
-def _show(facts: dict[str, Any], links: dict[str, str]) -> None:
+@step("show in Prefect")
+def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """Make the artifacts of the run."""
+    facts = found.facts
+    if not is_in_flow_run():
+        return facts, "not in a flow run"
     metric = facts["metric"]
     first = facts["groups"][0]
     count = len(facts["studies"])
@@ -106,6 +152,7 @@ def _show(facts: dict[str, Any], links: dict[str, str]) -> None:
     for title, target in links.items():
         if target.startswith(("http://", "https://", "file://")):
             create_link_artifact(target, link_text=title, key=f"{key}-{title.lower().replace(' ', '-')}")
+    return facts, f"artifacts {key} and {key}-studies"
 
 
 def _words(value: float | None) -> str:

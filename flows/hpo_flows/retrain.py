@@ -1,9 +1,11 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
-All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining_run``, and each of them can be
-repeated. So the flow can be started any number of times for the same data, also after a crash.
+All policy is in ``hpo_core.retraining``; the steps are in ``hpo_flows.retraining_run``, and each of them can be
+repeated. So the flow can be started any number of times for the same data, also after a crash. Each step is a task,
+and each study a subflow; ``retrain.fn(...)`` does the same without Prefect.
 """
 
+import os
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -21,6 +23,7 @@ from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.form_schema import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
+from hpo_flows.study_run.study_flow import is_in_flow_run
 
 __all__ = ["Rules", "retrain"]
 
@@ -78,7 +81,9 @@ def retrain(form: RetrainForm) -> State[Any]:
         with (
             tags("hpo", model),
             errors_without_credentials(),
-            only_retraining(place, model, f"flow run {flow_run.name}"),
+            only_retraining(
+                place, model, f"flow run {flow_run.name}" if is_in_flow_run() else f"process {os.getpid()}"
+            ),
         ):
             found = Retraining(place, model, evaluate, form.rules, form.attempt).retrain(
                 absolute_path(data), form.study

@@ -1,6 +1,6 @@
-"""What ``retrain`` does to the world: studies, evaluations, versions in MLflow's registry, the alias, artifacts.
+"""The steps of ``retrain``: studies, evaluations, versions in MLflow's registry, the alias, artifacts.
 
-Every effect can be repeated: studies are named after the data's fingerprint and gone on with, the decision is uploaded
+Every step can be repeated: studies are named after the data's fingerprint and gone on with, the decision is uploaded
 before it is carried out, and what was carried out is found again by its tags.
 """
 
@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
-from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,6 +40,7 @@ from hpo_core.retraining.promotion_policy import (
     MIN_EXAMPLES,
     TRAINED_AGAIN,
     TUNED_FOR_DRIFT,
+    Drift,
     ExampleLosses,
     check_drift,
     example_noise,
@@ -64,8 +64,9 @@ from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedM
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.artifacts import artifact_key
+from hpo_flows.steps import logger, step
 from hpo_flows.study_run.session import Session
-from hpo_flows.study_run.study_flow import run_study
+from hpo_flows.study_run.study_flow import is_in_flow_run, run_study
 
 
 class Rules(BaseModel):
@@ -108,10 +109,44 @@ def check_function(evaluate: str, folders: Sequence[str] | None = None) -> None:
         permissions.check_function("evaluate", evaluate, places)
 
 
-@task(name="evaluate", task_run_name="evaluate-{label}", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[Evaluation]:
-    """Evaluate models in a process of its own."""
-    return evaluate_models(request, timeout=timeout)
+class Champion(msgspec.Struct, frozen=True):
+    """The champion as a retraining sees it: its card, and what its models come to on the new data."""
+
+    version: int
+    card: ModelCard
+    scores: tuple[ExampleLosses, ...]
+    losses: tuple[float, ...]
+    """Per example of the new data, of the model that serves."""
+
+    @property
+    def now(self) -> list[float]:
+        """Losses of all repeats on the new data."""
+        return [one.loss for one in self.scores]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The work for some data, found where it was begun."""
+
+    run: KnownRun
+    key: str
+    data: str
+    """Where they lay when it was begun: its studies name that."""
+    content: str
+    """Their fingerprint."""
+    decision: Decision | None
+    """None as long as nothing was decided."""
+
+    @property
+    def done(self) -> Decision | None:
+        """The decision, where it was carried out and nothing is left to do."""
+        return self.decision if self.run.status == "FINISHED" else None
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """Whether the parameters are tuned again, and why."""
+
+    tunes: bool
+    words: str
 
 
 class Retraining:
@@ -122,7 +157,7 @@ class Retraining:
         self.model = model
         self.rules = rules
         self.attempt = attempt
-        self.log = get_run_logger()
+        self.log = logger()
         self.journal: Journal = home.read_journal()
         self.evaluate = evaluate or ""
         """The evaluation function; empty until the champion has said its own."""
@@ -131,19 +166,36 @@ class Retraining:
         self.registry = ModelRegistry(model, uri, f"retrain-{model}", home.artifacts_at(uri))
 
     def retrain(self, data: str, first_study: str | None) -> dict[str, Any]:
+        """Do, step by step, what is left to do for these data; returns what came of it."""
         if self.registry.champion() is None:
             self._crown_first(first_study)
+        begun = self.look_at_data(data)
+        if (done := begun.done) is not None:
+            version = int(begun.run.tags["hpo.version"])
+            found = self._result(begun.run, done, version, outcome=self._unchanged(begun.run))
+            return found | {"done_before": True, "promoted": False}
+        with self._failing(begun.run):
+            decision = begun.decision or self._decide(begun)
+            version = self.promote(begun.run, decision)
+            self.report(begun.run, decision, version)
+        return self._result(begun.run, decision, version, outcome=decision.outcome(version))
+
+    @step("look at the data")
+    def look_at_data(self, data: str) -> tuple[Begun, str]:
+        """The work for these data, begun where it was not."""
         run, key, data, content = self._begun(data)
-        decision = self.registry.decision_of(run)
-        if run.status == "FINISHED" and decision is not None:
-            return self._nothing_new(run, decision)
-        with self._failing(run):
-            if decision is None:
-                decision = self._decide(run, data, content=content, key=key)
-            return self._carry_out(run, decision)
+        begun = Begun(run, key, data, content, self.registry.decision_of(run))
+        if begun.done is not None:
+            return begun, f"{self._unchanged(run)}. Then: {begun.done.headline()}"
+        known = "what was decided on them is carried out" if begun.decision else f"retraining {key}"
+        return begun, f"{data}, fingerprint {content[:12]}: {known}"
+
+    def _unchanged(self, run: KnownRun) -> str:
+        since = f" since {datetime.fromtimestamp(run.ended / 1000, UTC):%Y-%m-%d %H:%M} UTC" if run.ended else ""
+        return f"version {self.registry.champion()} stays champion: the data have not changed{since}; nothing was done"
 
     def _begun(self, data: str) -> tuple[KnownRun, str, str, str]:
-        """The run for these data, its key, where they lay when it was begun (its studies name that), their content."""
+        """The run for these data, its key, where they lay when it was begun, their content."""
         content = fingerprint(data)
         for spoiled in itertools.count():
             key = self._key(content, spoiled)
@@ -208,68 +260,94 @@ class Retraining:
         spec = self.repeats_of(name, trial, repeats, own or None)
         run = self.registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(run):
-            card, _ = self.trained(repeats, spec, (self.search_behind(name),), data=own, content=content)
-            self._upload(run, card)
-            version = self.registry.register(
-                run, {"hpo.study": repeats}, f"The best of study {name}; the first champion."
-            )
-            self.registry.promote(version)
-            self.registry.finish(run, version)
-        self.log.info("version %d is the first champion of %s: the best trial of study %s", version, self.model, name)
+            study = self.study_at_end(repeats, spec)
+            first = self.evaluate_first(study, (self.search_behind(name),), data=own, content=content)
+            self.promote_first(run, first.card, name)
+
+    @step("promote the first champion")
+    def promote_first(self, run: KnownRun, card: ModelCard, source: str) -> tuple[int, str]:
+        """Register the first version, and give it the alias."""
+        self._upload(run, card)
+        facts = {"hpo.study": card.study}
+        version = self.registry.register(run, facts, f"The best of study {source}; the first champion.")
+        self.registry.promote(version)
+        self.registry.finish(run, version)
+        return version, f"version {version} is the first champion of {self.model}: the best of study {source}"
 
     # The decision.
 
-    def _decide(self, run: KnownRun, data: str, *, content: str, key: str) -> Decision:
+    def _decide(self, begun: Begun) -> Decision:
         version = self.registry.champion()
         assert version is not None
+        champion = self.evaluate_champion(version, begun.data)
+        drift = self.check_for_drift(champion)
+        steps = [TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN]
+        challengers = []
+        if not drift.drifted:
+            challengers.append(self._retrained(begun, champion.card, drift))
+            compared = self.compare(champion, challengers[0])
+            steps.append(compared.words)
+        if drift.drifted or compared.tunes:
+            challengers.append(self._tuned(begun, champion.card, drift if drift.drifted else compared))
+        return self.test_challenger(begun, champion, drift, challengers=challengers, steps=steps)
+
+    @step("evaluate champion version {version}")
+    def evaluate_champion(self, version: int, data: str) -> tuple[Champion, str]:
+        """Evaluate the champion's models on the new data."""
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
             card = self._seen_by(self.registry.download(version, Path(folder)), version, Path(folder))
-            found = self.evaluated(f"champion-version-{version}", card, Path(folder), data)
-        seen = scores_of(card, found)
-        now = [one.loss for one in seen]
+            found = self.evaluated(card, Path(folder), data)
+        champion = Champion(version, card, scores_of(card, found), tuple(found[card.serving].losses))
+        return champion, f"{_mean(card, champion.now)} on the new data, {_mean(card, card.losses)} on its own"
+
+    @step("check for drift")
+    def check_for_drift(self, champion: Champion) -> tuple[Drift, str]:
+        """Compare the champion's losses per example on the new data with those on its own."""
         rules = self.rules
-        drift = check_drift(
-            card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
-        )
-        steps = [TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN]
-        tunes, challengers = drift.drifted, []
-        self.log.info("%s; %s", drift.words(), steps[0])
-        if not tunes:
-            again = self._retrained(card, data, content, key)
-            challengers.append(again)
-            noise = example_noise(seen, again.scores)
-            tunes = not is_good_enough(now, again.card.losses, noise=noise, level=rules.level)
-            steps.append(tuned_for_worse(rules.level) if tunes else "trained again they are as good as the champion: "
-                         "no tuning")  # fmt: skip
-            self.log.info(steps[-1])
-        if tunes:
-            challengers.append(self._tuned(card, data, content, key))
+        drift = check_drift(champion.card.reference, champion.losses, limit=rules.drift_limit, level=rules.drift_level)
+        return drift, f"{drift.words()}; {TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN}"
+
+    @step("compare with the champion")
+    def compare(self, champion: Champion, again: Candidate) -> tuple[Branch, str]:
+        """Whether the champion's parameters, trained again, are as good as the champion; else they are tuned."""
+        level = self.rules.level
+        noise = example_noise(champion.scores, again.scores)
+        if is_good_enough(champion.now, again.card.losses, noise=noise, level=level):
+            words = "trained again they are as good as the champion: no tuning"
+            return Branch(False, words), words
+        return Branch(True, tuned_for_worse(level)), tuned_for_worse(level)
+
+    @step("test the challenger")
+    def test_challenger(
+        self, begun: Begun, champion: Champion, drift: Drift, *, challengers: list[Candidate], steps: list[str]
+    ) -> tuple[Decision, str]:
+        """Test the best challenger against the champion, and store what that decides."""
         best = min(challengers, key=lambda challenger: challenger.mean)
         verdict = promotion_test(
-            now,
+            champion.now,
             best.card.losses,
-            noise=example_noise(seen, best.scores),
-            margin=rules.margin,
-            level=rules.level,
+            noise=example_noise(champion.scores, best.scores),
+            margin=self.rules.margin,
+            level=self.rules.level,
             challengers=len(challengers),
         )
-        if fingerprint(data) != content:
-            self.registry.spoil(run)
+        if fingerprint(begun.data) != begun.content:
+            self.registry.spoil(begun.run)
             raise HpoError(
-                f"The data {data!r} changed while champion and challengers were compared on them. Nothing was changed; "
-                "start again once they are complete."
+                f"The data {begun.data!r} changed while champion and challengers were compared on them. Nothing was "
+                "changed; start again once they are complete."
             )
-        if self.registry.champion() != version:
+        if self.registry.champion() != champion.version:
             raise HpoError(
-                f"Model {self.model!r}: the champion was version {version} when this began and is another one now. "
-                "Nothing was changed; start again."
+                f"Model {self.model!r}: the champion was version {champion.version} when this began and is another "
+                "one now. Nothing was changed; start again."
             )
-        rows = [("champion, own data", tuple(card.losses)), ("champion, new data", tuple(now))]
+        rows = [("champion, own data", tuple(champion.card.losses)), ("champion, new data", tuple(champion.now))]
         rows += [(f"challenger, {challenger.branch}", tuple(challenger.card.losses)) for challenger in challengers]
         decision = Decision(
             model=self.model,
-            key=key,
-            champion_version=version,
+            key=begun.key,
+            champion_version=champion.version,
             promoted=verdict.wins,
             drift=drift,
             verdict=verdict,
@@ -277,9 +355,9 @@ class Retraining:
             rows=tuple(rows),
             challenger=best.card,
         )
-        self._upload(run, best.card)
-        self.registry.keep_decision(run, decision, decision_picture(decision))
-        return decision
+        self._upload(begun.run, best.card)
+        self.registry.keep_decision(begun.run, decision, decision_picture(decision))
+        return decision, verdict.words(best.card.metric, best.card.sign)
 
     def _upload(self, run: KnownRun, card: ModelCard) -> None:
         spec = Study.current_spec(card.study, self.journal)
@@ -297,30 +375,36 @@ class Retraining:
                 f"Leave `evaluate` empty, or put them back."
             )
         self.evaluate = self._asked or card.evaluate
-        return self.with_losses(card, self.evaluated(f"champion-version-{version}-own-data", card, folder, None))
+        return self.with_losses(card, self.evaluated(card, folder, None))
 
-    def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
-        name = f"{self.model}-{key}-again"
-        spec = self.repeats_of(card.study, card.repeats[0].trial, name, data)
-        return Candidate("trained again", *self.trained(name, spec, card.searches, data=data, content=content))
-
-    def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
-        name = f"{self.model}-{key}-tune"
-        source = Study.open(card.searches[0], self.journal, reading=True).spec
-        spec = tuning_spec(
-            source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
+    def _retrained(self, begun: Begun, card: ModelCard, drift: Drift) -> Candidate:
+        name = f"{self.model}-{begun.key}-again"
+        spec = self.repeats_of(card.study, card.repeats[0].trial, name, begun.data)
+        study = self.study_at_end(name, spec, after=drift)
+        return self.evaluate_challenger(
+            "trained again", study, card.searches, data=begun.data, content=begun.content, after=drift
         )
-        found = self.study_at_end(name, spec)
+
+    def _tuned(self, begun: Begun, card: ModelCard, because: Drift | Branch) -> Candidate:
+        name = f"{self.model}-{begun.key}-tune"
+        source = Study.open(card.searches[0], self.journal, reading=True).spec
+        decay, first = self.rules.decay, self.rules.first
+        spec = tuning_spec(
+            source, name, data=begun.data, studies=card.searches, decay=decay, first=first, key=begun.key
+        )
+        found = self.study_at_end(name, spec, after=because)
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
-        repeats = f"{self.model}-{key}-best"
-        best = self.repeats_of(name, found.best.trial, repeats, data)
+        repeats = f"{self.model}-{begun.key}-best"
+        best = self.study_at_end(repeats, self.repeats_of(name, found.best.trial, repeats, begun.data), after=because)
         searches = (name, *card.searches)[:5]
-        return Candidate("tuned", *self.trained(repeats, best, searches, data=data, content=content))
+        return self.evaluate_challenger("tuned", best, searches, data=begun.data, content=begun.content, after=because)
 
     # The effects.
 
-    def _carry_out(self, run: KnownRun, decision: Decision) -> dict[str, Any]:
+    @step("promote")
+    def promote(self, run: KnownRun, decision: Decision) -> tuple[int, str]:
+        """Register the challenger, and give it the alias if it has won."""
         facts = {
             "hpo.retraining": decision.key,
             "hpo.study": decision.challenger.study,
@@ -337,33 +421,23 @@ class Retraining:
                 "test against it."
             )
         self.registry.finish(run, version)
-        outcome = decision.outcome(version)
-        self.log.info(outcome)
-        self._publish(run, decision, version)
-        return self._result(run, decision, version, outcome=outcome)
+        return version, decision.outcome(version)
 
-    def _nothing_new(self, run: KnownRun, decision: Decision) -> dict[str, Any]:
-        """The data are those of a retraining that is done: nothing is trained, and nothing published again."""
-        since = f" since {datetime.fromtimestamp(run.ended / 1000, UTC):%Y-%m-%d %H:%M} UTC" if run.ended else ""
-        outcome = (
-            f"version {self.registry.champion()} stays champion: the data have not changed{since}; nothing was done"
-        )
-        self.log.info("%s. Then: %s", outcome, decision.headline())
-        return self._result(run, decision, int(run.tags["hpo.version"]), outcome=outcome) | {
-            "done_before": True,
-            "promoted": False,
-        }
-
-    def _publish(self, run: KnownRun, decision: Decision, version: int) -> None:
+    @step("report")
+    def report(self, run: KnownRun, decision: Decision, version: int) -> tuple[None, str]:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
-        link = f"\n\nMLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
+        link = f"MLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
         svg = base64.b64encode(decision_picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
-        words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
+        words = f"{decision.markdown()}\n\n![what was compared]({image})\n\n{link}"
+        key = artifact_key(self.model, "decision")
+        if not is_in_flow_run():
+            return None, link
         try:
-            create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
+            create_markdown_artifact(words, key=key, description=decision.headline())
         except Exception as error:
-            self.log.warning("The decision is in MLflow, not among Prefect's artifacts (%s).", type(error).__name__)
+            return None, f"{link} It is not among Prefect's artifacts ({type(error).__name__})."
+        return None, f"artifact {key}. {link}"
 
     def _result(self, run: KnownRun, decision: Decision, version: int, *, outcome: str) -> dict[str, Any]:
         return {
@@ -380,7 +454,7 @@ class Retraining:
             "branches": [label.removeprefix("challenger, ") for label, _ in decision.rows[2:]],
             "study": decision.challenger.study,
             "mlflow_run": run.run_id,
-            "flow_run": str(flow_run.id),
+            "flow_run": str(flow_run.id) if is_in_flow_run() else None,
         }
 
     # Challengers: configurations trained with several seeds, and evaluated in a process.
@@ -390,8 +464,12 @@ class Retraining:
         entries = list(self.journal.entries(source))
         return repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
 
-    def study_at_end(self, name: str, spec: StudySpec) -> Study:
-        """The study, run to its end; one that was begun goes on, a finished one is only read."""
+    def study_at_end(self, name: str, spec: StudySpec, *, after: Any = None) -> Study:
+        """The study, run to its end in a subflow; one that was begun goes on, a finished one is only read.
+
+        Args:
+            after: what a step found that the study follows from.
+        """
         try:
             self.journal.info(name)
             known = Study.open(name, self.journal, reading=True)
@@ -409,7 +487,10 @@ class Retraining:
             with closing(Session(self.home, name, spec=None if known else spec)) as session:
                 action = "resume" if known else "tune"
                 session.start_cluster()
-                run_study(session, action, cure=cure_in_python)
+                if is_in_flow_run():
+                    run_study(session, action, cure=cure_in_python, after=after)
+                else:
+                    session.run()
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
             reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"
@@ -419,12 +500,25 @@ class Retraining:
             )
         return known
 
-    def trained(
-        self, name: str, spec: StudySpec, searches: tuple[str, ...], *, data: str, content: str
-    ) -> tuple[ModelCard, tuple[ExampleLosses, ...]]:
-        """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
-        study = self.study_at_end(name, spec)
-        spec = study.spec
+    @step("evaluate the challenger {branch}")
+    def evaluate_challenger(
+        self, branch: str, study: Study, searches: tuple[str, ...], *, data: str, content: str, after: Any
+    ) -> tuple[Candidate, str]:
+        """Evaluate all seeds of a challenger on the new data."""
+        found = self._trained(branch, study, searches, data=data, content=content)
+        return found, f"{_mean(found.card, found.card.losses)} on the new data, {len(found.scores)} seeds"
+
+    @step("evaluate the first champion")
+    def evaluate_first(
+        self, study: Study, searches: tuple[str, ...], *, data: str, content: str
+    ) -> tuple[Candidate, str]:
+        """Evaluate all seeds of the first champion on its own data."""
+        found = self._trained("first", study, searches, data=data, content=content)
+        return found, f"{_mean(found.card, found.card.losses)} on its own data, {len(found.scores)} seeds"
+
+    def _trained(self, branch: str, study: Study, searches: tuple[str, ...], *, data: str, content: str) -> Candidate:
+        """A configuration after all of its repeats were trained, evaluated on ``data``."""
+        name, spec = study.name, study.spec
         repeats = []
         for number in trials_of_repeats(spec, self.rules.repeats):
             trial = study.state.trials[number]
@@ -449,8 +543,8 @@ class Retraining:
             repeats=tuple(repeats),
             reference=(),
         )
-        found = self.evaluated(name, card, self.home.study_folder(name), None)
-        return self.with_losses(card, found), scores_of(card, found)
+        found = self.evaluated(card, self.home.study_folder(name), None)
+        return Candidate(branch, self.with_losses(card, found), scores_of(card, found))
 
     def with_losses(self, card: ModelCard, found: list[Evaluation]) -> ModelCard:
         """The card with what an evaluation on its own data came to."""
@@ -465,7 +559,7 @@ class Retraining:
         filled = [msgspec.structs.replace(repeat, loss=loss) for repeat, loss in zip(card.repeats, losses, strict=True)]
         return msgspec.structs.replace(card, repeats=tuple(filled), evaluate=self.evaluate, reference=reference)
 
-    def evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluation]:
+    def evaluated(self, card: ModelCard, folder: Path, data: str | None) -> list[Evaluation]:
         """A card's models, on their own data or on other data."""
         function = self.evaluate
         spec = Study.open(card.study, self.journal, reading=True).spec
@@ -487,7 +581,7 @@ class Retraining:
             for repeat in card.repeats
         )
         request = EvaluationRequest(function, tuple(self.home.import_folders(spec)), card.metric, models)
-        return list(evaluate_on(label, request, self.rules.timeout))
+        return evaluate_models(request, timeout=self.rules.timeout)
 
     def search_behind(self, name: str) -> str:
         """A rerun has no search to begin anew; the study whose record it trained along has."""
@@ -507,6 +601,11 @@ def scores_of(card: ModelCard, found: list[Evaluation]) -> tuple[ExampleLosses, 
         ExampleLosses(one.metrics[card.metric] * card.sign, one.mean, examples=one.examples, losses=one.in_order)
         for one in found
     )
+
+
+def _mean(card: ModelCard, losses: Sequence[float]) -> str:
+    """``val_loss 0.2311``: the mean over the seeds, in the user's metric."""
+    return f"{card.metric} {fmean(losses) * card.sign:.4g}"
 
 
 def _has_ended(study: Study) -> bool:

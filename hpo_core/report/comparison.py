@@ -245,7 +245,15 @@ class Comparison:
             JournalError: some do not begin with the creation of a study, or have a gap.
             SpecError: none were given, one was given twice, or their metrics differ.
         """
-        found = [read_series(entries) for entries in studies]
+        return cls.of_series([read_series(entries) for entries in studies])
+
+    @classmethod
+    def of_series(cls, found: Sequence[Series]) -> Comparison:
+        """Compare studies that were read already.
+
+        Raises:
+            SpecError: none were given, one was given twice, or their metrics differ.
+        """
         if not found:
             raise SpecError("No study to compare; name at least one.")
         names = [series.study.name for series in found]

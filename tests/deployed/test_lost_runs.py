@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from prefect import flow, task
-from prefect.client.orchestration import PrefectClient, SyncPrefectClient
-from prefect.states import Completed, Crashed, Running, State
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.states import Completed, Paused, Running, State
 
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import LockFile
-from hpo_flows.deployed.flow_run_heartbeats import attempt_of, beat, begin_heartbeats, heartbeat_file, report_silent_run
+from hpo_flows.deployed.flow_run_heartbeats import AUTOMATION, NO_HEARTBEAT, report_silent_runs
 from hpo_flows.prefect_pages.shown_runs import KILLED, ShownRun, report_killed_runs
+from tests.waiting import eventually
 
 HERE = "of this home"
 
@@ -79,28 +80,37 @@ def test_a_run_whose_process_was_killed_is_crashed_with_its_task_runs(
     assert report_killed_runs(client, tmp_path, HERE) == []
 
 
-def test_a_run_that_another_home_started_again_is_not_called_crashed(
-    client: SyncPrefectClient, prefect_api: dict[str, str], tmp_path: Path
-) -> None:
-    """Two workers of one pool with homes of their own: the first one's machine went down, the second runs the retry."""
-
-    async def reported(run: UUID) -> str:
-        async with PrefectClient(
-            prefect_api["PREFECT_API_URL"], auth_string=prefect_api["PREFECT_API_AUTH_STRING"]
-        ) as opened:
-            return await report_silent_run(opened, tmp_path, run)
-
-    run = client.create_flow_run(shown, state=Running()).id
-    begin_heartbeats(tmp_path, run, client.read_flow_run(run).run_count)
-    beat(tmp_path, run)
-    first = attempt_of(tmp_path, run)
-    client.set_flow_run_state(run, Crashed(), force=True)
-    client.set_flow_run_state(run, Running(), force=True)
-    assert client.read_flow_run(run).run_count == first + 1
-    assert asyncio.run(reported(run)) == "started again elsewhere"
-    assert state_of(client, run).is_running() and not heartbeat_file(tmp_path, run).exists()
-    begin_heartbeats(tmp_path, run, first + 1)
-    assert asyncio.run(reported(run)) == "crashed" and state_of(client, run).is_crashed()
+@pytest.mark.slow
+def test_the_automation_calls_silent_runs_of_our_deployments_crashed_and_no_others(client: SyncPrefectClient) -> None:
+    """Heartbeats as Prefect's engine sends them, of runs that then end, wait, or vanish."""
+    flow_id = client.create_flow(shown)
+    ours, other = (client.create_deployment(flow_id, name) for name in ("ours", "of-another-team"))
+    before = client.read_automations_by_name(AUTOMATION)
+    try:
+        for _ in range(2):  # twice changes nothing
+            report_silent_runs(client, [ours], seconds=10)
+        assert len(client.read_automations_by_name(AUTOMATION)) == 1
+        runs = {}
+        for name in ("vanished", "ended", "suspended", "elsewhere"):
+            of = other if name == "elsewhere" else ours
+            runs[name] = client.create_flow_run_from_deployment(of, state=Running()).id
+            heartbeat = {
+                "id": str(uuid4()), "occurred": datetime.now(UTC).isoformat(), "event": "prefect.flow-run.heartbeat",
+                "resource": {"prefect.resource.id": f"prefect.flow-run.{runs[name]}"},
+                "related": [{"prefect.resource.id": f"prefect.deployment.{of}", "prefect.resource.role": "deployment"}],
+            }  # fmt: skip
+            client.request("POST", "/events", json=[heartbeat]).raise_for_status()
+        client.set_flow_run_state(runs["ended"], Completed(), force=True)
+        client.set_flow_run_state(runs["suspended"], Paused(name="Suspended"), force=True)
+        eventually(lambda: state_of(client, runs["vanished"]).is_crashed())
+        assert state_of(client, runs["vanished"]).message == NO_HEARTBEAT
+        assert state_of(client, runs["ended"]).is_completed()
+        assert state_of(client, runs["suspended"]).name == "Suspended"
+        assert state_of(client, runs["elsewhere"]).is_running()
+    finally:
+        for one in client.read_automations_by_name(AUTOMATION):
+            client.delete_automation(one.id)
+        assert not before, "this test changes the automation of a server that others use"
 
 
 def test_a_lock_says_what_needs_it(tmp_path: Path) -> None:

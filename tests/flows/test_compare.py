@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ import pytest
 from hpo_core.home import Home
 from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import LIMIT, ROOT, Runner
+from tests.flows.test_study_flow import task_runs
 from tests.flows.test_tune import api
 
 CODE = "import json, sys; from hpo_flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
@@ -40,6 +42,14 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     assert {"cmp-1-cmp-2-full-compared", "cmp-1-cmp-2-full-compared-studies"} <= names
     runs = api(hpo, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["compare-cmp-1-cmp-2-full"]}}})
     assert [run["state_name"] for run in runs] == ["Completed"]
+    steps = {one["name"]: one for one in task_runs(hpo, runs[0])}
+    assert list(steps) and {one["state_type"] for one in steps.values()} == {"COMPLETED"}
+    read = {f"read study {name}" for name in ("cmp-1", "cmp-2", "full")}
+    assert set(steps) == read | {"put side by side", "write the page", "copy to MLflow", "show in Prefect"}
+    assert re.match(r"best loss = \S+, \d+ jobs, finished$", steps["read study full"]["state"]["message"])
+    inputs = [one["id"] for ones in steps["put side by side"]["task_inputs"].values() for one in ones]
+    assert set(inputs) == {steps[name]["id"] for name in read}, "the graph has an edge from each study"
+    assert all(one["tags"] == [] for one in steps.values()), "a task with a tag asks the API before it begins"
 
     import mlflow
 

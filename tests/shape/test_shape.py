@@ -46,7 +46,7 @@ FLOW_LAYERS = [
     {"dask", "early_interrupt", "progress", "guarded_server"},
     {"python_progress"},
     {"prefect_api"},
-    {"prefect_pages"},
+    {"prefect_pages", "steps"},
     {"serve_home"},
     {"study_run"},
     {"deployed"},

@@ -16,13 +16,12 @@ from prefect.exceptions import Abort, CancelledRun, FailedRun
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Running
 
-from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_in_python
-from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, begin_heartbeats, end_with_worker
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, end_with_worker
 from hpo_flows.deployed.form import Form, read_form
 from hpo_flows.deployed.form_schema import drawn_signature, run_signature
 from hpo_flows.prefect_pages.flow_states import failed, present_run, tell_first
@@ -44,14 +43,12 @@ def drive(session: Session, action: str) -> Study:
 
 
 def _keep_running(client: SyncPrefectClient, run: UUID, state: State[Any]) -> None:
-    """Make a run Running again that a monitor took for dead.
+    """Make a run Running again that the automation took for dead.
 
     The server was away for long, and it took heartbeats that it missed for heartbeats that we did not send.
     """
     if state.is_crashed() and state.message == NO_HEARTBEAT:
         client.set_flow_run_state(run, Running(), force=True)
-        attempt = client.read_flow_run(run).run_count  # which this has raised
-        begin_heartbeats(Home().folder, run, attempt)
 
 
 def run_as_subflow(session: Session, action: str, ended: Callable[[Study, Summary], None]) -> None:

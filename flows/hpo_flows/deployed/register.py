@@ -20,6 +20,7 @@ import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import without_credentials
+from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -81,24 +82,18 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
 
 
 def _registered(names: list[str]) -> Registered:
-    """What the server has of these deployments."""
+    """What the server has of these deployments; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import (
-        DeploymentFilter,
-        DeploymentFilterName,
-        WorkPoolFilter,
-        WorkPoolFilterName,
-    )
+    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     ui = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
     with get_client(sync_client=True) as client:
-        found = client.read_deployments(
-            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=names)),
-            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
-            limit=200,
-        )
+        of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+        every = client.read_deployments(work_pool_filter=of_pool, limit=200)
+        found = [one for one in every if one.name in names]
         flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
+        report_silent_runs(client, [one.id for one in every])
     found.sort(key=lambda one: names.index(one.name))
     return Registered(
         without_credentials(f"{ui}/deployments"),
@@ -172,6 +167,7 @@ def settled_environment() -> dict[str, str]:
     if "HPO_IMPORT_FOLDERS" not in found:
         found["HPO_IMPORT_FOLDERS"] = _one_folder(Path.cwd())
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
+    found["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permissions = Permissions.of_environment(found)
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permissions.import_folders))

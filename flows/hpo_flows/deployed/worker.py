@@ -3,47 +3,33 @@
 Prefect's (3.8.8) kills its flow processes within seconds when it is told to end, and after a ``kill -9`` of it they
 train on where nobody can cancel them. Here a signal reaches the flow processes first: each halts its study, which can
 be resumed, and reports its run as Crashed. And each watches this process, and does the same once it is gone. Where all
-of them are gone at once, the next worker with the same home reports it (``hpo_flows.deployed.flow_run_heartbeats``).
+of them are gone at once, an automation of Prefect reports it (``hpo_flows.deployed.flow_run_heartbeats``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import psutil
-from prefect.client.orchestration import get_client
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
 from hpo_core.model.process_start import started
 from hpo_core.security.private_files import private_folder
-from hpo_flows.deployed.flow_run_heartbeats import (
-    BEAT_SECONDS,
-    CHECK_SECONDS,
-    GRACE_SECONDS,
-    WATCHED,
-    HeartbeatMonitor,
-    beat,
-    begin_heartbeats,
-    report_silent_run,
-)
+from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, GRACE_SECONDS, WATCHED
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 _REPORT_SECONDS = 5.0
 """How long the worker then has to report what it had to kill."""
-_API_SECONDS = 60.0
-"""How long one answer about a silent run may take; it is asked for again."""
 
 
 class StudyWorker(ProcessWorker):
@@ -77,35 +63,11 @@ class StudyWorker(ProcessWorker):
         return [] if self._ending else await super().get_and_submit_flow_runs()
 
     async def run(self, flow_run: FlowRun, *arguments: Any, **settings: Any) -> Any:
-        begin_heartbeats(self._home, flow_run.id, attempt=flow_run.run_count + 1)
         self._under_way += 1
-        beating = asyncio.create_task(self._beat(flow_run.id))
         try:
             return await super().run(flow_run, *arguments, **settings)
         finally:
             self._under_way -= 1
-            beating.cancel()
-            # Prefect reports how it ended only now. The file is removed by whoever sees the run's final state.
-            beat(self._home, flow_run.id)
-
-    async def _beat(self, run: UUID) -> None:
-        while True:
-            beat(self._home, run)
-            await asyncio.sleep(BEAT_SECONDS)
-
-    async def _watch_heartbeats(self) -> None:
-        """Report runs of this home that nobody else can report for, until cancelled."""
-        monitor = HeartbeatMonitor(self._home)
-        while True:
-            await asyncio.sleep(BEAT_SECONDS)
-            if not (silent := monitor.silent_runs()):
-                continue
-            try:
-                async with asyncio.timeout(_API_SECONDS), get_client() as client:
-                    for run in silent:
-                        await report_silent_run(client, self._home, run)
-            except Exception as error:  # the server is away, or too busy: next time
-                logging.getLogger(__name__).debug("silent runs %s: %s", silent, error)
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; a second one ends it at once, and kills what runs."""
@@ -120,13 +82,11 @@ class StudyWorker(ProcessWorker):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, on_signal)
         ending = asyncio.create_task(self._end(told, working))
-        watching = asyncio.create_task(self._watch_heartbeats())
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await working
         finally:
             ending.cancel()
-            watching.cancel()
 
     async def _end(self, told: asyncio.Event, working: asyncio.Task[None]) -> None:
         await told.wait()

@@ -63,6 +63,7 @@ def run_study(
     cure: Callable[[Study], str],
     ended: Callable[[Study, Summary], None] = lambda study, summary: None,
     noted: tuple[Path, str] | None = None,
+    after: Any = None,
 ) -> None:
     """Drive a session's study in a flow run of its own, below the present one if there is any.
 
@@ -72,6 +73,7 @@ def run_study(
         ended: called once the study has ended by itself, before Prefect is waited for.
         noted: where flow runs of this home are noted, and which Prefect this is (``shown_runs.py``): the next one ends
             those whose process was killed.
+        after: the result of a task of the present flow run that Prefect's graph shows the study to follow from.
 
     Raises:
         BaseException: what ended the study early; that of Prefect is a warning, for the study needs none of it.
@@ -108,7 +110,7 @@ def run_study(
 
     try:
         made = flow_of(session.spec, body)
-        made(**shown_parameters(session.spec), return_state=True)
+        made(**shown_parameters(session.spec), return_state=True, wait_for=None if after is None else [after])
     except Exception as error:
         if not is_over:  # its flow run could not be made
             if is_in_flow_run() or isinstance(error, HpoError):
