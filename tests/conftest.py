@@ -14,8 +14,8 @@ import pytest
 
 from hpo_core import Study, StudySpec
 from hpo_core.journal.protocol import Journal
-from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
 from tests import stated_skips
+from tests.contract_suites.fake_training import FakeTraining, completed, example_spec, failed, new_study
 from tests.dask_processes import DaskProcesses
 
 if TYPE_CHECKING:

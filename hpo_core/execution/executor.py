@@ -59,7 +59,7 @@ class Inbox:
 class Executor(Protocol):
     """Runs jobs on slots and reports how each ended.
 
-    Promises, judged by ``hpo_core.testing.executor_contract``:
+    Promises, judged by ``tests.contract_suites.executor_contract``:
 
     - every submitted job is reported exactly once, whatever happens to it;
     - a cancelled attempt is reported soon, as PREEMPTED unless it ended by itself first; an attempt that is not

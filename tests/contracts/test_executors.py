@@ -10,8 +10,8 @@ import pytest
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
-from hpo_core.testing.executor_contract import ExecutorContract
 from tests.conftest import make_spec
+from tests.contract_suites.executor_contract import ExecutorContract
 
 
 def train(trial: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.testing.hop_policy_contract import HopPolicyContract, MakePolicy
+from tests.contract_suites.hop_policy_contract import HopPolicyContract, MakePolicy
 
 
 class TestHopPolicies(HopPolicyContract):

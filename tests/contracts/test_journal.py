@@ -21,9 +21,9 @@ from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUn
 from hpo_core.model.events import Entry
 from hpo_core.model.process_start import started
 from hpo_core.replay.audit import audit
-from hpo_core.testing.fake_training import snapshot
-from hpo_core.testing.journal_contract import JournalContract
 from tests.conftest import World, fresh, make_spec
+from tests.contract_suites.fake_training import snapshot
+from tests.contract_suites.journal_contract import JournalContract
 
 Open = Callable[[], Journal]
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from hpo_core.testing.fake_training import STUDY
-from hpo_core.testing.projection_contract import ProjectionContract
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.optuna_projection import OptunaProjection
 from hpo_core.tracking.projection import Projection
+from tests.contract_suites.fake_training import STUDY
+from tests.contract_suites.projection_contract import ProjectionContract
 
 
 @pytest.fixture(scope="module")

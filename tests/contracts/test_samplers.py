@@ -10,8 +10,8 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.samplers.optuna_sampler import CounterRandomSampler, OptunaSampler
-from hpo_core.testing.sampler_contract import SamplerContract
 from tests.conftest import World, failed, fresh, make_spec
+from tests.contract_suites.sampler_contract import SamplerContract
 
 SAMPLERS = [
     {"name": "random"},

@@ -14,9 +14,9 @@ from hpo_core.model.trial import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
-from hpo_core.testing.fake_training import snapshot
-from hpo_core.testing.search_method_contract import SearchMethodContract
 from tests.conftest import World, completed, failed, fresh
+from tests.contract_suites.fake_training import snapshot
+from tests.contract_suites.search_method_contract import SearchMethodContract
 from tests.methods import ALL, SEARCHES, facts, judge, spec_of
 
 

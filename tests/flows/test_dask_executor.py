@@ -10,9 +10,9 @@ import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.pool.seat import PoolSeat, Terms, Use
-from hpo_core.testing.executor_contract import ExecutorContract
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
+from tests.contract_suites.executor_contract import ExecutorContract
 from tests.contracts.test_pools import Claiming
 from tests.flows.conftest import ROOT
 from tests.sharing.in_memory import MemoryPools

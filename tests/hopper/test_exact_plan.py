@@ -10,7 +10,7 @@ import pytest
 from hpo_core.hopper.exact_policy import Plan, solve
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
-from hpo_core.testing.hop_policy_contract import complaints
+from tests.contract_suites.hop_policy_contract import complaints
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
 

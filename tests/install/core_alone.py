@@ -12,7 +12,7 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface", "hpo_core.testing"}
+OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface"}
 """They need packages of extras of their own, or pytest, and say so."""
 
 

@@ -14,7 +14,7 @@ from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
-from hpo_core.testing.hop_policy_contract import Visit, complaints
+from tests.contract_suites.hop_policy_contract import Visit, complaints
 
 
 @dataclass(eq=False)

@@ -14,8 +14,8 @@ from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.search.rungs import LossRung, rung_levels
-from hpo_core.testing.fake_training import snapshot
 from tests.conftest import completed, failed, fresh, make_spec
+from tests.contract_suites.fake_training import snapshot
 from tests.methods import judge
 
 LOSSES = st.one_of(st.floats(-10, 10), st.sampled_from([0.5, float("nan"), float("inf"), float("-inf"), 1e300, -1e300]))

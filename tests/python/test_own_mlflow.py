@@ -17,9 +17,9 @@ import hpo_core as hpo
 from hpo_core.model.errors import SpecError
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
-from hpo_core.testing.fake_training import new_study
 from hpo_core.tracking.active_run import tracking_here
 from hpo_flows.command import app
+from tests.contract_suites.fake_training import new_study
 from tests.flows.conftest import ROOT, Runner
 from tests.mlflow.conftest import free_port
 from tests.mlflow.test_restored_over_http import server

@@ -20,7 +20,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.samplers.ranked_gp import RankedGPSampler
 from hpo_core.samplers.sampler import Sampler
-from hpo_core.testing.fake_training import STUDY, FakeTraining, example_spec, new_study
+from tests.contract_suites.fake_training import STUDY, FakeTraining, example_spec, new_study
 
 OURS = {"name": "ranked_gp", "n_startup_trials": 5}
 SEARCH = {"method": "asha", "configs": 20, "max_resource": 9, "reduction_factor": 3}

@@ -36,7 +36,7 @@ LAYERS = [
     {"retraining"},
     {"report"},
     {"result"},
-    {"integrations", "testing"},
+    {"integrations"},
     {"cli"},
     {""},
 ]

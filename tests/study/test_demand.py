@@ -9,8 +9,8 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.trial import Checkpoint
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.testing.fake_training import FakeTraining, new_study
 from tests.conftest import make_spec
+from tests.contract_suites.fake_training import FakeTraining, new_study
 from tests.methods import SEARCHES, spec_of
 
 MOST = 200

@@ -12,8 +12,8 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import Entry
 from hpo_core.study import Study
-from hpo_core.testing.fake_training import STUDY
 from hpo_core.tracking.projection import Projection, ProjectionBusyError
+from tests.contract_suites.fake_training import STUDY
 
 MakeProjection = Callable[[], Projection]
 

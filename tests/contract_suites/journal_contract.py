@@ -12,7 +12,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import FencedError, HpoError, StudyBusyError, StudyExistsError, StudyNotFoundError
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
-from hpo_core.testing.fake_training import STUDY, FakeTraining, example_spec, new_study, snapshot
+from tests.contract_suites.fake_training import STUDY, FakeTraining, example_spec, new_study, snapshot
 
 OpenJournal = Callable[[], Journal]
 

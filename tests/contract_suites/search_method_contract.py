@@ -16,7 +16,7 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.testing.fake_training import FakeTraining, new_study, snapshot
+from tests.contract_suites.fake_training import FakeTraining, new_study, snapshot
 
 
 class SearchMethodContract:

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.study import Study
-from hpo_core.testing.fake_training import STUDY, FakeTraining, example_spec, new_study
+from tests.contract_suites.fake_training import STUDY, FakeTraining, example_spec, new_study
 
 SamplerSettings = dict[str, Any]
 
