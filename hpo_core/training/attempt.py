@@ -12,8 +12,11 @@ import errno
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dis import opname
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.short_text import did_you_mean, some
-from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Metrics, Outcome, Point, Report
+from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, LogLine, Metrics, Outcome, Point, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
@@ -36,11 +39,12 @@ from hpo_core.training.partition_data import is_away
 from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
 from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
-from hpo_core.training.run_logger import Lines, in_flow_run, taken
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_RUN_LOGGER = "hpo_flows.prefect_pages.run_logger"
+"""By its name: the core imports nothing of Prefect."""
 _PROBE_BYTES = 1 << 20
 """Bytes written to the study's folder to find out whether its disk is full."""
 
@@ -99,7 +103,7 @@ def run_attempt(
             return following
 
         handle.ask = go_on
-    lines: Lines = Lines()
+    lines: deque[LogLine] = deque()
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
@@ -109,7 +113,7 @@ def run_attempt(
             print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
-        with in_flow_run(function, request.flow_run) as lines:
+        with _around(function, request) as lines:
             if request.style == "optuna":
                 returned = None  # the objective's value is reported by its trial
                 train_optuna_objective(function, handle, request)
@@ -127,9 +131,23 @@ def run_attempt(
     return _with_log(_result(handle, request, metrics, curve, written, started=started), lines)
 
 
-def _with_log(report: Report, lines: Lines) -> Report:
-    """The report with what the training function wrote to Prefect's run logger until now."""
-    return msgspec.structs.replace(report, log=taken(lines)) if lines else report
+def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContextManager[deque[LogLine]]:
+    """Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged."""
+    code = getattr(function, "__code__", None)
+    if "prefect" in sys.modules or "prefect" in getattr(code, "co_names", ()):
+        with contextlib.suppress(ImportError):  # the core alone is installed here
+            found: AbstractContextManager[deque[LogLine]] = import_module(_RUN_LOGGER).in_flow_run(request.flow_run)
+            return found
+    return contextlib.nullcontext(deque())
+
+
+def _with_log(report: Report, lines: deque[LogLine]) -> Report:
+    """The report with the lines so far, which are then no more there."""
+    if not lines:
+        return report
+    log = tuple(lines)
+    lines.clear()
+    return msgspec.structs.replace(report, log=log)
 
 
 def _result(

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -37,29 +36,14 @@ class _Collector(logging.Handler):
             self.handleError(record)
 
 
-def asks_for_prefect(function: Callable[..., Any]) -> bool:
-    """Whether Prefect is imported, or the function's own code imports it.
-
-    >>> def train(trial):
-    ...     from prefect import get_run_logger
-    >>> asks_for_prefect(train)
-    True
-    """
-    code = getattr(function, "__code__", None)
-    return "prefect" in sys.modules or (isinstance(code, CodeType) and "prefect" in code.co_names)
-
-
 @contextmanager
-def in_flow_run(function: Callable[..., Any], flow_run: tuple[str, str]) -> Iterator[Lines]:
-    """Have Prefect know the flow run while the function trains; gives the lines that it logs.
+def in_flow_run(flow_run: tuple[str, str]) -> Iterator[Lines]:
+    """Have Prefect know the flow run while a function trains; gives the lines that it logs.
 
     Args:
         flow_run: id and name; empty where the study runs without Prefect: then there is a logger, and no flow run.
     """
     lines: Lines = deque(maxlen=MOST_LINES)
-    if not asks_for_prefect(function):
-        yield lines
-        return
     try:
         from prefect.context import FlowRunContext, TaskRunContext
     except ImportError:  # the worker has none: the function's own import says so
@@ -96,10 +80,3 @@ def _context(identity: str, name: str) -> Any:
         return FlowRunContext.model_construct(flow=Flow(lambda: None, name="tune"), flow_run=run, parameters={})
     alone = TaskRun(name="training", task_key="train", dynamic_key="0")
     return TaskRunContext.model_construct(task=Task(lambda: None, name="train"), task_run=alone, parameters={})
-
-
-def taken(lines: Lines) -> tuple[LogLine, ...]:
-    """The lines so far, which are then no more there."""
-    found = tuple(lines)
-    lines.clear()
-    return found
