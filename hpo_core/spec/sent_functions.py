@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.spec.value_digest import globals_read, is_made, must_be_sent, value_digest
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -369,7 +370,7 @@ def _source_of_class(found: type) -> tuple[str, int, str]:
 def find_node(text: str, qualname: str) -> ast.AST | None:
     """The last class or function of that name in a module's text."""
     try:
-        nodes: list[ast.AST] = [ast.parse(text)]
+        nodes: list[ast.AST] = [syntax_tree(text)]
     except (SyntaxError, ValueError, RecursionError):
         return None
     for name in qualname.replace(".<locals>", "").split("."):

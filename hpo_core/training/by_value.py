@@ -5,7 +5,6 @@ See :mod:`hpo_core.spec.sent_functions` for how they are named.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import linecache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
+from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.spec.sent_functions import (
     MOST_BYTES,
@@ -113,7 +113,7 @@ def changed_since(source: str) -> str:
     changed = []
     for file, _, text in parts_of(source):
         try:
-            node = next(iter(ast.parse(text).body), None)
+            node = next(iter(syntax_tree(text).body), None)
             there = Path(file).read_text() if Path(file).is_file() else None
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
