@@ -26,6 +26,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotF
 from hpo_core.model.file_urls import sqlite_url, working_folder
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
+from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
@@ -452,7 +453,9 @@ def exception_of(report: Report) -> Exception:
     if len(types) == 1:
         try:
             key, hint, _ = words.partition(PARAMS_HAVE)
-            error = types[0](ast.literal_eval(key) if issubclass(types[0], KeyError) else words)
+            error = types[0](
+                ast.literal_eval(syntax_tree(key, "<key>", "eval")) if issubclass(types[0], KeyError) else words
+            )
             if hint:
                 error.add_note(report.message)
         except Exception:  # it takes other arguments, such as UnicodeDecodeError

@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.spec.sent_functions import names_value
 
 MAX_FILES = 1000
@@ -50,7 +51,7 @@ class ModuleSource:
         """Modules of ``from module import *``."""
         self.listed: set[str] = set()
         """The names in ``__all__``."""
-        self._tree = ast.parse(text, self.file)
+        self._tree = syntax_tree(text, self.file)
         self._read(self._tree.body)
 
     def may_have(self, name: str) -> bool:
@@ -270,7 +271,7 @@ def _read(file: CodeFile) -> bytes:
 def _imports(text: str | bytes, package: str) -> Iterator[str]:
     """Names of modules that a source imports; of ``from a import b`` both ``a`` and ``a.b``."""
     try:
-        tree = ast.parse(text)
+        tree = syntax_tree(text)
     except (ValueError, SyntaxError, RecursionError):
         return
     for node in ast.walk(tree):

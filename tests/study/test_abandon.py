@@ -211,8 +211,10 @@ def test_the_command(tmp_path: Path) -> None:
     study.epoch = journal.claim("world", current_owner())
     World(3).play(study, steps=6)
     running = next(iter(study.state.running))
+    assert study.best is not None
+    best = study.best.trial  # its result stands, whatever becomes of it
     paused = next(
-        t.number for t in study.state.trials if t.status == "paused" and t.number not in study.method.ruled_out
+        t.number for t in study.state.trials if t.status == "paused" and t.number not in {*study.method.ruled_out, best}
     )
 
     command = [sys.executable, "-m", "hpo_flows", "abandon", "world", "--trial", str(running)]
@@ -221,11 +223,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Ctrl-C" in busy.stderr and "hpo resume world" in " ".join(busy.stderr.split())
     journal.release("world", study.epoch)
 
-    for number, where in ((running, "on the way to"), (paused, "at")):
+    for number, where, word in ((running, "on the way to", ""), (paused, "at", ""), (best, "at", ": best so far")):
         done = hpo(tmp_path, "abandon", "world", "--trial", str(number))
         assert done.exit_code == 0, done.stderr
         assert f"abandoned {where} rung" in done.stdout and "a person abandoned it" in done.stdout, done.stdout
-        assert done.stdout.splitlines()[-1] == "now abandoned"
+        assert done.stdout.splitlines()[-1] == f"now abandoned{word}"
     shown = hpo(tmp_path, "show", "world", "--trial", str(running))
     assert "a person abandoned it" in shown.stdout
     assert hpo(tmp_path, "abandon", "world", "--trial", "99").exit_code == 1
@@ -236,7 +238,7 @@ def test_the_command(tmp_path: Path) -> None:
     again.epoch = journal.claim("world", current_owner())
     again.recover("me")
     World(4).play(again)
-    assert again.status == "finished" and abandoned(again) == {running, paused}
+    assert again.status == "finished" and abandoned(again) == {running, paused, best}
     assert hpo(tmp_path, "audit", "world").exit_code == 0
 
 

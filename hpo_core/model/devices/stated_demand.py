@@ -16,6 +16,7 @@ from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace
+from hpo_core.model.syntax_tree import syntax_tree
 
 LONGEST = 500
 """Characters of one expression."""
@@ -72,7 +73,7 @@ class AmountExpression:
             raise SpecError(f"{where}: {len(self.text)} characters, and an expression has at most {LONGEST}.")
         with_factors = _AMOUNT.sub(lambda match: f"({match[1]} * {UNITS[match[2]]!r})", self.text.strip())
         try:
-            tree = ast.parse(with_factors, mode="eval")
+            tree = syntax_tree(with_factors, "<expression>", "eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._refused("is no expression") from None
         self._evaluate = self._compiled(tree.body, DEEPEST)

@@ -1,0 +1,66 @@
+"""Python code is parsed in one thread at a time."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.syntax_tree import syntax_tree
+from tests.shape.imports import modules
+
+
+class Cycle:
+    """Ends in the garbage collector, where Python may change to another thread."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(100):
+            pass
+
+
+@pytest.fixture
+def collecting() -> Iterator[None]:
+    """A collection every few objects, and another thread every few instructions."""
+
+    def make_garbage(phase: str, _: Any) -> None:
+        for _ in range(20 if phase == "start" else 0):
+            Cycle()
+
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    gc.callbacks.append(make_garbage)
+    yield
+    gc.callbacks.remove(make_garbage)
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("collecting")
+def test_several_threads_parse_at_once() -> None:
+    text = Path(__file__).read_text()
+    expected = ast.dump(ast.parse(text))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: ast.dump(syntax_tree(text)), range(80)))
+    assert found == [expected] * len(found)
+
+
+def test_nobody_parses_by_another_way() -> None:
+    calls = [
+        f"{name}:{node.lineno}"
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        and (node.func.attr == "parse" or (node.func.attr == "literal_eval" and isinstance(node.args[0], ast.Name)))
+        and isinstance(node.func.value, ast.Name) and node.func.value.id == "ast"
+    ]  # fmt: skip
+    assert [call.partition(":")[0] for call in calls] == ["hpo_core.model.syntax_tree"]
