@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import modules
 
 import numpy as np
+import psutil
 
 
 class Weights:
@@ -50,6 +51,18 @@ def held(trial):
         while trial.number >= int(Path(trial.params["gate"]).read_text()):
             time.sleep(0.1)
     slow(trial)
+
+
+def ends_workers(trial):
+    """Says which trial trains in the file that the constant ``marks`` names; the third trial kills its worker."""
+    with Path(trial.params["marks"]).open("a") as marks:
+        marks.write(f"{trial.number}\n")
+    if trial.number == 2:
+        above = psutil.Process().parents()
+        (controller,) = [place for place, process in enumerate(above) if "tune" in process.cmdline()]
+        above[controller - 1].kill()
+        time.sleep(60)
+    good(trial)
 
 
 def raises(trial):
