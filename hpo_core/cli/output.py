@@ -282,7 +282,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
 
 
 _DRIVEN = ("running", "open")
-"""Of a study that a controller drives; the second as of an earlier entry."""
+"""Status of a study that a controller drives; the second as of an earlier entry."""
 
 
 def print_status(home: Home, name: str, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import modules
 
 import numpy as np
+import psutil
 
 
 class Weights:
@@ -60,6 +61,18 @@ def logs_to_prefect(trial):
     for step in trial.steps():
         get_run_logger().warning("step %d of trial %d in %s, run %s", step, trial.number, flow_run.name, flow_run.id)
         trial.report(loss=trial.params["x"] ** 2)
+
+
+def ends_workers(trial):
+    """Says which trial trains in the file that the constant ``marks`` names; the third trial kills its worker."""
+    with Path(trial.params["marks"]).open("a") as marks:
+        marks.write(f"{trial.number}\n")
+    if trial.number == 2:
+        above = psutil.Process().parents()
+        (controller,) = [place for place, process in enumerate(above) if "tune" in process.cmdline()]
+        above[controller - 1].kill()
+        time.sleep(60)
+    good(trial)
 
 
 def raises(trial):

@@ -189,6 +189,31 @@ def test_a_killed_controller_leaves_nothing_running(hpo: Runner) -> None:
 
 
 @pytest.mark.slow
+def test_a_job_whose_workers_keep_dying_is_crashed_and_no_finished_one_is_computed_again(hpo: Runner) -> None:
+    marks = hpo.folder / "marks"
+    search = {"method": "random", "configs": 6, "max_resource": 1}
+    training = {"max_lost": 3}
+    constants = {"marks": str(marks)}
+    file = hpo.study(
+        "ends_workers", study="dying", search=search, constants=constants, training=training, prefect="auto"
+    )
+    facts = hpo.json("tune", file)
+    assert (facts["trials"], facts["jobs"]) == (6, 5)
+    trained = Counter(map(int, marks.read_text().split()))
+    assert trained[2] == 3 and sum(trained.values()) >= 8
+    (run,) = flow_runs(hpo, "tune-dying")
+    jobs = [one for one in task_runs(hpo, run) if one["task_key"].startswith("job")]
+    crashed = [one for one in jobs if one["state_type"] == "CRASHED"]
+    assert [one["name"] for one in crashed if one["name"].startswith("trial 2 ")] != []
+    assert all("lost" in one["state"]["message"] for one in crashed), crashed
+    by_trial = Counter(one["name"].split()[1] for one in jobs if one["state_type"] == "COMPLETED")
+    assert by_trial == dict.fromkeys("01345", 1), "each result once"
+    lost = Counter(one["name"].split()[1] for one in crashed)
+    assert lost["2"] == 3
+    assert all(trained[trial] == 1 + lost[str(trial)] for trial in (0, 1, 3, 4, 5)), "no finished one again"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_study_goes_on_and_ends_without_its_prefect_server(tmp_path: Path, how: signal.Signals) -> None:
     server = SharedServer(tmp_path / "prefect")

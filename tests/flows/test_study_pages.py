@@ -11,8 +11,10 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from prefect.exceptions import ObjectNotFound
-from prefect.states import Failed
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound, Pause
+from prefect.states import Failed, Running, Suspended
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
@@ -28,6 +30,7 @@ from hpo_flows.dask.clusters.slurm_queue import call
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.study_run.study_flow import PagesThread
 from tests.conftest import failed, make_spec
 
 
@@ -158,3 +161,23 @@ def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(
     pages.on_state = on_state
     assert pages._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
     assert taken == ([] if isinstance(error, ObjectNotFound) else ["paused"])
+
+
+def test_a_paused_run_has_no_time_at_which_prefect_calls_it_failed(prefect_api: dict[str, str]) -> None:
+    """Prefect's dialog says that it resumes by itself then."""
+    with SyncPrefectClient(
+        prefect_api["PREFECT_API_URL"], auth_string=prefect_api["PREFECT_API_AUTH_STRING"]
+    ) as client:
+        run = client.create_flow_run(Flow(lambda: None, name="paused"), state=Running()).id
+        client.set_flow_run_state(run, Suspended(timeout_seconds=300), force=True)
+        given = client.read_flow_run(run).state
+        assert given is not None and given.state_details.pause_timeout is not None
+        session = cast(Any, SimpleNamespace(name="toy"))
+        pages = PagesThread(session, run, heeds_runs=False)
+        pages._on_state(client, given)
+        state = client.read_flow_run(run).state
+        assert state is not None and state.is_paused() and state.name == "Suspended"
+        assert state.state_details.pause_timeout is None and state.state_details.pause_reschedule
+        assert "`hpo resume`" in str(state.message)
+        with pytest.raises(Pause):
+            pages.on_tick()

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from hpo_core import Outcome, Report, Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
+from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
@@ -84,6 +85,7 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     journal.create("packed-gpus", entries[0])
     for entry in entries[1:]:
         journal.append("packed-gpus", entry)
+    journal.claim("packed-gpus", current_owner())
     show, status = (
         CliRunner().invoke(app, [c, "packed-gpus", "--home", str(tmp_path)]).output for c in ("show", "status")
     )
