@@ -49,8 +49,6 @@ class ModuleSource:
         """By name: the statements, or the values, that it is bound by."""
         self.stars: list[str] = []
         """Modules of ``from module import *``."""
-        self.listed: set[str] = set()
-        """The names in ``__all__``."""
         self._tree = syntax_tree(text, self.file)
         self._read(self._tree.body)
 
@@ -102,8 +100,6 @@ class ModuleSource:
                 case ast.AugAssign(target=target, value=value):
                     self._assign(target, value, whole=False)
                     self._read([value])
-                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__")), args=args)):
-                    self._list(args)
                 case _:
                     self._read_inside(node)
 
@@ -119,9 +115,7 @@ class ModuleSource:
 
     def _assign(self, target: ast.expr, value: ast.expr | None, *, whole: bool = True) -> None:
         """Bind a target; ``whole``: to this value, and not to a part of it or more."""
-        if isinstance(target, ast.Name) and target.id == "__all__":
-            self._list([value])
-        elif isinstance(target, ast.Name):
+        if isinstance(target, ast.Name):
             self._bind(target.id, value if whole and value is not None else UNKNOWN)
         elif isinstance(target, ast.Starred):
             self._assign(target.value, None, whole=False)
@@ -131,15 +125,6 @@ class ModuleSource:
                 pairs = value.elts
             for one, given in zip(target.elts, pairs, strict=True):
                 self._assign(one, given, whole=given is not None)
-
-    def _list(self, values: Sequence[ast.AST | None]) -> None:
-        for value in values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                self.listed.add(value.value)
-            elif isinstance(value, ast.List | ast.Tuple):
-                self._list(value.elts)
-            elif isinstance(value, ast.BinOp):
-                self._list([value.left, value.right])
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:

@@ -91,6 +91,7 @@ class PackingSpec(Part):
     by: list[str] | None = Field(
         default=None,
         min_length=1,
+        title="Need decided by",
         description="Parameters and constants that decide what a job needs; null: all that are no plain floats, as a "
         "range or a list of them is.",
     )
@@ -107,9 +108,12 @@ class PackingSpec(Part):
         description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}, or "
         "one amount for all; left out: all that others leave free, but for a reserve.",
     )
-    most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
+    most: int = Field(
+        default=16, ge=1, le=256, title="Most jobs on a device", description="Most jobs on one device at once."
+    )
     mps: Literal["off", "auto"] = Field(
         default="off",
+        title="Share GPUs by MPS",
         description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
         "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",

@@ -103,6 +103,8 @@ def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     drawn = schema["definitions"]["Packing"]["properties"]
     assert set(PackingSpec.model_fields) - {"demand"} <= set(drawn), "what is new in the study file is on the form"
     assert {name.removeprefix("job_") for name in drawn if name.startswith("job_")} == set(DemandSpec.model_fields)
+    titles = [drawn[name]["title"] for name in ("by", "most", "mps")]
+    assert titles == ["Need decided by", "Most jobs on a device", "Share GPUs by MPS"]
     assert drawn["policy"]["enum"][0] == "fill" and "required" not in schema["definitions"]["Packing"]
 
 
@@ -124,7 +126,10 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
     assert first == empty_tab("As the training function reads them")
     drawn = schema["definitions"]["Data"]["properties"]
     assert set(drawn) == set(DataSpec.model_fields), "what is new in the study file is on the form"
-    assert "required" not in schema["definitions"]["Data"]
+    assert schema["definitions"]["Data"]["required"] == ["partitions"], "no form calls it optional"
+    assert "default" not in drawn["partitions"] and "HPO_DATA_FOLDER" in drawn["folder"]["description"]
+    beside = made(permissions, data={"partitions": "[a]", "folder": "shards"}).data
+    assert beside is not None and beside.folder == str(permissions.folder / "shards"), "as its text says"  # type: ignore[operator]
 
 
 def test_a_form_becomes_the_study_it_says(permissions: Permissions) -> None:
@@ -169,9 +174,14 @@ def test_rows_that_make_no_study_say_why(permissions: Permissions, changes: dict
 def test_what_a_form_sends_means_what_a_study_file_says() -> None:
     """A form sends defaults and nulls; given in a file they would count as chosen."""
     read = TypeAdapter(Method).validate_python
-    sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 3,
-            "variant": "promotion", "brackets": None}  # fmt: skip
+    sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "variant": "promotion",
+            "brackets": None}  # fmt: skip
     assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
+    space = {"study": "s", "metric": {"name": "loss"}, "space": {"x": {"type": "float", "low": 0, "high": 1}}}
+    for eta in ({}, {"reduction_factor": 3}):
+        said = {"method": "asha", "configs": 30, "max_resource": 81} | eta
+        in_file = StudySpec.from_plain(space | {"search": said}, "file").search
+        assert read(sent | said) == in_file, "3 that is written out decides the first rung, here as there"
     assert read({"hyperband": "hyperband", "max_resource": 9}) == read({"method": "hyperband", "max_resource": 9})
     assert read({"grid": "grid", "max_resource": 9}).method == "grid"
     with pytest.raises(ValidationError, match="method is required"):

@@ -38,11 +38,19 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
     assert all(field.get("description") for name, field in inner)
     assert all(field.get("description") for field in fields.values())
     for tab in tabs:  # a tab as it opens is a search
+        assert "description" not in tab, "the docstring of a class, run together, repeated the fields"
+        assert "default" not in str(everything(tab).get("reduction_factor", {})), "it would be sent as if chosen"
         method = next(iter(tab["properties"]))
         opened = as_it_opens(tab)
         assert TypeAdapter(Method).validate_python(opened).method == method
         budget = {"configs": 30, "max_resource": 27}
         assert all(opened[name] == value for name, value in budget.items() if name in opened)
+
+
+def everything(tab: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a tab, and those in its fold."""
+    fold = tab["properties"].get("advanced", {"anyOf": [{}, {"properties": {}}]})["anyOf"][1]["properties"]
+    return {**tab["properties"], **fold}
 
 
 def test_every_tab_as_it_opens_is_a_search_of_a_like_size(permissions: Permissions) -> None:

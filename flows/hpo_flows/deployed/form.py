@@ -41,6 +41,11 @@ from hpo_flows.deployed.permissions import Permissions
 
 Form = TypeVar("Form", bound=FormPart)
 
+_ON_THE_FORM = {
+    "data.folder": "Folder of the partitions: below the deployment's folder of data (HPO_DATA_FOLDER), or where it has "
+    "none, of study files (HPO_STUDY_FOLDER); or a path in full within one of them. Empty: that folder itself."
+}
+"""Descriptions of settings that say of a study file what is otherwise on the form."""
 _FLAT = {"demand": "job_"}
 """Settings that are mappings with a field for each of their own settings, and what the names of these begin with."""
 
@@ -63,12 +68,19 @@ def drawn_section(section: FormSection) -> type[FormPart]:
     text in the words of a study file (YAML).
     """
     fields: dict[str, Any] = {}
-    for name, place, field in _settings_of(section.settings, section.leave_out):
+    for name, place, setting in _settings_of(section.settings, section.leave_out):
+        field = copy(setting)
+        field.description = _ON_THE_FORM.get(f"{section.key}.{name}", field.description)
         if is_one_value(field.annotation):
-            fields[name] = (field.annotation, copy(field))
+            fields[name] = (field.annotation, field)
+        elif field.is_required():
+            fields[name] = (str, Field(min_length=1, description=f"{field.description} As in a study file (YAML)."))
         else:
             how = "Of one job; empty: it is measured." if len(place) > 1 else "As in a study file (YAML); empty: none."
-            fields[name] = (str, Field(default="", description=f"{field.description or ''} {how}".strip()))
+            fields[name] = (
+                str,
+                Field(default="", title=field.title, description=f"{field.description or ''} {how}".strip()),
+            )
     made: type[FormPart] = create_model(
         section.title.replace(" ", ""), __base__=FormPart, __doc__=section.about, **fields
     )
@@ -243,7 +255,12 @@ class LocalWorkers(FormPart):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
-    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
+    workers: int = Field(
+        default=2,
+        ge=1,
+        le=1024,
+        description="Jobs at once, a process each. With packing the devices say how many there are, and this does not.",
+    )
 
 
 class DaskScheduler(FormPart):
@@ -475,7 +492,8 @@ def study_of(
     folders = [str(folder) for folder in permissions.import_folders]
     named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
     spec = StudySpec.from_plain(form.plain() | named, "form")
-    return spec if permissions.data_folder is None else spec.beside(permissions.data_folder)
+    folder = permissions.data_folder or permissions.folder
+    return spec if folder is None else spec.beside(folder)
 
 
 def _storages() -> list[str]:

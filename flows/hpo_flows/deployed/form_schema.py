@@ -252,6 +252,7 @@ def _draw_tab(definition: dict[str, Any]) -> None:
     fields = definition["properties"].items()
     properties = {name: _without_bounds(without_none(without_marks(field))) for name, field in fields}
     if "method" in properties:
+        definition.pop("description", None)  # of the class, for readers of the code; each field has its own
         method = properties["method"]["const"]
         properties = _of_method(method, properties)
         definition["title"] = _METHODS[method].title
@@ -282,6 +283,9 @@ def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
         description = brackets["description"].partition(" aggressive, ")[0]
         drawn["brackets"] = {"title": brackets["title"], "description": description, "type": "array",
                              "items": brackets["items"]}  # fmt: skip
+    if "reduction_factor" in drawn:  # written out it also decides the first rung, in a study file as here
+        usual = drawn["reduction_factor"].pop("default")
+        drawn["reduction_factor"]["description"] += f" Empty: {usual:g}."
     budget = [name for name in _FILLED if name in drawn]
     return {method: named} | {name: drawn[name] for name in budget} | drawn
 
@@ -310,8 +314,12 @@ def _as_written(data: Any) -> Any:
     return {
         name: value
         for name, value in data.items()
-        if name == "method" or not (name in fields and (value in (None, []) or value == fields[name].default))
+        if name == "method" or name not in fields or not (value in (None, []) or _is_usual(name, value, fields))
     }
+
+
+def _is_usual(name: str, value: Any, fields: Mapping[str, Any]) -> bool:
+    return name != "reduction_factor" and value == fields[name].default
 
 
 if TYPE_CHECKING:

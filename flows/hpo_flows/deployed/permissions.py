@@ -6,7 +6,7 @@ compared with what the worker's own environment allows:
 
 ========================  =============================================================================
 HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated: ``models, lab.train:fit``; of a
-                          module what it defines or lists in ``__all__``, not what it imports
+                          module the functions and classes that it defines itself (``def``, ``class``)
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
@@ -23,6 +23,7 @@ HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,11 +37,11 @@ from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
+from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
 from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
-from hpo_flows.deployed.name_origins import UnknownOriginError, origins
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -130,8 +131,7 @@ class Permissions:
     def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
         """Refuse a function that no entry of ``HPO_ALLOWED_OBJECTIVES`` stands for.
 
-        An entry names the function in full, or the module that defines it, or a package above. What a module merely
-        imports (``from os import system``) is as allowed as where it comes from.
+        An entry names the function in full, or the module that defines it (``def``, ``class``), or a package above.
 
         Args:
             setting: whose value it is.
@@ -148,28 +148,19 @@ class Permissions:
         if (why := self._refusal(function, folders)) is not None:
             raise NotAllowedError(
                 f"{setting} = {function!r} is not allowed here{why}. Allowed: {', '.join(self.objectives) or 'none'}. "
-                "Whoever runs the worker can add its package, or this name in full, to HPO_ALLOWED_OBJECTIVES."
+                "Whoever runs the worker can add this name in full to HPO_ALLOWED_OBJECTIVES."
             )
 
-    def _refusal(self, function: str, folders: Sequence[str], aliases: tuple[str, ...] = ()) -> str | None:
+    def _refusal(self, function: str, folders: Sequence[str]) -> str | None:
         """What speaks against a function beyond not being listed; None: it is allowed."""
         if names_value(function):
             return ": it was sent by value"
         if function in self.objectives:
             return None
-        module = function.partition(":")[0]
+        module, _, name = function.partition(":")
         if not any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives):
             return ""
-        if function in aliases:
-            return ": modules have it from each other, and none defines it"
-        try:
-            found = origins(function, folders)
-        except UnknownOriginError as error:
-            return f": {error}"
-        for origin in found:
-            if self._refusal(origin, folders, (*aliases, function)) is not None:
-                return f": {module} has it from {origin}, and does not list it in __all__"
-        return None
+        return None if _defines(module, name, folders) else f": module {module} does not define it by def or class here"
 
     def load(self, name: str) -> StudySpec:
         """Read a study file of the folder and check what it wants.
@@ -343,6 +334,17 @@ class Permissions:
                 f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
                 "can add it to HPO_IMPORT_FOLDERS."
             )
+
+
+def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
+    """Whether the module's source has the name by ``def`` or ``class`` alone; nothing is imported to look at it."""
+    try:
+        source = read_module(module, folders)
+    except (ModuleNotFoundError, SyntaxError):
+        return False
+    bound = [] if source is None or source.is_global(name) else source.bindings.get(name, [])
+    own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return bool(bound) and all(isinstance(node, own) for node in bound)
 
 
 def home_here() -> Home:

@@ -78,6 +78,9 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
         SpecError: there is something that the form cannot say; names it.
     """
     changed = spec.model_dump(mode="json", exclude_defaults=True)
+    search = spec.search.model_dump()
+    if search.get("min_resource", 0) is None:  # then it decides the first rung
+        changed["search"]["reduction_factor"] = search["reduction_factor"]
     points = changed["search"].pop("points", None) or {}
     rows = {name: _row(name, parameter, points.get(name)) for name, parameter in spec.plain()["space"].items()}
     form: dict[str, Any] = {
