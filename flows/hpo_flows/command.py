@@ -28,9 +28,6 @@ def tune(
     threads: Annotated[
         str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
     ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Training seeds of each configuration, instead of the file's.")
-    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=worst_fit; repeatable."),
@@ -61,8 +58,6 @@ def tune(
     if threads is not None:
         count = int(threads) if threads.isdigit() else threads
         changes["training"] = spec.plain()["training"] | {"threads": count}
-    if repeats is not None:
-        changes["repeats"] = repeats
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
     if constants:

@@ -41,11 +41,10 @@ REDRAW_SECONDS = 0.5
 def remaining_units(study: Study) -> int | None:
     """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
     state = study.state
-    repeats = study.spec.repeats
-    asked = repeats * sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
+    asked = sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
     if state.halted is not None:
         return state.resource_running - state.further_running + asked
-    planned = None if is_unlimited(study.spec) else repeats * sum(rung.units for rung in study.method.rungs())
+    planned = None if is_unlimited(study.spec) else sum(rung.units for rung in study.method.rungs())
     left = study.rules.resource_left(state)
     search = min((units for units in (planned, left) if units is not None), default=None)
     return None if search is None else search + asked

@@ -104,7 +104,6 @@ def tune(
     start_with: Sequence[Mapping[str, Any] | Literal["default"]] = (),
     constants: Mapping[str, Any] | None = None,
     seed: int = 0,
-    repeats: int = 1,
     best_of: Literal["all_rungs", "highest_rung"] = "all_rungs",
     packing: PackingSpec | Mapping[str, Any] | bool = False,
     data: DataSpec | Mapping[str, Any] | None = None,
@@ -160,7 +159,6 @@ def tune(
         start_with: configurations that are tried first, whole or in part; ``default``: all defaults.
         constants: fixed arguments that every trial gets beside its parameters.
         seed: all draws and all training seeds follow from it.
-        repeats: training seeds per configuration; a trial is ranked by the mean.
         best_of: whose results the best one is of.
         packing: several jobs at once on a device: ``hpo.Packing(...)``, or True for its defaults.
         data: partitions that lie on the workers: ``hpo.Data(...)``.
@@ -215,7 +213,6 @@ def tune(
                 "start_with": start_with,
                 "constants": constants or {},
                 "seed": seed,
-                "repeats": repeats,
                 "best_of": best_of,
                 **{section: value for section, value in sections.items() if value is not None},
             }

@@ -2,10 +2,6 @@
 
 Written and read by this package itself: hashing, writing and fsync take one pass without a second copy in memory, and a
 file is read straight into the memory of its tensors while it is hashed.
-
-All seed repeats of a trial share one file. The best repeat's state lies where that of a trial without repeats lies:
-whatever reads one model (evaluation, weights alone, MLflow) reads that one. The others lie beside it under names of
-their own.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from hpo_core.checkpoints.storage import local_copy, local_path, on_this_machine, write
+from hpo_core.checkpoints.storage import local_copy, local_path, write
 from hpo_core.checkpoints.tree_codec import (
     Block,
     empty_array,
@@ -41,8 +37,6 @@ MODEL_NAMES = ("model", "module", "net", "network")
 """What a tracked model is usually called; asked in this order where several objects have weights."""
 BLAKE3 = "blake3:"
 """Beginning of a digest by BLAKE3, a quarter of the time of SHA-256; one without it is a SHA-256."""
-BEST = "hpo_repeat"
-"""Metadata of a checkpoint of several seed repeats: number of the one whose state is that of the file."""
 
 
 def parts_of(tree: Any) -> list[Any]:
@@ -142,13 +136,12 @@ def _write_file(path: Path, chunks: _Digested, *, shared: bool, durable: bool) -
         ) from error
 
 
-def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: int | None = None) -> Any:
+def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
     """Load a checkpoint after verifying its size and digest; returns its tree.
 
     Args:
         folder: the study's folder.
         base: folder or URL that it must be below (:func:`~hpo_core.checkpoints.storage.local_path`).
-        repeat: number of the seed repeat whose state is wanted; None: that of the best one, or the only one.
 
     Raises:
         CheckpointError: missing, truncated, corrupt, of a newer format, or not below ``base``.
@@ -158,7 +151,7 @@ def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: 
     with local_copy(checkpoint.uri) if path is None else contextlib.nullcontext(path) as file:
         study = Path(folder) if "://" not in checkpoint.uri else file.parent if path is None else file.parent.parent
         with _opened(file, checkpoint, study) as opened:
-            return _StoredTree(opened, checkpoint.size, repeat).read(checkpoint)
+            return _StoredTree(opened, checkpoint.size).read(checkpoint)
 
 
 _CURE = "The trial must go back to an older checkpoint or start from 0."
@@ -228,16 +221,6 @@ def _refuse_other_digest(digest: Any, checkpoint: Checkpoint, name: str, cure: s
         raise CheckpointError(f"{name} is corrupt: its {kind} is {found[:12]}..., {wanted[:12]}... was written. {cure}")
 
 
-def tree_key(repeat: int, best: int) -> str:
-    """Metadata key of a repeat's tree."""
-    return "hpo_tree" if repeat == best else f"hpo_tree_{repeat}"
-
-
-def block_name(name: str, repeat: int, best: int) -> str:
-    """Name in the file of a block that is called ``name`` in a repeat's tree."""
-    return name if repeat == best else f"repeat {repeat}: {name}"
-
-
 _PIECE = 1 << 20
 """Bytes that are read and hashed at once: they are in the processor's cache for the second."""
 
@@ -250,13 +233,11 @@ class _StoredTree:
 
     Args:
         file: at its beginning; ``size`` bytes long.
-        repeat: see :func:`load`.
     """
 
-    def __init__(self, file: io.FileIO, size: int, repeat: int | None) -> None:
+    def __init__(self, file: io.FileIO, size: int) -> None:
         self._file = file
         self._size = size
-        self._repeat = repeat
         self._entries: dict[str, Any] = {}
         """By name of a block: what the header says of it."""
         self._start = 0
@@ -302,15 +283,11 @@ class _StoredTree:
             raise CheckpointError(
                 f"Checkpoint {self._file.name} has format {written}; this version reads {FORMAT}: upgrade."
             )
-        best = int(metadata.get(BEST, 0))
-        number = best if self._repeat is None else self._repeat
-        if self._repeat is not None and (BEST not in metadata or tree_key(number, best) not in metadata):
-            raise CheckpointError(f"Checkpoint {self._file.name} holds no state of seed repeat {self._repeat}.")
         self._entries, self._start = header, start
         tree = unflatten(
-            json.loads(metadata[tree_key(number, best)]),
-            lambda block: self._value(block_name(block, number, best), empty_array),
-            lambda block: self._value(block_name(block, number, best), empty_tensor),
+            json.loads(metadata["hpo_tree"]),
+            lambda block: self._value(block, empty_array),
+            lambda block: self._value(block, empty_tensor),
         )
         self._filled.sort(key=lambda each: each[0])
         position = start
@@ -449,39 +426,3 @@ def _state_dict(node: Any) -> dict[str, str]:
             return {}
         found[key] = block
     return found
-
-
-def merge_parts(
-    folder: str | Path,
-    relative_path: str,
-    parts: Sequence[Checkpoint],
-    *,
-    best: int,
-    base: str = "",
-    parent: str | None = None,
-) -> Checkpoint:
-    """Write one checkpoint that holds the states of all repeats.
-
-    Args:
-        folder: the study's folder.
-        relative_path: of the file within ``folder``; or a URL.
-        parts: the checkpoint of each repeat, in their order, all at one resource.
-        best: number of the repeat that is read where one model is wanted.
-        base: folder or URL that the parts must be below.
-        parent: URI of the checkpoint that training started from.
-
-    Raises:
-        CheckpointError: a part is missing or damaged.
-        StorageError: the folder cannot be read or written; no file is left behind.
-    """
-    with contextlib.ExitStack() as stack:
-        metadata = {"hpo_format": str(FORMAT), BEST: str(best)}
-        blocks: dict[str, Block] = {}
-        for repeat, part in enumerate(parts):
-            path = stack.enter_context(on_this_machine(folder, part.uri, base))
-            verify(path, part, Path(folder))
-            own, own_blocks = mapped(path)
-            metadata[tree_key(repeat, best)] = own["hpo_tree"]
-            blocks |= {block_name(name, repeat, best): block for name, block in own_blocks.items()}
-        chunks = map(memory_of, file_parts(metadata, blocks))
-        return write_chunks(folder, relative_path, chunks, resource=parts[0].resource, parent=parent)

@@ -62,9 +62,8 @@ def try_trial(
     spec = _spec_of(study_file, home)
     assert spec.objective is not None
     job = first_job(spec, parse_params([*(params or ()), *(more_params or ())]), steps)
-    seeds = ", ".join(str(spec.training_seed(job.trial, repeat)) for repeat in range(spec.repeats))
     called = short_name(spec.objective)
-    _say(f"{called} in this process, to {job.target}, with seed{'s' * (spec.repeats > 1)} {seeds} and")
+    _say(f"{called} in this process, to {job.target}, with seed {spec.training_seed(job.trial)} and")
     for name, value in job.params.items():
         _say(f"  {name} = {value!r}")
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
@@ -129,8 +128,6 @@ def _print_error(text: str) -> None:
 
 def _say_result(report: Report, unit: str) -> None:
     sys.stdout.flush()
-    for repeat, metrics in enumerate(report.repeats or ()):
-        out.say(f"repeat {repeat}: {_shown(metrics)}")
     for point in report.curve:
         out.say(f"{unit} {point.resource}: {_shown(point.metrics)}")
     took = duration(report.ended - report.started)

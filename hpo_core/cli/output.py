@@ -63,7 +63,6 @@ from hpo_core.views.summary import (
     other_best_words,
     packing_words,
     rule_words,
-    spread_of,
     summarize,
 )
 
@@ -205,10 +204,8 @@ def best_line(study: Study) -> str:
         return "no feasible result yet" if study.state.infeasible_results else "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
-    found = spread_of(study.state, best)
-    around = f" {found.short}" if found is not None else ""
     where = f"(trial {best.trial} at {best.resource}{rule_words(study.spec)}){front}"
-    return f"{name} {number(study.metric_value(best.loss), 5)}{around} {where}"
+    return f"{name} {number(study.metric_value(best.loss), 5)} {where}"
 
 
 def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
@@ -361,7 +358,6 @@ def _settings(study: Study, summary: StudySummary, created: float, now: float) -
     spec = study.spec
     yield "wanted", ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     yield "method", f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}"
-    yield "repeats", f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1)
     yield "objective", short_name(spec.objective)
     yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
     yield "packing", packing_words(spec.packing)

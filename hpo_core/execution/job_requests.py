@@ -71,7 +71,6 @@ class JobRequests:
             modes=tuple(metric.mode for metric in spec.objectives),
             required="any" if spec.any_metric else "all",
             seed=spec.training_seed(job.trial),
-            repeats=spec.repeats,
             folder=self._folder,
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,

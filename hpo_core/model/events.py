@@ -247,8 +247,6 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
     violation: float = NO_VIOLATION
     """Total violation of the study's constraints."""
-    repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
     usage: UsageField = msgspec.UNSET
     """What the attempt used of its machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET

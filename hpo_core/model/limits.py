@@ -33,8 +33,6 @@ METRICS = 20
 PARTITIONS = 1_000
 """Partitions of the data, and as many again for validation."""
 
-REPEATS = 100
-"""Training seeds per configuration: a report holds the metrics of each."""
 RESOURCE = 2**53
 """Units of one training."""
 CONFIGS = 1_000_000_000

@@ -187,8 +187,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint, (10, 48) here``); at most ``UNRESTORED_LINES``, the last one then counts the rest."""
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What the training loop changed that its checkpoint does not hold, with the cure; unset: nothing was found."""
-    repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Metrics of each seed repeat, where the study has several; ``metrics`` are then their means."""
     usage: UsageField = msgspec.UNSET
     """What the attempt used of its machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET

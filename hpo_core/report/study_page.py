@@ -34,7 +34,7 @@ from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import BracketView, halt_words
-from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words, spread_of
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
 from hpo_core.views.trial_story import trial_state
 
 TOP, FAILURES, TURNS = 15, 50, 50
@@ -131,8 +131,6 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         generation=series.lineage.generations() if series.lineage is not None else 0,
     )
     about = [wanted, spec.search.summary(progress), f"sampler {spec.sampler.name}"]
-    if spec.repeats > 1:
-        about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
     about += placement_lines(study)
@@ -181,9 +179,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     best = study.best
     tiles = []
     if best is not None:
-        found = spread_of(state, best)
-        where = f"{found.short}, " if found is not None else ""
-        where += f"trial {best.trial} at {best.resource:,}{rule_words(spec)}"
+        where = f"trial {best.trial} at {best.resource:,}{rule_words(spec)}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -201,10 +197,10 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     tiles.append(("jobs done", f"{state.completed_jobs:,}", about))
     used = state.resource_used
     if used and series.lineage is not None:  # each trial is a session of a longer training
-        planned = used + spec.repeats * sum(rung.units for rung in study.method.rungs())
+        planned = used + sum(rung.units for rung in study.method.rungs())
         tiles.append(("resource used", f"{used:,}", f"of {planned:,} planned"))
     elif used:
-        full = spec.repeats * len(state.trials) * (spec.search.outline().max_resource or 0)
+        full = len(state.trials) * (spec.search.outline().max_resource or 0)
         small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
         tiles.append(("resource used", f"{used:,}", small))
         if full / used > 1.005:

@@ -159,9 +159,8 @@ function showTrial(jump) {
 
 function drawCurve(number) {
   const {axis, winner, details} = data.trials;
-  const line = ({curve, spread}, name, color, width) => ({type: 'scatter', mode: 'lines+markers', name,
-    x: curve.map(point => point[0]), y: curve.map(point => point[1]), line: {color, width}, marker: {color, size: 5},
-    ...(spread ? {error_y: {type: 'data', array: curve.map(point => spread[point[0]] ?? 0), color, thickness: 1.5}} : {})});
+  const line = ({curve}, name, color, width) => ({type: 'scatter', mode: 'lines+markers', name,
+    x: curve.map(point => point[0]), y: curve.map(point => point[1]), line: {color, width}, marker: {color, size: 5}});
   const traces = [line(details[number], `trial ${number}`, '#1c6dd0', 2.5)];
   const best = winner !== null && winner !== number && details[winner];
   if (best && best.curve) traces.unshift(line(best, `trial ${winner}, the best`, '#e8590c', 1.5));

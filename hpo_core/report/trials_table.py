@@ -19,14 +19,13 @@ from hpo_core.checkpoints.storage import log_path
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.series import Series
-from hpo_core.report.style import rounded, scale, text
+from hpo_core.report.style import scale, text
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
 from hpo_core.views.failure_reasons import rank_named
-from hpo_core.views.formatting import duration, listed, number
+from hpo_core.views.formatting import duration, listed
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
-from hpo_core.views.summary import repeat_spreads
 from hpo_core.views.trial_story import trial_state, trial_story, usage_words
 
 TAIL = 3_000
@@ -117,10 +116,6 @@ def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measur
         found["bracket"] = trial.bracket
     found[f"best {series.metric}"] = None if at is None else _plain(study.metric_value(loss))
     found["at"] = None if at is None else at.resource
-    if spec.repeats > 1:
-        repeats = None if at is None else repeat_spreads(spec, trial).get(at.resource)
-        found["std"] = None if repeats is None else _plain(repeats.std)
-        found["repeats"] = None if repeats is None else ", ".join(number(value, 5) for value in repeats.values)
     last = trial.all_results[-1].metrics if trial.all_results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
     seconds = round(math.fsum(totals.seconds), 1)
@@ -159,9 +154,6 @@ def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | N
     wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
     for place, trial in enumerate(wanted.values()):
         keep(trial, "curve", thinned_curve(series, trial), "curve")
-        spreads = repeat_spreads(study.spec, trial)
-        stds = {at: rounded(spread.std) for at, spread in spreads.items() if spread.std is not None}
-        keep(trial, "spread", stds, "curve")
         if left["story"] > 0:
             created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
             keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")

@@ -25,7 +25,6 @@ class AnalyticCurves:
     ``tau`` spreads over two decades around R / 30, independently of the limit: curves cross, and
     early results mislead. Each point carries independent normal noise.
 
-    With ``repeats`` in the study a job costs so many times as much, and its noise is the mean of so many draws.
     With ``mode: max`` the metric is one minus the loss. Several metrics have a curve of their own each.
 
     Args:
@@ -66,7 +65,6 @@ class AnalyticCurves:
         self._cost_spread = cost_spread
         self._noise = noise
         self._chance = chance
-        self._repeats = spec.repeats
         self._known: dict[int, _Configuration] = {}
         world = Stream(seed, "world", 0)
         self._optimum = {name: world.uniform() for name in spec.space}
@@ -94,8 +92,7 @@ class AnalyticCurves:
     def seconds(self, job: Job) -> float:
         """Seconds from the job's checkpoint to its target."""
         cost = self._configuration(job).seconds_per_unit
-        once = self._overhead + cost * (job.target - (job.checkpoint.resource if job.checkpoint else 0))
-        return self._repeats * once
+        return self._overhead + cost * (job.target - (job.checkpoint.resource if job.checkpoint else 0))
 
     def _at(self, job: Job, resource: int) -> Metrics:
         shapes = self._configuration(job).shapes
@@ -103,18 +100,16 @@ class AnalyticCurves:
         for (name, flipped), shape in zip(self._metrics, shapes, strict=True):
             loss = shape.loss(resource)
             if self._noise:
-                loss += self._noise * self._mean_draw(shape.key, resource)
+                loss += self._noise * self._draw(shape.key, resource)
             found[name] = 1.0 - loss if flipped else loss
         for name in self._constraints:  # three configurations in ten violate it, whatever they were trained to
             key = repr(sorted(job.params.items()))
             found[name] = Stream(self._seed, f"constraint/{name}/{key}", 0).uniform() - 0.7
         return found
 
-    def _mean_draw(self, key: str, resource: int) -> float:
-        """A standard normal draw, or the mean of one for each seed repeat."""
-        first = Stream(self._seed, f"noise/{key}", resource).normal()
-        more = [Stream(self._seed, f"noise/{key}/{n}", resource).normal() for n in range(1, self._repeats)]
-        return math.fsum([first, *more]) / self._repeats
+    def _draw(self, key: str, resource: int) -> float:
+        """A standard normal draw."""
+        return Stream(self._seed, f"noise/{key}", resource).normal()
 
     def _configuration(self, job: Job) -> _Configuration:
         """Worked out once a trial, but for those that are forgotten meanwhile."""

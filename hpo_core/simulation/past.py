@@ -132,8 +132,8 @@ class PastStudy:
 
     @property
     def time_unit(self) -> float:
-        """Seconds that one unit of resource takes in the median, in one seed repeat."""
-        return statistics.median(trial.seconds_per_unit for trial in self.trials) / self.spec.repeats
+        """Seconds that one unit of resource takes in the median."""
+        return statistics.median(trial.seconds_per_unit for trial in self.trials)
 
     def describe(self) -> str:
         """Where the figures come from, in one sentence."""
@@ -151,7 +151,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
 
     Args:
         entries: of one study, from the first one on.
-        seconds_per_unit: of one seed repeat; takes the place of all recorded durations.
+        seconds_per_unit: takes the place of all recorded durations.
 
     Raises:
         SpecError: the study has no results, or no durations (and ``seconds_per_unit`` is not given).
@@ -200,7 +200,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
         _measure(past)
     else:
         for trial in kept:
-            trial.seconds_per_unit = spec.repeats * seconds_per_unit
+            trial.seconds_per_unit = seconds_per_unit
             trial.spans = {(start, end): trial.seconds_per_unit * (end - start) for start, end in trial.spans}
     return past
 
@@ -271,7 +271,6 @@ class PastCurves:
         self._metrics = [(metric.name, metric.sign) for metric in spec.objectives]
         self._metrics += [(name, 1.0) for name in spec.constraints]
         self._seed = seed
-        self._cost = spec.repeats / past.spec.repeats
         self._passes: list[list[int]] = []
         self._continued: dict[int, PastCurve] = {}
         self._donors: dict[tuple[int, int], _Donors] = {}
@@ -339,7 +338,7 @@ class PastCurves:
         ]
 
     def seconds(self, job: Job) -> float:
-        """Seconds from grant to report; a job with so many times the past's ``repeats`` takes so many times as long."""
+        """Seconds from grant to report."""
         trial = self._trial(job)
         if trial.failed is not None and job.target > trial.trained:
             return trial.failed_seconds
@@ -347,7 +346,7 @@ class PastCurves:
         recorded = trial.spans.get((start, job.target))
         if recorded is None:
             recorded = self.past.overhead + trial.seconds_per_unit * (job.target - start)
-        return recorded * self._cost  # 1 where the past had as many seed repeats
+        return recorded
 
     def _trial(self, job: Job) -> PlayedTrial:
         return self.past.trials[self._row(job.trial)]

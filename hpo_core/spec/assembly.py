@@ -107,10 +107,9 @@ def notices(spec: StudySpec, extra: int = 0, reached: int = 0) -> list[str]:
     if top is not None and reached >= top:
         return found
     units = spec.stop.total_resource
-    if units is not None and top is not None and units < top * spec.repeats:
-        times = f" in all of its {spec.repeats} repeats" if spec.repeats > 1 else ""
+    if units is not None and top is not None and units < top:
         found.append(
-            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}{times}; "
+            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; "
             "raise the one or lower the other."
         )
     return found + spec.search.notices(extra)

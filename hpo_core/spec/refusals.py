@@ -94,12 +94,6 @@ REFUSALS = (
         "drop packing (several workers can share a device), or drop data and have the training function read all of it",
     ),
     Refusal(
-        "data, and repeats = {repeats}",
-        lambda spec: spec.hops and spec.repeats > 1,
-        "a model that hops has one training seed",
-        "set repeats to 1, or run the study again with other seeds (seed: 1, 2, ...)",
-    ),
-    Refusal(
         "training.gang = {gang}, and packing",
         lambda spec: spec.gangs and spec.packing is not None,
         "packing gives a job a part of one device, and the ranks of a gang need one each, all at once",
@@ -117,12 +111,6 @@ REFUSALS = (
         lambda spec: spec.gangs and spec.hops and spec.share is not None,
         "a gang needs several workers at one moment, and a pool gives and takes them one by one",
         "drop share, or set training.gang to 1",
-    ),
-    Refusal(
-        "training.gang = {gang}, and repeats = {repeats}",
-        lambda spec: spec.gangs and spec.repeats > 1,
-        "a gang trains one seed",
-        "set repeats to 1, or training.gang to 1",
     ),
     Refusal(
         "training.gang = {gang}, and style optuna",
@@ -231,7 +219,6 @@ def _figures(spec: StudySpec) -> dict[str, object]:
     return {
         "method": spec.search.method,
         "cluster": spec.cluster.named,
-        "repeats": spec.repeats,
         "gang": spec.training.gang,
         "workers": spec.cluster.scales,
         "least": least_slots(spec),

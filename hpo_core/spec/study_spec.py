@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
-from hpo_core.model.judged_results import seed_of_repeat
 from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
@@ -90,12 +89,6 @@ class StudySpec(Part):
     search: Search
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
-    repeats: int = Field(
-        default=1,
-        ge=1,
-        description="Training seeds per configuration. A job trains all of them, one after the other, and a trial is "
-        "ranked by the mean of each metric; its spread is shown. A job costs so many times as much.",
-    )
     best_of: Literal["all_rungs", "highest_rung"] = Field(
         default="all_rungs",
         description="Whose results the best one is of: all_rungs, whatever it was trained to (as in the paper on "
@@ -301,7 +294,7 @@ class StudySpec(Part):
     @property
     def asks_at_rungs(self) -> bool:
         """Whether the process of a trial waits at each rung for the decision, and goes on: the stopping variant."""
-        return self.search.outline().stopping and not (self.hops or self.gangs or self.repeats > 1)
+        return self.search.outline().stopping and not (self.hops or self.gangs)
 
     @property
     def slot_word(self) -> str:
@@ -350,9 +343,9 @@ class StudySpec(Part):
         place = self.checkpoints.folder
         return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 
-    def training_seed(self, trial: int, repeat: int = 0) -> int:
-        """Seed of a trial's training (of one of its ``repeats``), the same for each attempt, and for a rerun of it."""
-        return seed_of_repeat(derive_seed(self.seed, "training", self.search.number_of_seed(trial)), repeat)
+    def training_seed(self, trial: int) -> int:
+        """Seed of a trial's training, the same for each attempt, and for a rerun of it."""
+        return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space, self.forbidden)
@@ -421,8 +414,20 @@ class StudySpec(Part):
 
 
 def _as_today(data: Any) -> Any:
-    """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes."""
-    training = data.get("training") if isinstance(data, dict) else None
+    """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
+
+    Raises:
+        SpecError: it used what is gone.
+    """
+    if not isinstance(data, dict):
+        return data
+    if data.get("repeats", 1) != 1:
+        raise SpecError(
+            f"journal: repeats = {data['repeats']}: this version trains one seed of a configuration; read this study "
+            "with the last one that had repeats, the development version of 2026-11-27."
+        )
+    found = {name: value for name, value in data.items() if name != "repeats"}
+    training = found.get("training")
     if isinstance(training, dict) and training.get("process") == "auto":
-        return data | {"training": training | {"process": "fresh"}}
-    return data
+        found["training"] = training | {"process": "fresh"}
+    return found

@@ -42,7 +42,6 @@ def check_sizes(spec: StudySpec) -> None:
     for where, name in [*names, *(("constraints", name) for name in spec.constraints)]:
         if refusal := refused_name(name):
             raise ValueError(f"{where}: {name!r} {refusal}")
-    at_most("repeats", spec.repeats, limits.REPEATS, "training seeds; lower it")
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
     spec.search.check_sizes(spec.search_space().parameters)

@@ -228,9 +228,8 @@ class StudyState:
                 self.queue.extend(spec.first_configurations)
 
     def _units(self, trial: TrialRecord, stage: Stage, target: int) -> int:
-        """Return the units that a job to ``target`` trains for the first time, in all seed repeats together."""
-        repeats = 1 if self.spec is None else self.spec.repeats
-        return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
+        """Return the units that a job to ``target`` trains for the first time."""
+        return target - (trial.resource if type(stage) is Further else trial.searched)
 
     def _no_longer_runs(self, trial: TrialRecord, stage: Stage, target: int) -> int:
         """Returns the units of the job."""

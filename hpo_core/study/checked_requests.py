@@ -7,13 +7,10 @@ has the stage :class:`~hpo_core.model.trial.Further`; ``Study.train_further`` st
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
-import msgspec
-
 from hpo_core.model.errors import HpoError, ObjectiveError
-from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.nested_names import flattened
 from hpo_core.model.reported_value import real_number, refused_name
 from hpo_core.model.space import same_scalar
@@ -100,23 +97,13 @@ def _feasible(state: StudyState) -> str:
     return " that satisfies its constraints" if state.infeasible_results else ""
 
 
-def told_report(spec: StudySpec, job: Job, told: Mapping[str, float] | Sequence[Mapping[str, float]]) -> Report:
-    """The report of a job from its metrics, or from those of each seed repeat.
+def told_report(spec: StudySpec, job: Job, told: Mapping[str, float]) -> Report:
+    """The report of a job from its metrics.
 
     Raises:
-        ObjectiveError: a metric or constraint is absent or no number; more or fewer repeats than the study has.
+        ObjectiveError: a metric or constraint is absent or no number.
     """
-    if isinstance(told, Mapping):
-        single = [told]
-    else:
-        single = list(told)
-        if len(single) != spec.repeats:
-            raise ObjectiveError(
-                f"Study {spec.study!r}, trial {job.trial}: tell got the metrics of {len(single)} repeats, and the "
-                f"study has repeats: {spec.repeats}. Give a mapping for each of them, or their means as one mapping."
-            )
-    values = [_numbers(spec, job, metrics) for metrics in single]
-    metrics = values[0] if len(values) == 1 else mean_metrics(values)
+    metrics = _numbers(spec, job, told)
     judged = (*(metric.name for metric in spec.objectives), *spec.constraints)
     finite = all(math.isfinite(metrics.get(name, 0.0)) for name in judged)
     return Report(
@@ -124,7 +111,6 @@ def told_report(spec: StudySpec, job: Job, told: Mapping[str, float] | Sequence[
         attempt=job.attempt,
         outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
         metrics=metrics,
-        repeats=tuple(values) if len(values) > 1 else msgspec.UNSET,
     )
 
 

@@ -180,7 +180,6 @@ class Decider:
             losses=losses,
             curve=curve,
             violation=violation,
-            repeats=report.repeats,
             usage=report.usage,
             visits=report.visits,
             together=report.together,

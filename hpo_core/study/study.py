@@ -234,7 +234,7 @@ class Study:
     def tell(
         self,
         job: Job,
-        metrics: Mapping[str, float] | Sequence[Mapping[str, float]],
+        metrics: Mapping[str, float],
         *,
         checkpoint: Checkpoint | None = None,
         worker: str = "",
@@ -243,7 +243,7 @@ class Study:
         """Report the metrics a job reached; returns jobs granted in turn (see :meth:`set_capacity`).
 
         Args:
-            metrics: by name; where the study has ``repeats``, those of each repeat, or their means.
+            metrics: by name.
 
         Raises:
             ObjectiveError: a metric of the study is absent or no number.

@@ -26,7 +26,6 @@ from hpo_core.views.summary import (
     front_members,
     other_best_words,
     rule_words,
-    spread_of,
     summarize,
 )
 
@@ -86,7 +85,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     """What was asked for, flattened: ``search.configs``, ``space.lr``, ..."""
     plain = spec.plain()
     shown: dict[str, str] = {}
-    for part in ("objective", "metric", "seed", *(["repeats"] if spec.repeats > 1 else []), "search", "sampler"):
+    for part in ("objective", "metric", "seed", "search", "sampler"):
         _flatten(part, plain[part], shown)
     if len(spec.objectives) > 1:
         shown["metrics"] = param_value(", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives))
@@ -107,10 +106,8 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
     lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:
-        found = spread_of(state, best)
-        around = f"{found.short} " if found is not None else ""
         lines.append(
-            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} {around}"
+            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} "
             f"by trial {best.trial} after {best.resource} units{rule_words(spec)}, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )

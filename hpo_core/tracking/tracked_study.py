@@ -39,7 +39,6 @@ from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import usage_metrics
 from hpo_core.views.formatting import spans_decades
 from hpo_core.views.rungs import Place, RungNames
-from hpo_core.views.summary import repeat_spread
 
 
 class Promotion(msgspec.Struct, frozen=True):
@@ -339,9 +338,6 @@ class TrackedStudy:
             if spec.any_metric and metric.name not in event.metrics:
                 continue
             found[f"{FINAL}{metric.name}"] = event.metrics.get(metric.name, math.nan)
-            if (repeats := repeat_spread(event, metric.name)) is not None:
-                found |= {f"{metric.name}_repeat_{repeat}": value for repeat, value in enumerate(repeats.values)}
-                found |= {} if repeats.std is None else {f"{metric.name}_std": repeats.std}
         found |= {f"{FINAL}{name}": event.metrics.get(name, math.nan) for name in spec.constraints}
         found[TRAINED_TO] = float(
             event.resource

@@ -1,8 +1,6 @@
 """Runs one attempt within this process: loads, seeds, calls the training function, reports.
 
-Whatever the user's code does becomes a Report. The seed repeats of a job are trained as jobs without repeats are, each
-freshly forked, seeded, and continued from its own part of the trial's checkpoint: its result is that of a separate
-study with that seed, to the bit. Then their checkpoints become one.
+Whatever the user's code does becomes a Report.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dis import opname
 from importlib import import_module
@@ -24,13 +22,11 @@ import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.held_state import HeldState
-from hpo_core.checkpoints.storage import hop_base, remove
-from hpo_core.model.devices.measurement import Usage, UsageField
+from hpo_core.checkpoints.storage import hop_base
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
-from hpo_core.model.judged_results import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.short_text import did_you_mean, some
-from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, LogLine, Metrics, Outcome, Point, Report
+from hpo_core.model.trial import Checkpoint, LogLine, Metrics, Outcome, Point, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
@@ -73,10 +69,6 @@ def run_attempt(
             which is then the one that is reported; None: the trial is over, and what is reported says nothing.
     """
     progress = SharedProgress() if progress is None else progress
-    if request.repeats > 1 and request.repeat is None and not request.parts:
-        return run_repeats(lambda one: run_attempt(function, one, progress, raised=raised, log=log), request)
-    if request.parts:
-        return merge_attempt(request, progress)
     started, pid, job = time.time(), os.getpid(), request.job
     state = None
     try:
@@ -87,7 +79,7 @@ def run_attempt(
             with progress.storing(job.checkpoint.resource):
                 state = None if held is None else held.take(job.checkpoint, request.folder, base)
                 if state is None:
-                    state = checkpoints.load(request.folder, job.checkpoint, base, repeat=request.repeat)
+                    state = checkpoints.load(request.folder, job.checkpoint, base)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
@@ -109,8 +101,6 @@ def run_attempt(
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
             handle.ranks = Ranks(request.gang, own_data=job.unit is not None)
         seed_all(request.seed)
-        if request.repeat is not None:
-            print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
         with _around(function, request) as lines:
@@ -265,107 +255,3 @@ def _is_full(folder: str) -> bool:
         with contextlib.suppress(OSError):
             probe.unlink()
     return False
-
-
-_UNUSED_SEED = (
-    "All {repeats} repeats of a job reported the same values: the objective does not use its seed, and repeats cost "
-    "time for nothing. Draw from trial.seed or from the global generators (they are seeded), or drop repeats."
-)
-
-
-def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Report:
-    """One report for all repeats of a job: means, single values, one checkpoint with the best repeat's state on top.
-
-    The first repeat that fails or diverges ends the job, as a job without repeats would end.
-
-    Args:
-        run: trains one request and reports, whatever happens.
-    """
-    reports: list[Report] = []
-
-    def run_next(**changes: object) -> Report:
-        spent = request.elapsed + sum(one.seconds for one in reports)
-        return run(msgspec.structs.replace(request, elapsed=spent, **changes))
-
-    for repeat in range(request.repeats):
-        report = run_next(repeat=repeat, seed=seed_of_repeat(request.seed, repeat))
-        reports.append(report)
-        if report.outcome is not Outcome.COMPLETED:
-            message = f"{report.message} (repeat {repeat} of {request.repeats}, counted from 0)".lstrip()
-            return _with_totals(msgspec.structs.replace(report, message=message, checkpoint=None), reports)
-    metrics = [report.metrics for report in reports]
-    parts = tuple(report.checkpoint for report in reports if report.checkpoint is not None)
-    checkpoint = request.job.checkpoint  # the job asked for what was reached before
-    if len(parts) < len(reports):
-        checkpoint = None
-    elif any(part != checkpoint for part in parts):
-        sign = -1 if request.modes[0] == "max" else 1
-        merged = run_next(parts=parts, best=best_repeat(metrics, (request.metric, sign), request.constraints))
-        if merged.outcome is not Outcome.COMPLETED:
-            return _with_totals(merged, reports)
-        checkpoint = merged.checkpoint
-    warnings = tuple(dict.fromkeys(line for report in reports for line in report.warnings or ()))
-    if all((report.metrics, report.curve) == (reports[0].metrics, reports[0].curve) for report in reports):
-        warnings += (_UNUSED_SEED.format(repeats=request.repeats),)
-    whole = msgspec.structs.replace(
-        reports[-1],
-        metrics=mean_metrics(metrics),
-        curve=mean_curve([report.curve for report in reports]),
-        checkpoint=checkpoint,
-        unrestored=tuple(dict.fromkeys(line for one in reports for line in one.unrestored))[:UNRESTORED_LINES],
-        warnings=warnings or msgspec.UNSET,
-        repeats=tuple(metrics),
-    )
-    return _with_totals(whole, reports)
-
-
-def _with_totals(report: Report, reports: Sequence[Report]) -> Report:
-    """The report with the start and the usage of all repeats that ran."""
-    return msgspec.structs.replace(report, started=reports[0].started, usage=usage_of_repeats(reports))
-
-
-def usage_of_repeats(reports: Sequence[Report]) -> UsageField:
-    """Usage of all repeats: their largest peaks, and means over all of their time; not set where none was measured.
-
-    Start-up, and the seconds of a unit, are sums: so they add up to the time that the job takes.
-    """
-    known = [(one.usage, max(one.ended - one.started, 1e-6)) for one in reports if isinstance(one.usage, Usage)]
-    if not known:
-        return msgspec.UNSET
-
-    def mean(weighted: Sequence[tuple[float, float]]) -> float | None:
-        weight = sum(seconds for _, seconds in weighted)
-        return sum(value * seconds for value, seconds in weighted) / weight if weight else None
-
-    usages = [usage for usage, _ in known]
-    return msgspec.structs.replace(
-        usages[-1],
-        memory=max(one.memory for one in usages),
-        cores=round(mean([(one.cores, seconds) for one, seconds in known]) or 0.0, 3),
-        startup_seconds=sum(one.startup_seconds for one in usages),
-        unit_seconds=sum(one.unit_seconds for one in usages),
-        states_from_memory=sum(one.states_from_memory for one in usages),
-        device_memory=max((one.device_memory for one in usages if one.device_memory is not None), default=None),
-        compute=mean([(one.compute, seconds) for one, seconds in known if one.compute is not None]),
-    )
-
-
-def merge_attempt(request: JobRequest, progress: SharedProgress) -> Report:
-    """Train nothing: make the checkpoints of all repeats of a job one, and remove them."""
-    job, started = request.job, time.time()
-    try:
-        with progress.storing(job.target):
-            checkpoint = checkpoints.merge_parts(
-                request.folder,
-                request.checkpoint_path,
-                request.parts,
-                best=request.best,
-                base=request.checkpoint_base,
-                parent=job.checkpoint.uri if job.checkpoint else None,
-            )
-            for part in request.parts:
-                if part != job.checkpoint:
-                    remove(request.folder, part.uri, request.checkpoint_base)
-    except (StorageError, CheckpointError) as error:  # a part that is damaged was written a moment ago
-        return request.report(Outcome.STORAGE, str(error), started=started)
-    return request.report(Outcome.COMPLETED, checkpoint=checkpoint, started=started)

@@ -61,8 +61,6 @@ class TrialHandle:
     """Which rank of its gang this process is (``training.gang`` of the study), from 0; 0 without a gang."""
     world_size: int
     """Ranks of the gang; 1 without one."""
-    repeat: int
-    """Which seed repeat of the trial this is, from 0 (``repeats`` of the study); each has its own seed."""
     resource: int
     """Steps done so far."""
     target: int
@@ -83,7 +81,6 @@ class TrialHandle:
         self.number = job.trial
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
-        self.repeat = request.repeat or 0
         self.rank = request.rank
         self.world_size = 1 if request.gang is None else request.gang.size
         self.resource = job.checkpoint.resource if job.checkpoint else 0
@@ -123,10 +120,9 @@ class TrialHandle:
 
     @property
     def folder(self) -> Path:
-        """Scratch folder of this trial (and seed repeat), the same for all its attempts; made on first use."""
+        """Scratch folder of this trial, the same for all its attempts; made on first use."""
         scratch = Path(self._request.folder) / "scratch"
-        own = f"-repeat-{self.repeat}" if self.repeat else ""
-        return private_folder(scratch / f"trial-{self.number:05d}{own}", below=scratch)
+        return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
 
     @property
     def partition(self) -> Any:
@@ -504,10 +500,10 @@ class TrialHandle:
     def _may_be_behind(self) -> bool:
         """Whether the worker may write the checkpoint while the process trains the next attempt.
 
-        Not at a URL: user code may say how it is reached. Not of a unit or a repeat, whose state the next one needs.
+        Not at a URL: user code may say how it is reached. Not of a unit, whose state the next one needs.
         """
         request = self._request
-        plain = self._unit is None and request.repeat is None and self.ranks is None
+        plain = self._unit is None and self.ranks is None
         return plain and checkpoints.file_of(request.folder, request.checkpoint_path) is not None
 
     def _load(self, name: str, item: Any) -> None:

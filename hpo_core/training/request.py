@@ -11,7 +11,7 @@ import msgspec
 from hpo_core.checkpoints import storage as paths
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.partition_file import Signature
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
+from hpo_core.model.trial import Job, Metrics, Outcome, Report
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +39,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the first objective; must be reported at the target, unless ``required`` says otherwise."""
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
-    repeats: int = 1
-    """Seed repeats that the job trains (:mod:`hpo_core.model.judged_results`)."""
-    repeat: int | None = None
-    """Number of the repeat that this request is for, with its own ``seed``; None: all, or a study without repeats."""
-    parts: tuple[Checkpoint, ...] = ()
-    """Checkpoints of all repeats: nothing is trained, they become one."""
-    best: int = 0
-    """Number of the best repeat, where ``parts`` are given."""
     elapsed: float = 0.0
-    """Seconds that earlier repeats of the job took; ``timeout`` counts them."""
+    """Seconds that earlier units of the job took; ``timeout`` counts them."""
     folder: str
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
@@ -154,8 +146,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         """File for the attempt's checkpoint, relative to ``folder``, or a URL."""
         if self.job.unit is not None and self.job.unit.state:
             return self.job.unit.state
-        whole = paths.checkpoint_path(self.job, self.checkpoint_base)
-        return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
+        return paths.checkpoint_path(self.job, self.checkpoint_base)
 
 
 # MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)

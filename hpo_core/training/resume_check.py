@@ -288,7 +288,7 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
         job = msgspec.structs.replace(
             request.job, attempt=place, stage=Rung(0, place), target=target, checkpoint=checkpoint
         )
-        asked = msgspec.structs.replace(request, job=job, folder=str(folder), checkpoint_base="checkpoints", repeats=1)
+        asked = msgspec.structs.replace(request, job=job, folder=str(folder), checkpoint_base="checkpoints")
         report = trainers[place % len(trainers)].run(asked)
         start = checkpoint.resource if checkpoint is not None else 0
         if report.outcome is not Outcome.COMPLETED:

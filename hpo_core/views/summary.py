@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.events import JobCompleted, JobGranted, JobPlaced
-from hpo_core.model.judged_results import spread
+from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import FURTHER, Params
 from hpo_core.pool.words import share_words
@@ -16,7 +15,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.state import Incumbent, StudyState, TrialRecord
+from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
 from hpo_core.views.formatting import number, plural
@@ -64,47 +63,6 @@ def front_rows(front: Sequence[FrontMember], most: int | None = None) -> list[di
     return rows
 
 
-class RepeatSpread(msgspec.Struct, frozen=True):
-    """One metric over the seed repeats of one result."""
-
-    values: tuple[float, ...]
-    """Values by number of the repeat."""
-    std: float | None
-    """Sample standard deviation; None where a value is not finite."""
-
-    @property
-    def short(self) -> str:
-        """``± 0.013 over 3 repeats``."""
-        around = "" if self.std is None else f"± {number(self.std, 3)} "
-        return f"{around}over {len(self.values)} repeats"
-
-    @property
-    def words(self) -> str:
-        """``± 0.013 over 3 repeats (0.31, 0.3, 0.284)``."""
-        return f"{self.short} ({', '.join(number(value, 5) for value in self.values)})"
-
-
-def repeat_spread(result: JobCompleted, metric: str) -> RepeatSpread | None:
-    """Spread of one metric of a result; None without seed repeats, or where a repeat has no such value."""
-    if result.repeats is msgspec.UNSET or not all(metric in one for one in result.repeats):
-        return None
-    return RepeatSpread(tuple(one[metric] for one in result.repeats), spread(result.repeats, metric))
-
-
-def repeat_spreads(spec: StudySpec, trial: TrialRecord) -> dict[int, RepeatSpread]:
-    """Spread of the first metric by the resource of a trial's results; empty without seed repeats."""
-    results = trial.all_results if spec.repeats > 1 else ()
-    found = ((result.resource, repeat_spread(result, spec.metric.name)) for result in results)
-    return {resource: spread for resource, spread in found if spread is not None}
-
-
-def spread_of(state: StudyState, member: Incumbent | None) -> RepeatSpread | None:
-    """Spread of the first metric of the incumbent or a member of the front."""
-    if member is None or state.spec is None:
-        return None
-    return repeat_spreads(state.spec, state.trials[member.trial]).get(member.resource)
-
-
 class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The incumbent in the user's metric."""
 
@@ -112,8 +70,6 @@ class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     resource: int
     params: Params
-    spread: RepeatSpread | None = None
-    """Spread over the seed repeats, of which ``value`` is the mean; None where the study has none."""
 
 
 class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +121,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int
     failed_attempts: int
     resource: int
-    """Units of training behind all results, those of all seed repeats together."""
+    """Units of training behind all results."""
     constraints: tuple[str, ...]
     infeasible: int
     """Finite results that violate a constraint; none of them can be the best."""
@@ -279,7 +235,7 @@ def best_result(study: Study, best: Incumbent | None) -> BestResult | None:
         return None
     value = study.metric_value(best.loss)
     params = study.state.trials[best.trial].params
-    return BestResult(best.trial, value, best.resource, params, spread_of(study.state, best))
+    return BestResult(best.trial, value, best.resource, params)
 
 
 class Extension(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import RungNames
-from hpo_core.views.summary import repeat_spreads
 
 
 def trial_state(study: Study, trial: TrialRecord) -> str:
@@ -101,14 +100,12 @@ def trial_story(study: Study, number: int) -> list[str]:
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
-    spreads = repeat_spreads(spec, trial)
     for r in trial.all_results:
         rung = f"{'' if r.stage.rung == FURTHER else 'reached '}{names.label(r.stage.bracket, r.stage.rung)}"
-        spread = f", {spec.metric.name} {spreads[r.resource].words}" if r.resource in spreads else ""
         values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
         violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
-        spread += f"; infeasible: {violated}" if violated else ""
-        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{spread}{used(r.usage)}")
+        broken = f"; infeasible: {violated}" if violated else ""
+        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{broken}{used(r.usage)}")
     lines += [
         f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{used(f.usage)}" for f in trial.failures
     ]

@@ -197,7 +197,7 @@ FLAT: dict[str, Any] = {
     "seed": 7,
     "limits": {"seconds": 500},
     "packing": {"policy": "worst_fit", "job_memory": "2GB"},
-    "further": {"repeats": 2},
+    "further": {"best_of": "highest_rung"},
     "experiment": "ours",
     "optuna": "on",
     "training": None,
@@ -217,7 +217,7 @@ def of_a_run(permissions: Permissions, parameters: dict[str, Any]) -> StudySpec:
 
 def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_study(permissions: Permissions) -> None:
     said = of_a_run(permissions, FLAT | {"metric": {"name": "loss", "mode": "max"}})
-    assert (said.seed, said.stop.seconds, said.repeats, said.tracking.experiment) == (7, 500, 2, "ours")
+    assert (said.seed, said.stop.seconds, said.best_of, said.tracking.experiment) == (7, 500, "highest_rung", "ours")
     assert said.search.reduction_factor == 3 and said.packing is not None  # type: ignore[union-attr]
     drawn = as_drawn(FLAT | {"metric": {"name": "loss", "mode": "max"}})
     assert drawn.keys() <= {*FilledIn.basic, FOLD} and drawn["advanced"]["limits"] == {"seconds": 500}

@@ -158,7 +158,6 @@ def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
 def test_what_is_not_built_is_refused_with_its_cure() -> None:
     for changes, words in (
         ({"packing": True}, r"training\.gang = 4, and packing: .*part of one device.*need one each.*drop one"),
-        ({"repeats": 2}, r"training\.gang = 4, and repeats = 2: .*set repeats to 1"),
         ({"data": {"partitions": ["a", "b"]}, "objective": "lab:train"}, r"gang = 4, and data: .*scaling\.most to 4"),
         ({"style": "optuna", "objective": "lab:train"}, r"training\.gang = 4, and style optuna: "),
         ({"cluster": {"kind": "local", "workers": 3}}, r"needs 4 slots .*cluster\.workers gives 3: .*raise .* to 4"),

@@ -16,7 +16,6 @@ from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
-from hpo_core.model.judged_results import mean_metrics
 from hpo_core.model.trial import Checkpoint, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.hopping.hopping_studies import VirtualHopping
@@ -158,22 +157,6 @@ def constrained() -> Study:
         x, target = float(job.params["x"]), job.target
         values = {"size": x - 0.5, "time": math.inf if x > 0.9 else 0.3 - x * target}
         running += study.tell_report(msgspec.structs.replace(report, metrics=report.metrics | values))
-    return study
-
-
-def repeated() -> Study:
-    """A study with three training seeds for each configuration; the mean and the single seeds rank differently."""
-    world = World(29, failures=0.05, nans=0.05)
-    study = fresh(make_spec(study="golden", repeats=3), MemoryJournal(), world)
-    running = study.set_capacity(3)
-    while running:
-        job = running.pop(0)
-        report = world.report(job)
-        if report.outcome is Outcome.COMPLETED:
-            seeds = [study.spec.training_seed(job.trial, repeat) for repeat in range(3)]
-            single = tuple({"loss": report.metrics["loss"] + seed / 2**32} for seed in seeds)
-            report = msgspec.structs.replace(report, metrics=mean_metrics(single), repeats=single)
-        running += study.tell_report(report)
     return study
 
 
@@ -427,7 +410,6 @@ def studies() -> dict[str, Study]:
         "enqueued": enqueued(),
         "exhausted": exhausted(),
         "constrained": constrained(),
-        "repeated": repeated(),
         "asked": asked(),
         "used": used(),
         "placed": placed(),

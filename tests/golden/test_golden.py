@@ -11,7 +11,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import JournalError
+from hpo_core.model.errors import JournalError, SpecError
 from hpo_core.model.events import (
     FORMAT,
     AttemptFailed,
@@ -47,6 +47,12 @@ def test_golden_journal(path: Path) -> None:
     assert [encode_entry(decode_entry(line)) for line in written] == written
     if entries[0].format == FORMAT:  # others are read as this version would have written them
         assert written == path.read_text().splitlines()
+
+
+def test_a_study_with_repeats_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"repeated-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match="repeats = 3.* read this study with the last one that had repeats"):
+        Study.from_entries([decode_entry(line) for line in lines])
 
 
 def test_every_kind_of_fact_is_in_them() -> None:

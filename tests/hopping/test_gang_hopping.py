@@ -166,7 +166,6 @@ def _seconds_of(line: str) -> float:
         ({"training": {"gang": 2}}, "set training.gang to auto"),
         ({**GANGS, "cluster": {"kind": "local", "workers": 2}}, "needs 3 slots at once"),
         ({**GANGS, "share": {"pool": "cpu"}, "cluster": {"kind": "local", "workers": 4}}, "share"),
-        ({**GANGS, "repeats": 2}, "repeats"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:

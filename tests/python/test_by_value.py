@@ -550,13 +550,12 @@ def _modes() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "pbt": (train, {"method": hpo.Pbt(population=2, generations=2)}),
         "gang": (train, {"method": asha, "training": hpo.Training(gang=2), "workers": 2}),
         "packing": (train, {"method": asha, "packing": hpo.Packing(devices="cpu")}),
-        "repeats": (train, {"method": asha, "repeats": 2}),
     }
 
 
 @pytest.mark.parametrize(
     "mode",
-    ["data.load", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("pbt", "gang", "packing", "repeats"))],
+    ["data.load", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("pbt", "gang", "packing"))],
 )
 def test_functions_by_value_in_each_mode(mode: str, tmp_path: Path) -> None:
     train, settings = _modes()[mode]

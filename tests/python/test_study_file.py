@@ -60,7 +60,6 @@ PARTS: dict[str, list[Any]] = {
     "forbidden": [[{"act": "relu", "lr": {"low": 0.5}}]],
     "start_with": [["default", {"lr": 0.25, "size": "off"}]],
     "seed": [7],
-    "repeats": [3],
     "best_of": ["highest_rung"],
     "prefect": ["off", "rungs"],
     "style": ["optuna"],

@@ -96,7 +96,6 @@ def test_nothing_is_trained_and_validated_on() -> None:
     [
         ({"packing": {}}, "a worker trains one unit at a time.*drop packing.*several workers"),
         ({"training": {"gang": 2}}, "fewer than half as many models as workers.*gang to auto and scaling.most to 2"),
-        ({"repeats": 3}, "repeats to 1"),
         ({"style": "optuna"}, r"train\(trial\)"),
         ({"objective": None}, "give objective"),
     ],

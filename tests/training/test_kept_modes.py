@@ -138,7 +138,7 @@ def share(memory: int = 4 * GIB, **changes: Any) -> Portion:
 def told(report: Report) -> tuple[Any, ...]:
     """What an attempt made, but for times and names."""
     digest = None if report.checkpoint is None else report.checkpoint.digest
-    return report.metrics, report.curve, digest, report.repeats, report.warnings or ()
+    return report.metrics, report.curve, digest, report.warnings or ()
 
 
 Way = Callable[..., list[Report]]
@@ -164,11 +164,6 @@ def population(worker: Worker, **more: Any) -> list[Report]:
 
 def objectives(worker: Worker, **more: Any) -> list[Report]:
     return plain(worker, more_metrics=("size",), modes=("min", "max"), **more)
-
-
-def repeats(worker: Worker, **more: Any) -> list[Report]:
-    first = worker.run(0, repeats=3, **more)
-    return [first, worker.run(0, 1, target=2, repeats=3, checkpoint=first.checkpoint, **more)]
 
 
 def packed(worker: Worker, **more: Any) -> list[Report]:
@@ -240,7 +235,7 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
     ("way", "processes"),
     [
         (plain, 1), (population, 1), (packed, 1), (hopping, 1), (by_value, 1),
-        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (growing, objectives, repeats, loaders)),
+        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (growing, objectives, loaders)),
         pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

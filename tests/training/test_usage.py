@@ -16,7 +16,6 @@ import pytest
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.training.attempt import usage_of_repeats
 from hpo_core.training.child.meter import FIRST_SECONDS, AttemptMeter
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
@@ -34,7 +33,7 @@ class Bench:
     folder: Path
 
     def request(self, do: str, *, target: int = 1, attempt: int = 0, **options: Any) -> JobRequest:
-        limits = {name: options.pop(name) for name in ("portion", "threads", "repeats", "metric") if name in options}
+        limits = {name: options.pop(name) for name in ("portion", "threads", "metric") if name in options}
         return JobRequest(
             study="s",
             job=Job(0, attempt, Rung(0, 0), target, {"do": do, **options}),
@@ -125,25 +124,6 @@ def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
     assert report.outcome is Outcome.CRASHED
     assert isinstance(report.usage, Usage)
     assert 98 * MB < report.usage.memory < 120 * MB
-
-
-def test_repeats_peaks_are_maxima_and_means_are_over_all_time(bench: Bench) -> None:
-    report = bench.run("known", mb=60, repeats=2)
-    assert report.outcome is Outcome.COMPLETED and isinstance(report.usage, Usage)
-    assert report.usage.memory > 58 * MB
-
-    def one(seconds: float, usage: Usage) -> Report:
-        return Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, started=10.0, ended=10.0 + seconds, usage=usage)
-
-    merged = usage_of_repeats(
-        [
-            one(1.0, Usage(memory=5, cores=2.0, startup_seconds=0.5, unit_seconds=1.0, device_memory=7, compute=0.2)),
-            one(3.0, Usage(memory=9, cores=1.0, startup_seconds=0.25, unit_seconds=2.0, compute=0.6)),
-        ]
-    )
-    assert merged == Usage(
-        memory=9, cores=1.25, startup_seconds=0.75, unit_seconds=3.0, device_memory=7, compute=pytest.approx(0.5)
-    )
 
 
 def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[list[Report], threading.Thread, Any]:

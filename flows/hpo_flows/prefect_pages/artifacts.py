@@ -43,8 +43,7 @@ def best_markdown(study: Study) -> str:
     if best is None:
         none = f"No trial has a finite {markdown_text(study.spec.metric.name)} yet."
         return "\n".join([f"## {study.name}", "", *halted, none])
-    around = f" {best.spread.short}" if best.spread is not None else ""
-    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}{around}"
+    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",

@@ -506,5 +506,5 @@ def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
     rungs = method.rungs()
     known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
     if spec.stop.total_resource is not None:
-        known.append(spec.stop.total_resource // (spec.repeats * min(rung.level for rung in rungs)) + 1)
+        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
     return min(known, default=None)

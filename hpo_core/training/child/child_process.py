@@ -111,7 +111,7 @@ class ChildProcess:
 
 def may_stay(request: JobRequest) -> bool:
     """Whether the process of such an attempt may stay for the next one."""
-    return request.process == "kept" and not request.parts and not _time_is_limited()
+    return request.process == "kept" and not _time_is_limited()
 
 
 def may_ask(request: JobRequest) -> bool:

@@ -330,12 +330,7 @@ class Trainer:
         """
         self._lowered = None
         try:
-            if request.repeats == 1:
-                report = self._run(request)
-            else:
-                from hpo_core.training.attempt import run_repeats  # with all that a training function sees
-
-                report = run_repeats(self._run, request)
+            report = self._run(request)
             writer = self._writer_of(request, report)
         finally:
             self._measured = None
@@ -371,7 +366,7 @@ class Trainer:
         attempt = (request.job.trial, request.job.attempt)
         self._measured = None
         if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
-            # another repeat of the same attempt, which is limited from its start
+            # it was lowered before it began
             lowered = request.portion.lowered(self._lowered[1])
             request = msgspec.structs.replace(request, portion=lowered)
         report, reason, measured = None, "", None
