@@ -21,6 +21,7 @@ from hpo_core.model.events import (
     TrialStopped,
 )
 from hpo_core.model.judged_results import Rankable
+from hpo_core.model.short_text import did_you_mean
 from hpo_core.search.brackets import Assignment, BracketPlan
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, Ladder, default_min_resource, highest_rung, rung_levels, too_few
@@ -37,7 +38,7 @@ from hpo_core.search.search_settings import (
 )
 
 NAMED_SETS = ("aggressive", "standard", "conservative")
-"""Sets of brackets: bracket 0, the three most aggressive ones (the standard set of the paper, 5.1), and all."""
+"""Sets of brackets with the paper's eta: bracket 0, brackets 0 to 2 (its production set, 5.1), and all of them."""
 PAPER_ETA = 4
 """The paper's default (5.1)."""
 
@@ -65,7 +66,7 @@ class AshaSearch(HalvingSettings):
         default_factory=list,  # never used: they are resolved before
         min_length=1,
         description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. Default: 0. "
-        "aggressive, standard (0 to 2) or conservative: sets of the paper, with its eta 4; all: one for each rung.",
+        "aggressive, standard or conservative: 0, 0 to 2 or all, with the paper's eta 4; all: one for each rung.",
     )
     assignment: Literal["budget", "proportional", "loop"] = Field(
         default="budget",
@@ -85,6 +86,12 @@ class AshaSearch(HalvingSettings):
             return data
         listed = data.get("brackets") not in (None, *NAMED_SETS, "all")
         name = data.get("brackets")
+        if isinstance(name, str) and listed:
+            sets = [*NAMED_SETS, "all"]
+            raise ValueError(
+                f"brackets = {name!r} is no set of brackets: write {', '.join(sets)}, or a list of numbers such as "
+                f"[0, 1]. {did_you_mean(name, sets)}".rstrip()
+            )
         if name in NAMED_SETS:
             data = {"reduction_factor": PAPER_ETA} | data
         smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 3)

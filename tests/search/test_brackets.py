@@ -36,6 +36,11 @@ def test_shares_sum_to_the_width(width: int) -> None:
     assert sum(split_width(width, PRODUCTION)) == width
 
 
+def test_a_set_that_there_is_not_is_refused_with_the_names_of_those_that_there_are() -> None:
+    with pytest.raises(SpecError, match="aggressive, standard, conservative, all, or a list.*did you mean 'standard'"):
+        make_spec(search={"method": "asha", "configs": 9, "max_resource": 9, "brackets": "standart"})
+
+
 @pytest.mark.parametrize(
     ("search", "brackets", "base"),
     [
