@@ -362,11 +362,16 @@ class StudyTasks:
             if self._tags:
                 self._queued[job.key] = made
 
+    def _note_begun(self) -> TaskRunContext:
+        """Note the present task run as one that began; returns its context."""
+        context = TaskRunContext.get()
+        assert context is not None
+        self.begun.append((context.task, context.task_run))
+        return context
+
     async def _hold(self, name: str, group: _Group, is_generation: bool) -> None:
         async def body() -> State[Any]:
-            context = TaskRunContext.get()
-            assert context is not None
-            self.begun.append((context.task, context.task_run))
+            context = self._note_begun()
             group.logger = get_run_logger()
             group.context.set_result(context)
             await group.ended.wait()
@@ -389,6 +394,7 @@ class StudyTasks:
 
     async def _hold_epoch(self, number: int, held: _Epoch, group: _Group) -> None:
         async def body() -> State[Any]:
+            self._note_begun()
             await held.ended.wait()
             return Completed(message=f"{held.models} model{'s' * (held.models != 1)}")
 
@@ -403,9 +409,7 @@ class StudyTasks:
 
     async def _train(self, of: Job, slot: Slot, group: _Group, reported: asyncio.Future[Report | None]) -> None:
         async def body() -> State[Any]:
-            context = TaskRunContext.get()
-            assert context is not None
-            self.begun.append((context.task, context.task_run))
+            self._note_begun()
             self._make_ready(of)
             report = await reported
             if report is None:
