@@ -116,7 +116,7 @@ def hangs(trial: hpo.Trial) -> None:
 def loops_as_a_library(trial: hpo.Trial) -> None:
     """Decides before the end of an epoch that it is the last, as Lightning and transformers do."""
     epochs, generator = EpochSteps(trial), random.Random(trial.seed)
-    epochs.begin({"generator": generator}, owners={}, loaders={})
+    epochs.begin({"generator": generator})
     is_last = False
     while not is_last:
         note(trial.number, trial.resource, trial.params["folder"])
