@@ -45,7 +45,11 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("seed: 1", "prefect: {enabled: false}", "study.yaml:13: prefect.enabled: unknown key; prefect takes tasks, tags"),
+        (
+            "seed: 1",
+            "prefect: {enabled: false}",
+            "study.yaml:13: prefect.enabled: unknown key; prefect takes tasks, ta",
+        ),
         ("configs: 60", "confgs: 60", "study.yaml:11: search.confgs: unknown key; did you mean 'configs'?"),
         ("low: 1.0e-4, high: 1.0", "low: 2.0, high: 1.0", "low = 2.0 is larger than high = 1.0; swap them"),
         ("low: 1.0e-4, high: 1.0", "low: 0, high: 1.0", "log: true needs low > 0, got low = 0.0"),
