@@ -349,7 +349,8 @@ def _drive(
                     if progress:
                         session.add_observer(board)
                         session.wait_for = board.wait_for
-                    session.say = session.trackers.say = write_line if progress else log.info
+                        session.say = write_line
+                    session.trackers.say = write_line if progress else log.info
                     _drive_here(session, action, shown=shown)
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))

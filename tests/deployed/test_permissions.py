@@ -201,8 +201,9 @@ def test_a_form_names_no_data_outside_the_folder_of_data(
     made(allowed, data={"partitions": "part-*", "load": "models.net:load"})
     with pytest.raises(NotAllowedError, match=says):
         made(allowed, data={"partitions": "[a, b]"} | data)
+    made(permissions, data={"partitions": "part-*"})  # beside the study files, where no folder is named
     with pytest.raises(NotAllowedError, match="none is set"):
-        made(permissions, data={"partitions": "part-*"})
+        made(permissions, data={"partitions": "part-*", "folder": "/etc"})
 
 
 def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) -> None:

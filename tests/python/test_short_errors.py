@@ -43,7 +43,7 @@ def test_a_scheduler_that_does_not_answer_is_named_at_once_and_in_one_line(
 ) -> None:
     monkeypatch.setattr(address, "CONNECT_SECONDS", 3.0)
     with caplog.at_level(logging.WARNING, "hpo"), pytest.raises(hpo.HpoError) as raised:
-        hpo.tune(train, {"x": hpo.Float(0, 1)}, cluster="tcp://127.0.0.1:9", **QUIET)
+        hpo.tune(train, {"x": hpo.Float(0, 1)}, cluster="tcp://127.0.0.1:9", prefect="off", **QUIET)
     text, files = shown(raised.value)
     assert files <= {__file__, errors.__file__}, text
     assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and len(text.splitlines()) < 12

@@ -65,7 +65,7 @@ def test_every_setting_of_a_study_file_is_an_argument_with_the_same_default() ->
         if field.is_required() or argument.default in UNSET:
             continue
         default = field.get_default(call_default_factory=True, validated_data={})
-        known = getattr(default, "name", default)
+        known = default.tasks if isinstance(default, hpo.Prefect) else getattr(default, "name", default)
         assert argument.default == known, name
     assert all(argument.kind is not argument.VAR_KEYWORD for argument in arguments.values())
 

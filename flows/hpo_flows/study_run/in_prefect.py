@@ -41,7 +41,7 @@ def run_in_prefect(
         action: begins the name of the flow run: tune, resume, extend or rerun.
         cure: words about a study that gave up, or has no result.
         ended: called once the study has ended by itself, before Prefect is waited for.
-        with_password: whether ``session.say`` is told the password of the home's own server.
+        with_password: whether ``session.inform`` is told the password of the home's own server.
 
     Raises:
         HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
@@ -71,7 +71,7 @@ def run_in_prefect(
                 ended(*session.run())
                 return
             word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
-            session.say(f"Prefect UI while it runs: {server.url} ({word})")
+            session.inform(f"Prefect UI while it runs: {server.url} ({word})")
             with _quiet_console(), patient_prefect(server.api_url, server.auth):
                 _run(session, action, cure, ended, server=OWN_SERVER)
     finally:

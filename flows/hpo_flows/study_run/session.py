@@ -296,6 +296,10 @@ class Session:
         if self._start_error is not None:
             raise self._start_error
 
+    def inform(self, words: str) -> None:
+        """Say what a person may want to know and need not heed."""
+        self.trackers.say(words)
+
     def _tell(self, news: str) -> None:
         if news:
             self.say(terminal_text(news))
@@ -313,7 +317,7 @@ class Session:
                     self._create()
             raise
         if dashboard := self.executor.dashboard:
-            self.say(f"Dask dashboard: {dashboard}")
+            self.inform(f"Dask dashboard: {dashboard}")
         self._create()
         if self._epoch is None:
             self._claim()
