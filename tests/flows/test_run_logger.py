@@ -35,9 +35,10 @@ def test_the_logger_s_lines_are_collected_and_the_flow_run_is_known(capsys: pyte
 
 def test_without_prefect_there_is_a_logger_and_no_flow_run(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[Any] = []
-    with in_flow_run(("", "")):
+    with in_flow_run(("", "")) as lines:
         logs(said)
     assert said == [(None, None)] and "loss is 0.5" in capsys.readouterr().err
+    assert not lines, "a report's lines would be recorded in the journal"
 
 
 def test_the_last_lines_are_kept() -> None:

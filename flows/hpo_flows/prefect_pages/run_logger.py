@@ -59,7 +59,9 @@ def in_flow_run(flow_run: tuple[str, str]) -> Iterator[Lines]:
     console.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(message)s"))
     logger = logging.getLogger("prefect.flow_runs" if flow_run[0] else "prefect.task_runs")
     before = logger.handlers, logger.propagate, logger.level
-    logger.handlers, logger.propagate = [_Collector(lines), console], False
+    logger.handlers, logger.propagate = [console], False
+    if flow_run[0]:  # else nobody takes the lines out of the report before it is recorded
+        logger.addHandler(_Collector(lines))
     logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
     try:
         with _context(*flow_run):
