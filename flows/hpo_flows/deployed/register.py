@@ -85,12 +85,15 @@ def _registered(names: list[str]) -> Registered:
     """What the server has of these deployments; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+    from prefect.client.schemas.responses import DeploymentResponse
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     ui = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
     with get_client(sync_client=True) as client:
         of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-        every = client.read_deployments(work_pool_filter=of_pool, limit=200)
+        every: list[DeploymentResponse] = []
+        while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(every)):
+            every += page
         found = [one for one in every if one.name in names]
         flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
         report_silent_runs(client, [one.id for one in every])
