@@ -38,7 +38,8 @@ def log_comparison(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Log a comparison (:meth:`hpo_core.report.comparison.Comparison.facts`) and its page.
 
-    It is logged in the experiment of the first study that is tracked. MLflow's own page compares the trials of all
+    It is logged in ``EXPERIMENT-comparisons``, EXPERIMENT being that of the first study that is tracked: beside the
+    studies it would lie among them in MLflow's lists and charts. MLflow's own page compares the trials of all
     that are tracked by the same MLflow, whatever their experiments. Compared again, the same studies are a new run:
     they may have gone on since.
 
@@ -57,7 +58,7 @@ def log_comparison(
     experiments: dict[str, None] = {}
     trials: list[str] = []
     with credentials_for(uri):
-        store = RunStore(open_client(uri), uri, first.experiment, first.artifact_location)
+        store = RunStore(open_client(uri), uri, f"{first.experiment}-comparisons", first.artifact_location)
         names = [row["study"] for row in facts["studies"]]
         now = time.time()
         tags = {"hpo.kind": "comparison", "hpo.studies": tag_value(json.dumps(names))}

@@ -136,6 +136,8 @@ NOT_CAUGHT_UP = 3
 PATIENCE_SECONDS = 20.0
 """A tracker that was out of reach for so long is not tried again at the end of a study."""
 _LONGEST_PAUSE = 30.0
+_REST = 3.0
+"""While the study runs, a copy rests so many times as long as it took: trials need the processor more."""
 _SLICE = 0.5
 _HANG = 5.0
 FINISH = b"finish\n"
@@ -276,14 +278,17 @@ class StandardInput:
 
 def follow(follower: Follower, standard_input: StandardInput, *, interval: float, patience: float) -> int:
     """Follow until standard input ends, then catch up; returns the exit code."""
-    frozen = False
+    frozen = rests = False
     follower.note_version()
     while not follower.study_deleted:
+        began = time.process_time()
         if follower.advance() and not frozen:
             gc.collect()
             gc.freeze()  # what was imported and mapped lives for ever and need not be scanned again
             frozen = True
-        if standard_input.wait(interval + follower.pause):
+        rest = min(_LONGEST_PAUSE, _REST * (time.process_time() - began)) if rests else 0.0
+        rests = True  # the first copy is mostly the import of the tracker's library
+        if standard_input.wait(max(interval, rest) + follower.pause):
             break
     if standard_input.finishing:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost where a call is cut short

@@ -85,7 +85,7 @@ def test_studies_of_two_experiments_and_one_that_is_not_tracked(hpo: Runner) -> 
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("hpo")
+    experiment = client.get_experiment_by_name("hpo-comparisons")
     (run,) = client.search_runs([experiment.experiment_id], "tags.`hpo.kind` = 'comparison'")
     assert json.loads(run.data.tags["hpo.studies"]) == list(tracking)
     assert "MLflow comparison" in json.loads(done.stdout.splitlines()[-1])["links"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, at_load, server_file, wait_for_entries
 from tests.flows.prefect_front import How, PrefectFront
 
 AWAY = [how for how in get_args(How) if how != "there"]
@@ -71,3 +74,20 @@ def test_an_interrupted_study_ends_soon_where_prefect_is_away(how: How, hpo: Run
     assert process.returncode == 130, out + err
     assert f"hpo resume stopped-{how}" in err and "Traceback" not in out + err, err
     assert seconds < at_load(12), "the workers end, and Prefect is waited for 5 s"
+
+
+@pytest.mark.slow
+def test_a_study_ends_as_usual_where_prefects_database_is_locked(tmp_path: Path) -> None:
+    hpo = Runner(tmp_path, {}, prefect="jobs")  # with a server of its own
+    gate = tmp_path / "gate"
+    gate.write_text("4")
+    process = hpo.start("tune", hpo.study("held", study="locked", search=SEARCH, constants={"gate": str(gate)}))
+    server_file(hpo, process)
+    wait_for_entries(hpo, "locked", 6, process)
+    with contextlib.closing(sqlite3.connect(hpo.home / "prefect" / "prefect.db", timeout=300)) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        gate.unlink()
+        out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0 and "locked finished: 12 trials, 12 jobs" in out, out + err
+    assert err.count("does not show") == 1 and "Traceback" not in out + err, err
+    assert "clean" in hpo("audit", "locked")

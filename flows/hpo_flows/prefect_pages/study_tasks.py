@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 from prefect import get_run_logger, task
@@ -24,6 +25,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
 from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.task_engine import run_task_async
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot
@@ -430,17 +432,18 @@ class StudyTasks:
                 await job(name, body, return_state=True)  # type: ignore[misc]
                 return
             limited = job.with_options(name=name, tags=self._tags)  # Prefect shows a task that waits by this name
+            one_run: dict[str, Any] = {"task_run_id": uuid4(), "parameters": {"name": name, "body": body}}
             until = None
             while of.key in self._queued:
                 try:
-                    await limited(name, body, return_state=True)  # type: ignore[misc]
+                    await run_task_async(limited, return_type="state", **one_run)
                 except Exception as error:
                     if of.key not in self._queued:
                         raise
                     until = until or self._loop.time() + LIMIT_SECONDS
                     if self._loop.time() > until:
                         log.warning("%s begins without its concurrency limits: %s", name, error)
-                        self._make_ready(of)
+                        await run_task_async(job, return_type="state", **one_run)
                         return
                     await asyncio.sleep(_ASK_SECONDS)
 
