@@ -62,7 +62,7 @@ class SimulatedNeeds(Estimates):
     """
 
     def __init__(self, spec: StudySpec, packing: PackingSpec, devices: Sequence[Device], known: KnownJobs) -> None:
-        stated = StatedDemand.read(packing.demand.stated())
+        stated = StatedDemand(packing.demand.stated())
         architectures = _architectures(devices)
         self.borrowed = _borrowed(architectures, known.measurements)
         """By architecture that was never measured: the one whose measurements stand for it."""
@@ -79,7 +79,7 @@ class SimulatedNeeds(Estimates):
         )
         self.is_fixed = True  # repeats and policies must not learn of each other
         self.ratios = LearnedRatios()  # the rule of virtual devices gains nothing from more jobs at once
-        self._parts = stated.parts
+        self._parts = tuple(stated.amounts)
         self._typical = {name: _Typical.of(past, name) for name in architectures}
         for name in architectures:
             self._check(spec, name)

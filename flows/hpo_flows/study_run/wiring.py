@@ -110,7 +110,7 @@ def wire(
         tell: shows a person a line.
     """
     spec = study.spec
-    shared_devices = shared_devices_of(study, cluster) if spec.packs else None
+    shared_devices = shared_devices_of(study, cluster, folder) if spec.packs else None
     placer = Placer() if shared_devices is None else shared_devices  # one without jobs has length 0
     cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
