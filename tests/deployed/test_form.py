@@ -96,7 +96,7 @@ def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     assert packing.demand.stated() == {"memory": "2GB", "compute": 30}
     assert packing.memory == {"default": "8GB"} and packing.ratio("A100") == 3
     with pytest.raises(SpecError, match="packing.demand.memory"):
-        made(permissions, packing={"job_memory": "2GB * depth"})
+        made(permissions, packing={"job_memory": "2GB * width"})
     schema = parameter_schema(tune).model_dump()
     first, _ = schema["definitions"]["Advanced"]["properties"]["packing"]["anyOf"]
     assert first == empty_tab("One job on each slot")

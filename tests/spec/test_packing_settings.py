@@ -35,7 +35,7 @@ def test_settings_are_changed_whatever_the_file_says(study_file: Path, own: str)
     packing = load_spec(study_file, changes).packing
     assert packing is not None
     assert packing.policy == "worst_fit" and packing.memory == {"CPU": "2GB"}
-    assert packing.demand.memory == "2GB + 40MB * width"
+    assert packing.demand.memory == "2GB"
     assert packing.most == (3 if "most" in own else PackingSpec().most)
 
 
