@@ -28,10 +28,7 @@ class Question:
     workers: Annotated[
         list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
     ] = None
-    repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
-    ] = None
+    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
     ] = None
@@ -63,22 +60,6 @@ class Question:
         float,
         typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
     ] = 0.0
-    devices: Annotated[
-        str | None,
-        typer.Option("--devices", help="Devices that jobs share, as 4xA100-80GB,2xH100-80GB: each policy is played."),
-    ] = None
-    demands: Annotated[
-        str | None, typer.Option("--demands", help="With --devices: a study whose attempts were measured.")
-    ] = None
-    policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", help="With --devices: only this packing policy, or exact; repeatable."),
-    ] = None
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", help="Number of equal partitions that models hop over; no data are needed."),
-    ] = None
-    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1
 
 
 def simulate_study(

@@ -89,7 +89,7 @@ def test_everything_of_a_study_file_is_on_the_form(permissions: Permissions) -> 
 def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     assert made(permissions).packing is None
     assert made(permissions, packing={}).packing == PackingSpec(), "an opened section that was left as it stood"
-    filled = {"policy": "worst_fit", "job_memory": "2GB", "job_compute": "30", "job_cores": "", "by": "",
+    filled = {"policy": "worst_fit", "job_memory": "2GB", "job_compute": "30", "by": "",
               "memory": "8GB", "oversubscribe": "{A100: 3}", "most": 4}  # fmt: skip
     packing = made(permissions, packing=filled).packing
     assert packing is not None and packing.policy == "worst_fit" and packing.most == 4

@@ -23,10 +23,10 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.retraining.repeated_studies import repeats_spec
-from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
+from tests.virtual_units import VirtualUnits
 
 
 @pytest.mark.parametrize("validation", [0, 2])
