@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -110,10 +110,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
 def partition(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A .npz, .npy, .parquet or .csv file, a folder of .npy or .parquet files, or MODULE:FUNCTION that "
-            "returns arrays, a DataFrame or a torch Dataset."
-        ),
+        typer.Argument(help="A .npz file, or MODULE:FUNCTION that returns arrays by name."),
     ],
     parts: Annotated[int, typer.Option("--parts", help="Number of partitions that are trained on.")],
     to: Annotated[Path, typer.Option("--to", help="Folder for the partitions; it must be empty, or not exist yet.")],
@@ -126,10 +123,6 @@ def partition(
     ] = 0.0,
     validation_parts: Annotated[
         int | None, typer.Option("--validation-parts", help="Number of files for validation; default: that of --parts.")
-    ] = None,
-    file_format: Annotated[
-        Literal["npz", "parquet", "csv"] | None,
-        typer.Option("--format", help="Format of the partitions; default: that of the source, npz for arrays."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
@@ -145,7 +138,6 @@ def partition(
         stratify=stratify,
         validation=validation,
         validation_parts=validation_parts,
-        file_format=file_format,
         overwrite=overwrite,
         import_folders=[str(Path.cwd())],
     )

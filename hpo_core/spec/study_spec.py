@@ -432,6 +432,12 @@ def _as_today(data: Any) -> Any:
             "with the last one that had repeats, the development version of 2026-11-27."
         )
     refuse_recorded_expressions(data.get("packing"))
+    recorded = data.get("data")
+    if isinstance(recorded, dict) and recorded.get("scheduler") == "exact":
+        raise SpecError(
+            "journal: data.scheduler = exact: this version has no such policy; read this study with the last one that "
+            "had it, the development version of 2026-11-28."
+        )
     found = {name: value for name, value in data.items() if name != "repeats"}
     training = found.get("training")
     if isinstance(training, dict) and training.get("process") == "auto":

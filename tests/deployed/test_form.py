@@ -118,7 +118,7 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
     assert data is not None and data.folder == str(tmp_path / "data")
     assert [file.name for file in (*data.files, *data.validation_files)] == ["a", "b", "v", "w"]
     with pytest.raises(SpecError, match="data.partitions: is required"):
-        made(allowed, data={"scheduler": "exact"})
+        made(allowed, data={"scheduler": "randomized"})
     with pytest.raises(SpecError, match="partitions cannot be read as YAML"):
         made(allowed, data={"partitions": "[a"})
     schema = parameter_schema(tune).model_dump()
