@@ -265,9 +265,7 @@ def _limits(
     if past is not None:
         jobs = sum(run.jobs for one in answers for run in one.runs)
         guessed = sum(run.guessed for one in answers for run in one.runs)
-        found.insert(
-            len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed."
-        )
+        found.insert(len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded.")
     if any(one.scenario.spec.hops for one in answers):
         found.append("Models do not hop here: each worker has all data.")
     if any(one.scenario.spec.packs for one in answers):
