@@ -6,8 +6,7 @@ paper's Figure 6 B. One epoch. A unit's time is the cost of the configuration, d
 (``mop/cnn_costs.csv``), over the speed of the worker, drawn from four GPUs. A cell is the mean over the seeds.
 
 ``known``: unit times are known. ``off``: each unit takes up to 20 % more or less than expected. ``unknown``: no unit
-time is known; they are estimated from the units that end. ``history``: what each of the 35 CNNs takes is known from
-earlier trials, up to 20 % off, and nothing of the workers. ``bound``: the busiest worker or the longest configuration.
+time is known; they are estimated from the units that end. ``bound``: the busiest worker or the longest configuration.
 ``at_once``: all configurations of a one-shot search at once, or two for each worker, and a next one as one ends.
 
     python benchmarks/hopper.py [--data FOLDER] [--seeds 20]
@@ -26,9 +25,9 @@ from typing import Any
 
 import plot_style
 import result_file
+from exact_hops import solve
 
 from hpo_core.hopper.board import PlannedUnit, UnitEnd
-from hpo_core.hopper.exact_policy import solve
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import Played, lower_bound, play
 from hpo_core.hopper.registry import POLICIES
@@ -43,8 +42,25 @@ OFF = 0.2
 """Share by which a unit may take more or less than expected."""
 SHOWN = ("remaining", "randomized")
 VARIANTS: list[tuple[str, float, bool | str]] = [
-    ("known", 0.0, True), ("off", OFF, True), ("history", 0.0, "history"), ("unknown", 0.0, False)
+    ("known", 0.0, True), ("off", OFF, True), ("unknown", 0.0, False)
 ]  # fmt: skip
+
+
+class KnownTimes(UnitTimes):
+    """Times that are known before the first unit."""
+
+    def __init__(self, costs: list[float], slowness: list[float]) -> None:
+        super().__init__()
+        self._known_costs, self._known_slowness = costs, slowness
+
+    def is_known(self, configuration: int) -> bool:
+        return True
+
+    def cost(self, configuration: int) -> float:
+        return self._known_costs[configuration]
+
+    def slowness(self, worker: str) -> float:
+        return self._known_slowness[int(worker)]
 
 
 class Problem:
@@ -62,23 +78,13 @@ class Problem:
         self,
         policy: str,
         *,
-        known: bool | str = True,
+        known: bool = True,
         replicas: int = 1,
         epochs: list[int] | None = None,
         kind: type[HopSchedule] = HopSchedule,
     ) -> HopSchedule:
-        times = UnitTimes()
+        times = KnownTimes(self.costs, self.slowness) if known else UnitTimes()
         count = len(self.slowness)
-        if known == "history":
-            rng = random.Random(f"history {self.seed}")
-            off = {cost: 1 + rng.uniform(-OFF, OFF) for cost in sorted(set(self.costs))}
-            for configuration, cost in enumerate(self.costs):
-                times.expect(configuration, cost * off[cost])
-        elif known:
-            for configuration, cost in enumerate(self.costs):
-                times.expect(configuration, cost)
-            for worker, slow in enumerate(self.slowness):
-                times.expect_worker(str(worker), slow)
         schedule = kind(count, POLICIES[policy](Stream(self.seed, "hops", 0)), times=times)
         for worker in range(count):
             schedule.worker_joined(str(worker), [(worker + place) % count for place in range(replicas)])

@@ -19,8 +19,8 @@ import result_file
 
 from hpo_core.execution.virtual import Worker
 from hpo_core.simulation import AnalyticCurves, VirtualClock
-from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
 from hpo_core.study import Study
+from tests.virtual_units import HoppingSimulation, PartitionedData
 
 WORKERS, EPOCH = 8, 480.0
 SPEEDS = {

@@ -267,7 +267,7 @@ def placer_by_compute(gpus: int, speeds: Speeds, ratio: float | None) -> SharedD
 
 def _placer(gpus: int, packing: PackingSpec, demand: dict[str, Any], past: Sequence[Measurement]) -> SharedDevices:
     estimates = Estimates(
-        objective=OBJECTIVE, code="", study="pairs", by=("model", "batch"), stated=StatedDemand.read(demand), past=past
+        objective=OBJECTIVE, code="", study="pairs", by=("model", "batch"), stated=StatedDemand(demand), past=past
     )
     placer = SharedDevices(packing, POLICIES[packing.policy](), estimates)
     capacity = Capacity(node="n", architecture="GPU", memory=MEMORY, free=MEMORY, cores=10**6, gpu=True)

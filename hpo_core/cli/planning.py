@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -28,10 +28,7 @@ class Question:
     workers: Annotated[
         list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
     ] = None
-    repeat: Annotated[
-        int | None,
-        typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
-    ] = None
+    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
     ] = None
@@ -63,22 +60,6 @@ class Question:
         float,
         typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
     ] = 0.0
-    devices: Annotated[
-        str | None,
-        typer.Option("--devices", help="Devices that jobs share, as 4xA100-80GB,2xH100-80GB: each policy is played."),
-    ] = None
-    demands: Annotated[
-        str | None, typer.Option("--demands", help="With --devices: a study whose attempts were measured.")
-    ] = None
-    policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", help="With --devices: only this packing policy, or exact; repeatable."),
-    ] = None
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", help="Number of equal partitions that models hop over; no data are needed."),
-    ] = None
-    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1
 
 
 def simulate_study(
@@ -129,10 +110,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
 def partition(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A .npz, .npy, .parquet or .csv file, a folder of .npy or .parquet files, or MODULE:FUNCTION that "
-            "returns arrays, a DataFrame or a torch Dataset."
-        ),
+        typer.Argument(help="A .npz file, or MODULE:FUNCTION that returns arrays by name."),
     ],
     parts: Annotated[int, typer.Option("--parts", help="Number of partitions that are trained on.")],
     to: Annotated[Path, typer.Option("--to", help="Folder for the partitions; it must be empty, or not exist yet.")],
@@ -145,10 +123,6 @@ def partition(
     ] = 0.0,
     validation_parts: Annotated[
         int | None, typer.Option("--validation-parts", help="Number of files for validation; default: that of --parts.")
-    ] = None,
-    file_format: Annotated[
-        Literal["npz", "parquet", "csv"] | None,
-        typer.Option("--format", help="Format of the partitions; default: that of the source, npz for arrays."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
@@ -164,7 +138,6 @@ def partition(
         stratify=stratify,
         validation=validation,
         validation_parts=validation_parts,
-        file_format=file_format,
         overwrite=overwrite,
         import_folders=[str(Path.cwd())],
     )

@@ -16,13 +16,9 @@ from hpo_core.home import Home
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
-from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.simulated import MEDIANS, SPREADS, Simulated, endings, table, write_simulated
+from hpo_core.report.simulated import SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
-from hpo_core.simulation.device_list import SharedDevicesQuestion, source_of, taken_for_granted
-from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
-from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
@@ -34,7 +30,6 @@ from hpo_core.simulation.repeats import (
     expected_jobs,
     play,
 )
-from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.assembly import notices
 from hpo_core.spec.sections import StopSpec
@@ -46,17 +41,14 @@ if TYPE_CHECKING:
     from hpo_core.cli.planning import Question
 
 MOST_SCENARIOS = 24
-REPEATS, REPEATS_OF_POLICIES = 25, 5
 
 
-def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> list[Scenario]:
-    """Every combination of the numbers of workers (or of the policies) and of the alternatives among the changes.
+def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]:
+    """Every combination of the numbers of workers and of the alternatives among the changes.
 
     Raises:
         SpecError: a change is wrong, the number of workers is not known, or there are too many combinations.
     """
-    if question.devices is None and (question.demands is not None or question.policy):
-        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
     asked: Sequence[int | None] = question.workers or ()
     alternatives: dict[tuple[str, ...], list[str]] = {}
     for change in [*(f"search.method={name}" for name in question.method or ()), *(question.changes or ())]:
@@ -70,13 +62,8 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
     if len(specs) * max(1, len(asked)) > MOST_SCENARIOS:
         raise SpecError(f"That makes {len(specs) * len(asked)} combinations; ask for at most {MOST_SCENARIOS} at once.")
-    if question.copies < 1:
-        raise SpecError(f"--copies {question.copies} must be at least 1: each partition lies on some worker.")
     faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
-    if question.devices is not None:
-        shared = SharedDevicesQuestion(question.devices, question.demands, question.policy or ())
-        return _shared_scenarios(question, shared, specs, varied=varied, faults=faults, past=past, home=home)
     found = []
     speeds = parse_numbers("--speeds", question.speeds)
     joins = parse_changes_of_cluster("--join", question.join or ())
@@ -94,47 +81,9 @@ def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> li
             if not words or len(asked) > 1:
                 words.insert(0, f"{scales or format(size, ',')} worker{'s' if size > 1 else ''}")
             workers = make_workers(size, speeds=speeds, joins=joins, leaves=leaves)
-            placed = None if not spec.hops else PartitionedData(question.copies)
             least = None if scales is None else scales.min
-            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), placed=placed, least=least))
+            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), least=least))
     return found
-
-
-def _shared_scenarios(
-    question: Question,
-    shared: SharedDevicesQuestion,
-    specs: Sequence[tuple[tuple[str, ...], StudySpec]],
-    *,
-    varied: Sequence[Sequence[str]],
-    faults: Faults,
-    past: PastStudy | None,
-    home: Home,
-) -> list[Scenario]:
-    """Each of the specs with each policy, on the devices that its jobs share."""
-    if question.workers or question.join or question.leave or question.speeds != "1":
-        raise SpecError("--devices lists what jobs run on; drop --workers, --speeds, --join and --leave beside it.")
-    if question.partitions is not None or question.copies != 1:
-        raise SpecError("--devices and --partitions exclude each other: a model that hops shares no device; drop one.")
-    shared.check()
-    found = []
-    for changes, spec in specs:
-        known = _known_jobs(shared, spec, question, home)
-        own = past is None and question.seconds_per_unit is None and not question.overhead
-        for cluster in shared.clusters(spec, known, own_durations=own):
-            words = [_short(change) for change in changes if any(change in several for several in varied)]
-            name = ", ".join([cluster.policy, *words])
-            workers = make_workers(len(cluster.devices))
-            found.append(Scenario(name, spec, workers, faults, tuple(changes), cluster))
-    if len(found) > MOST_SCENARIOS:
-        raise SpecError(
-            f"That makes {len(found)} combinations; ask for at most {MOST_SCENARIOS} at once, as with --policy fill."
-        )
-    return found
-
-
-def _known_jobs(shared: SharedDevicesQuestion, spec: StudySpec, question: Question, home: Home) -> KnownJobs:
-    with closing(home.read_journal()) as journal:
-        return shared.known_jobs(spec, journal, question.from_journal)
 
 
 def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,9 +98,8 @@ def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) -> StudySpec:
-    changes = [*changes, *(made_up_partitions(question.partitions) if question.partitions is not None else ())]
     if question.study_file is not None:
-        return with_partitions(load_spec(question.study_file, changes))
+        return load_spec(question.study_file, changes)
     if past is None:
         raise SpecError("Give a study's YAML file, or --from-journal NAME, or both.")
     if not changes:
@@ -175,14 +123,6 @@ def _short(change: str) -> str:
     return value if key == "search.method" else f"{key.rpartition('.')[2]} {value}"
 
 
-OF_POLICIES = (
-    "time to the end",
-    "times sooner",
-    "occupancy",
-    "device-hours",
-    "lost or failed attempts",
-)
-"""Columns that a terminal has room for; the page has all."""
 MADE_UP = (
     "The learning curves are made up: they show schedules and costs. Losses, and with them times to a target, will be "
     "others. --from-journal NAME takes curves and durations from a study of your own.",
@@ -240,8 +180,6 @@ def answer(question: Question, home: Home) -> Simulated:
         StudyNotFoundError: the journal holds no study of that name.
     """
     repeats = question.repeat
-    if repeats is None:
-        repeats = REPEATS if question.devices is None else REPEATS_OF_POLICIES
     if repeats < 1:
         raise SpecError(f"--repeat {repeats}: give at least 1.")
     past = None
@@ -249,13 +187,12 @@ def answer(question: Question, home: Home) -> Simulated:
         with closing(home.read_journal()) as journal, damage_named(journal, question.from_journal):
             past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
     answers = []
-    scenarios = make_scenarios(question, past, home)
-    needs = _needs(scenarios)
+    scenarios = make_scenarios(question, past)
     for scenario in scenarios:
         _check_jobs(scenario)
     with err.status("simulating") as status:
         for scenario in scenarios:
-            world = _world(question, scenario, past, needs)
+            world = _world(question, scenario, past)
             runs = []
             for repeat in range(repeats):
                 status.update(f"simulating {scenario.name}: {repeat + 1} of {repeats}")
@@ -271,8 +208,8 @@ def answer(question: Question, home: Home) -> Simulated:
         answers=tuple(answers),
         target=target,
         target_given=wanted is not None,
-        source=_source(question, past, scenarios[0]),
-        limits=_limits(question, past, answers, target_given=wanted is not None or target is None, needs=needs),
+        source=_source(question, past),
+        limits=_limits(question, past, answers, target_given=wanted is not None or target is None),
     )
 
 
@@ -287,25 +224,13 @@ def _check_jobs(scenario: Scenario) -> None:
         )
 
 
-def _needs(scenarios: Sequence[Scenario]) -> dict[int, SimulatedNeeds]:
-    """By identity of a spec: what its jobs need, the same for each policy."""
-    found: dict[int, SimulatedNeeds] = {}
-    for scenario in scenarios:
-        if scenario.cluster is not None and id(scenario.spec) not in found:
-            found[id(scenario.spec)] = scenario.cluster.needs(scenario.spec)
-    return found
-
-
-def _world(
-    question: Question, scenario: Scenario, past: PastStudy | None, known: dict[int, SimulatedNeeds]
-) -> Callable[[StudySpec, int], World]:
+def _world(question: Question, scenario: Scenario, past: PastStudy | None) -> Callable[[StudySpec, int], World]:
     """Where a scenario's repeats are played: one world for all, or each with its own order of past trials."""
-    needs = known.get(id(scenario.spec))
     if past is not None:
 
         def of_the_past(spec: StudySpec, repeat: int) -> World:
             curves = PastCurves(past, spec, repeat)
-            return World(curves, curves, past.has_checkpoints, needs)
+            return World(curves, curves, past.has_checkpoints)
 
         return of_the_past
     curves = AnalyticCurves(
@@ -315,18 +240,10 @@ def _world(
         overhead=question.overhead,
         cost_spread=question.cost_spread,
     )
-    return lambda spec, repeat: World(curves, needs=needs)
+    return lambda spec, repeat: World(curves)
 
 
-def _source(question: Question, past: PastStudy | None, scenario: Scenario) -> str:
-    if scenario.cluster is None:
-        return _source_of_curves(question, past)
-    if scenario.cluster.measured_durations:
-        return f"Made-up curves; durations as measured or stated. {source_of(scenario.cluster)}"
-    return f"{_source_of_curves(question, past)} {source_of(scenario.cluster)}"
-
-
-def _source_of_curves(question: Question, past: PastStudy | None) -> str:
+def _source(question: Question, past: PastStudy | None) -> str:
     if past is not None:
         return f"Curves and durations: {past.describe()}."
     if question.seconds_per_unit is None:
@@ -341,7 +258,6 @@ def _limits(
     answers: Sequence[ScenarioAnswer],
     *,
     target_given: bool,
-    needs: dict[int, SimulatedNeeds],
 ) -> tuple[str, ...]:
     said = [(one.scenario.name, notice) for one in answers for notice in notices(one.scenario.spec)]
     found = [notice if len(answers) == 1 else f"{name}: {notice}" for name, notice in said]
@@ -349,18 +265,15 @@ def _limits(
     if past is not None:
         jobs = sum(run.jobs for one in answers for run in one.runs)
         guessed = sum(run.guessed for one in answers for run in one.runs)
-        found.insert(
-            len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed."
-        )
-    if any(one.scenario.placed is not None for one in answers):
-        found += HOPPING_RULES
+        found.insert(len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded.")
+    if any(one.scenario.spec.hops for one in answers):
+        found.append("Models do not hop here: each worker has all data.")
+    if any(one.scenario.spec.packs for one in answers):
+        found.append("Jobs share no devices here: each worker runs one job at a time.")
     if any(one.scenario.spec.has_unknown_speedups for one in answers):
         found += LINEAR
     if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")
-    if needs:
-        failed = any(run.failed for one in answers for run in one.runs)
-        found += taken_for_granted(list(needs.values()), failed=failed)
     if question.drops:
         fate = "its trial is gone" if question.drop == "abandon" else "its job is granted again at once"
         found.append(f"A dropped job is noticed at that moment, and {fate}.")
@@ -375,18 +288,12 @@ def print_simulated(simulated: Simulated) -> None:
     """For people."""
     out.say(simulated.heading(), style="bold")
     out.say(simulated.source)
-    rows = table(simulated, quartiles=not simulated.shared)
+    rows = table(simulated)
     names = [one.scenario.name for one in simulated.answers]
     out.print()
-    if simulated.shared:  # policies are many: a line for each
-        figures = [(label, cells) for label, cells in rows if label in OF_POLICIES]
-        print_rows(
-            out, [{"policy": name} | {label: cells[k] for label, cells in figures} for k, name in enumerate(names)]
-        )
-    else:
-        print_rows(out, [{"": label} | dict(zip(names, cells, strict=True)) for label, cells in rows])
+    print_rows(out, [{"": label} | dict(zip(names, cells, strict=True)) for label, cells in rows])
     out.print()
-    out.say(MEDIANS if simulated.shared else SPREADS, style="dim")
+    out.say(SPREADS, style="dim")
     for line in [*endings(simulated), *simulated.limits]:
         out.say(f"- {line}", style="dim")
 
@@ -409,12 +316,9 @@ def facts(simulated: Simulated) -> dict[str, Any]:
 def _scenario_facts(one: ScenarioAnswer, target: float | None, sign: float) -> dict[str, Any]:
     figures = one.figures(target)
     best = figures.pop("best_loss")
-    if one.scenario.cluster is None:
-        del figures["occupancy"]
     return {
         "name": one.scenario.name,
         "workers": len(one.scenario.workers),
-        **_cluster_facts(one.scenario),
         "changes": list(one.scenario.changes),
         "figures": {key: None if spread is None else dataclasses.asdict(spread) for key, spread in figures.items()}
         | {"best": None if best is None else dataclasses.asdict(_as_metric(best, sign))},
@@ -426,18 +330,11 @@ def _scenario_facts(one: ScenarioAnswer, target: float | None, sign: float) -> d
 def _run_facts(run: PlayedRun, target: float | None, sign: float) -> dict[str, Any]:
     figures = run.figures(target)
     best = figures.pop("best_loss")
-    if run.occupancy is None:
-        del figures["occupancy"]
     return {"seed": run.seed, "ended": run.ended, **figures} | {
         "best": None if best is None else best * sign,
         "best_params": run.best,
         "best_resource": run.best_resource,
     }
-
-
-def _cluster_facts(scenario: Scenario) -> dict[str, Any]:
-    cluster = scenario.cluster
-    return {} if cluster is None else {"policy": cluster.policy, "devices": [one.name for one in cluster.devices]}
 
 
 def _as_metric(spread: Spread, sign: float) -> Spread:

@@ -23,28 +23,34 @@ from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
 from hpo_core.spec.sent_functions import source_digest_of, stable_name
 from hpo_core.study import Study
+from hpo_core.training.by_value import placed
+from hpo_core.training.objective import load_objective
 
 WRITE_SECONDS = 10.0
 """How often new measurements are written: each time costs the disk a transaction."""
 
 
-def shared_devices_of(study: Study, meter: UsageMeter | None = None) -> SharedDevices:
+def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str | Path = "") -> SharedDevices:
     """The placer of a study whose jobs share devices by what they need.
 
     Args:
         meter: measures running jobs.
+        folder: of the study, where a function that was sent by value lies.
     """
     spec, packing = study.spec, study.spec.packing_settings
     objective, code = stable_name(spec.objective), ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
     past = QuietMeasurements(study.journal.measurements).read(objective, code)
+    function = None
+    if (name := packing.demand.function) is not None:
+        function = load_objective(placed(name, folder), spec.pythonpath, setting="packing.demand.function")
     estimates = Estimates(
         objective=objective,
         code=code,
         study=spec.study,
         by=spec.deciding,
-        stated=StatedDemand.read(packing.demand.stated()),
+        stated=StatedDemand(packing.demand.stated(), function),
         past=past,
     )
     placer = SharedDevices(

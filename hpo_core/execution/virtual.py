@@ -166,10 +166,6 @@ class VirtualAttempt:
     dropped: bool
     end: float = math.inf
     """When it ends, as far as is known now."""
-    left: float = 0.0
-    """On a device that jobs share: seconds of it that are left, at full speed."""
-    compute: int = 0
-    """On a device that jobs share: permille that it keeps busy."""
 
 
 class VirtualExecutor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.hopper.exact_policy import ExactHops
 from hpo_core.hopper.hop_policies import HopPolicy, Randomized, Remaining
 from hpo_core.model.rng import Stream
 
 POLICIES: dict[str, Callable[[Stream], HopPolicy]] = {
     "remaining": lambda rng: Remaining(),
     "randomized": Randomized,
-    "exact": lambda rng: ExactHops(),
 }
 """Policies by name; each is made with the stream that its draws come from."""

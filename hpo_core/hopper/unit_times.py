@@ -1,12 +1,12 @@
-"""Expected seconds of units: from units that ended, before that from a pilot or the history."""
+"""Expected seconds of units, from units that ended; of a configuration without any as of the others in the mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, log
 
-EXPECTED = 0.1
-"""Variance of the logarithm of what a pilot or the history gave: about 30 % off."""
+GANG = 0.1
+"""Variance of the logarithm of a cost that gangs alone tell of: about 30 % off."""
 SPEEDS = 0.25
 """Variance of the logarithm of a worker's slowness before its first unit."""
 NOISE = 0.01
@@ -36,7 +36,6 @@ class UnitTimes:
         ValueError: a size is not above 0.
 
     >>> times = UnitTimes()
-    >>> times.expect(0, 10.0)
     >>> for _ in range(20):
     ...     times.observe(0, "slow", 0, 20.0)
     ...     times.observe(0, "fast", 1, 10.0)
@@ -66,32 +65,6 @@ class UnitTimes:
         """Size relative to the mean, for validation times the ratio of an evaluation's time to that of training."""
         size = self._sizes[partition] if self._sizes else 1.0
         return size if partition < self._trained_on else size * exp(self._evaluation)
-
-    def expect(self, configuration: int, seconds: float) -> None:
-        """A pilot or the history says how long a unit takes on a typical worker and partition.
-
-        Without effect where units of the configuration were measured.
-
-        Raises:
-            ValueError: ``seconds`` is not finite and above 0.
-        """
-        if not 0 < seconds < float("inf"):
-            raise ValueError(f"UnitTimes.expect(): seconds = {seconds} must be finite and above 0.")
-        if configuration not in self._costs:
-            self._costs[configuration] = [log(seconds), EXPECTED]
-            self._sum_of_logs += log(seconds)
-
-    def expect_worker(self, worker: str, slowness: float) -> None:
-        """A pilot or the history says how many times as long as elsewhere a unit takes on this worker.
-
-        Without effect where units of the worker were measured.
-
-        Raises:
-            ValueError: ``slowness`` is not finite and above 0.
-        """
-        if not 0 < slowness < float("inf"):
-            raise ValueError(f"UnitTimes.expect_worker(): slowness = {slowness} must be finite and above 0.")
-        self._slowness.setdefault(worker, [log(slowness), EXPECTED])
 
     def observe(self, configuration: int, worker: str, partition: int, seconds: float) -> None:
         """Observe the seconds of a unit that ended. Times of 0 or less (a clock that was set back) are left out."""
@@ -132,7 +105,7 @@ class UnitTimes:
         work = slowness * sum(self.size(partition) for partition, _ in seats)
         if configuration not in self._costs:
             measured = log(seconds * self.gain(ranks) / work)
-            self._costs[configuration] = [measured, EXPECTED + NOISE]
+            self._costs[configuration] = [measured, GANG + NOISE]
             self._sum_of_logs += measured
             return
         mean, count = self._gains.get(ranks, (0.0, 0))
@@ -154,7 +127,7 @@ class UnitTimes:
         return exp(self._sum_of_logs / len(self._costs)) if self._costs else 1.0
 
     def is_known(self, configuration: int) -> bool:
-        """Whether a value was given or measured."""
+        """Whether a unit of it was measured."""
         return configuration in self._costs
 
     def cost(self, configuration: int) -> float:

@@ -28,7 +28,7 @@ class Manifest(BaseModel):
     seed: int = 0
     stratify: str | None = None
     kind: str = ""
-    """``npz``, ``parquet`` or ``csv``."""
+    """``npz``; of manifests of others, whatever their files are."""
     fields: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Type (``dtype``) of each array or column, and of arrays the ``shape`` of one example."""
     partitions: list[PartitionFile]

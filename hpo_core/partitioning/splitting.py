@@ -18,7 +18,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.short_text import some
-from hpo_core.partitioning.example_sources import Examples, FileFormat, open_source
+from hpo_core.partitioning.example_sources import Examples, open_source
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
 
 Rows = NDArray[np.int64]
@@ -131,17 +131,15 @@ class PartitionWriter:
             with contextlib.suppress(OSError):
                 self._partial(name).unlink(missing_ok=True)
 
-    def write(
-        self, examples: Examples, dealt: Sequence[Rows], begin: str, file_format: FileFormat
-    ) -> list[PartitionFile]:
+    def write(self, examples: Examples, dealt: Sequence[Rows], begin: str) -> list[PartitionFile]:
         """Write partitions, not yet under their names.
 
         Raises:
-            SpecError: another file has such a name, or the format cannot hold the examples.
+            SpecError: another file has such a name.
         """
         found = []
         for number, rows in enumerate(dealt):
-            name = f"{begin}-{number:05d}-of-{len(dealt):05d}.{file_format}"
+            name = f"{begin}-{number:05d}-of-{len(dealt):05d}.npz"
             if (self.folder / name).exists() and self.folder / name not in self._former:
                 raise SpecError(
                     f"{self.folder / name}: is there, and its manifest does not name it; remove it by hand."
@@ -150,7 +148,7 @@ class PartitionWriter:
             path = self._partial(name)
             path.unlink(missing_ok=True)
             with path.open("xb") as file:  # never through a link that somebody put there
-                examples.write(rows, file, file_format)
+                examples.write(rows, file)
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found.append(PartitionFile(name=name, count=len(rows), bytes=path.stat().st_size, digest=digest))
@@ -186,7 +184,6 @@ def partition_data(
     stratify: str | None = None,
     validation: float = 0.0,
     validation_parts: int | None = None,
-    file_format: FileFormat | None = None,
     overwrite: bool = False,
     import_folders: Sequence[str] = (),
 ) -> Manifest:
@@ -195,13 +192,11 @@ def partition_data(
     Counts differ by one at most. Files appear under their names once all are written, the manifest last.
 
     Args:
-        source: a ``.npz``, ``.npy``, ``.parquet`` or ``.csv`` file, a folder of ``.npy`` or ``.parquet`` files,
-            ``package.module:function``; or arrays (by name, or a tuple), a DataFrame, a dataset with length and items.
+        source: a ``.npz`` file, ``package.module:function`` that returns arrays, or arrays (by name, or a tuple).
         folder: made if it is not there; must be empty.
         stratify: an array or column; each partition gets its share of each of its values.
         validation: share of the examples that nobody trains on, in files of their own.
         validation_parts: files of these; None: as many as ``parts``, or as examples.
-        file_format: what is written; None: as the source is, and arrays as ``npz``.
         overwrite: remove what the manifest in the folder names, and nothing else there.
         import_folders: where modules are looked for first.
 
@@ -213,8 +208,7 @@ def partition_data(
     writer = PartitionWriter(Path(folder), overwrite=overwrite)
     try:
         writer.check()
-        examples = open_source(source, file_format, import_folders)
-        chosen = file_format or examples.own_format
+        examples = open_source(source, import_folders)
         held_back = _held_back(examples, parts, validation, validation_parts)
         dealt = split(
             len(examples),
@@ -230,10 +224,10 @@ def partition_data(
                     source=str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}",
                     seed=seed,
                     stratify=stratify,
-                    kind=chosen,
+                    kind="npz",
                     fields=examples.fields,
-                    partitions=writer.write(examples, dealt.partitions, TRAINING, chosen),
-                    validation=writer.write(examples, dealt.validation, VALIDATION, chosen),
+                    partitions=writer.write(examples, dealt.partitions, TRAINING),
+                    validation=writer.write(examples, dealt.validation, VALIDATION),
                 )
             )
     except OSError as error:

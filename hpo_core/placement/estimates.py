@@ -1,4 +1,4 @@
-"""What a job will need: stated, measured before, predicted from others, or a share to profile it on.
+"""What a job will need: stated, the largest measured of its key, or the whole device to measure it on.
 
 HyperSack (Section IV): known models are taken from the history, the others are profiled first, each once.
 """
@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -18,29 +18,101 @@ from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.devices.measurement import Measurement, Usage, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.known_need import QUANTILE, KnownNeed, KnownNeeds, NeedFigures
 from hpo_core.placement.learned_ratio import LearnedRatios
 from hpo_core.placement.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")
 
-PROFILES = 4
-"""Jobs that are profiled on one device at once; each gets that part of it."""
+UNMEASURED = 4
+"""A part that is not known beside a memory that is, such as the compute of a MIG slice, is one of so many."""
+ALLOWANCE = 1.05
+"""A known key gets so many times the largest memory that was measured."""
 
-Source = Literal["stated", "measured", "predicted", "profile"]
+Source = Literal["stated", "measured", "profile"]
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job will need, and how that is known."""
+    """The expected need of a job, and how that is known."""
 
     need: Demand
     source: Source
-    """``profile``: nothing is known of this key, and it gets a share on which it is measured."""
+    """``profile``: nothing is known of this key, and it gets a whole device on which it is measured."""
     measurements: int = 0
     """Ended attempts that it rests on."""
     guessed: tuple[str, ...] = ()
-    """Which of ``memory``, ``compute`` and ``cores`` are guesses: the share of the first, unmeasured attempts."""
+    """Which of ``memory``, ``compute`` and ``cores`` are neither stated nor measured."""
+
+
+class NeedFigures(NamedTuple):
+    """Figures of one key; None where nothing is known."""
+
+    memory: float | None = None
+    """Bytes: the largest peak."""
+    compute: float | None = None
+    """Mean share of a GPU's time."""
+    cores: float | None = None
+    unit_seconds: float | None = None
+    startup_seconds: float | None = None
+
+
+class KnownNeed:
+    """Measured need of one key on one architecture: the largest memory and the means of the rest, in any order."""
+
+    def __init__(self) -> None:
+        self.measurements = 0
+        """Attempts that ended."""
+        self._running = NeedFigures()
+        self._memory = 0
+        self.failed = 0
+        """Most bytes that an attempt had when it ran out of memory; 0: none did."""
+        self._failed_peak = 0
+        self._compute: list[float] = []
+        self._sums = dict.fromkeys(("cores", "unit_seconds", "startup_seconds"), 0.0)
+
+    def add(self, one: Measurement) -> None:
+        if one.out_of_memory:
+            self.failed = max(self.failed, one.out_of_memory)
+            self._failed_peak = max(self._failed_peak, one.peak)
+            return
+        self.measurements += 1
+        self._memory = max(self._memory, one.peak)
+        if one.compute is not None:
+            self._compute.append(one.compute)
+        for name in self._sums:
+            self._sums[name] += getattr(one, name)
+
+    def observe(self, running: NeedFigures) -> None:
+        """Take what a running attempt was seen to use; it counts until one has ended."""
+        memory = max(running.memory or 0, self._running.memory or 0) or None
+        self._running = running._replace(memory=memory)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an attempt ended, or runs and was measured."""
+        return self.measurements > 0 or self._running != NeedFigures()
+
+    @property
+    def figures(self) -> NeedFigures:
+        """As measured; nothing where it was not."""
+        count = self.measurements
+        if not count:
+            return self._running
+        return NeedFigures(
+            memory=self._memory or None,
+            compute=math.fsum(self._compute) / len(self._compute) if self._compute else None,
+            **{name: total / count for name, total in self._sums.items()},
+        )
+
+    def memory_after_failure(self, capacity: int) -> int:
+        """Bytes without which it is not tried again after it ran out of memory; 0 where it did not.
+
+        Twice what it had, or what it was seen to have if that is more, within the capacity of its device, and never
+        below what it had. Once a job of the key ended well with as much, that measurement is enough.
+        """
+        if self._memory >= self.failed:
+            return 0
+        return max(self.failed, min(max(2 * self.failed, self._failed_peak), capacity))
 
 
 class Estimates:
@@ -52,7 +124,6 @@ class Estimates:
         study: its name, for what is learned.
         by: the parameters that decide what a job needs.
         stated: what a user says; it wins over what is measured, part by part.
-        quantile: share of past configurations that a predicted memory would have covered.
         past: measurements of this objective and source, by earlier studies.
     """
 
@@ -64,7 +135,6 @@ class Estimates:
         study: str,
         by: tuple[str, ...],
         stated: StatedDemand | None = None,
-        quantile: float = QUANTILE,
         past: Iterable[Measurement] = (),
     ) -> None:
         self._objective = objective
@@ -75,7 +145,8 @@ class Estimates:
         self._is_told = False
         self.is_fixed = False
         """Whether nothing is learned any more."""
-        self._known = KnownNeeds(quantile)
+        self._known: dict[str, dict[str, KnownNeed]] = {}
+        """By architecture and key."""
         self.ratios = LearnedRatios()
         """How much of a device's compute jobs may claim together."""
         self._seen: set[str] = set()
@@ -94,6 +165,13 @@ class Estimates:
                 known[name] = without_urls_credentials(value)
         return deciding_values(known, self._by)
 
+    def _find(self, architecture: str, key: str) -> KnownNeed | None:
+        return self._known.get(architecture, {}).get(key)
+
+    def _of(self, architecture: str, key: str) -> KnownNeed:
+        """The need of the key, to be added to."""
+        return self._known.setdefault(architecture, {}).setdefault(key, KnownNeed())
+
     def key(self, params: Mapping[str, Any]) -> str:
         """Equal for jobs with the same need."""
         return key_of(self._values(params))
@@ -104,8 +182,8 @@ class Estimates:
         What it was measured to use, without any allowance; else twice what it ran out of memory with. None: a person
         stated what it needs, and that was never too little.
         """
-        known = self._known.find(architecture, self.key(params))
-        if "memory" in self._stated.parts and (known is None or not known.failed):
+        known = self._find(architecture, self.key(params))
+        if "memory" in self._stated_for(params) and (known is None or not known.failed):
             return None
         if known is None:
             return 0
@@ -114,16 +192,15 @@ class Estimates:
 
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of this key was measured on this architecture."""
-        known = self._known.find(architecture, self.key(params))
+        known = self._find(architecture, self.key(params))
         return known is not None and known.is_known
 
     def unit_seconds(self, params: Mapping[str, Any], architecture: str) -> float | None:
-        """Seconds of a unit of training, measured or predicted; None where nothing is known."""
-        values = self._values(params)
-        known = self._known.find(architecture, key_of(values))
+        """Measured seconds of a unit of training; the mean of all keys where this one was not measured, or None."""
+        known = self._find(architecture, self.key(params))
         if known is not None and known.measurements:
             return known.figures.unit_seconds
-        return self._known.expected(architecture, "unit_seconds", values)
+        return self._mean_seconds(architecture)[1] or None
 
     def of(
         self,
@@ -134,10 +211,10 @@ class Estimates:
         node_cores: int,
         devices_on_node: int = 1,
     ) -> Estimate:
-        """What a job needs on a device.
+        """Estimate what a job needs on a device.
 
-        What is guessed (the allowance, a prediction, a profile's share, twice what ran out of memory) is never more
-        than the whole device, so that the job can at least run there alone. What was measured or is stated can be.
+        What is not measured (the allowance, twice what ran out of memory) is never more than the whole device, so that
+        the job can at least run there alone. What was measured or is stated can be.
 
         Args:
             params: its parameters and the study's constants.
@@ -145,19 +222,13 @@ class Estimates:
             node_cores: CPU cores of the device's node, in thousandths.
             devices_on_node: over which they are spread.
         """
-        values = self._values(params)
-        known = self._known.find(device.architecture, key_of(values)) or KnownNeed(values)
-        source: Source = "measured"
-        figures, rests_on = known.figures, known.measurements
-        if not known.is_known:
-            figures = self._known.predicted(device.architecture, values)
-            source = "profile" if figures.memory is None else "predicted"
-            rests_on = 0 if figures.memory is None else self._known.measurements(device.architecture)
-        stated = self._stated_for(params)
+        known = self._find(device.architecture, self.key(params)) or KnownNeed()
+        figures, stated = known.figures, self._stated_for(params)
+        parts = UNMEASURED if known.is_known or "memory" in stated else 1
         guesses = {
-            "memory": device.memory // PROFILES,
-            "compute": WHOLE // PROFILES,
-            "cores": node_cores // (devices_on_node * PROFILES),
+            "memory": device.memory // parts,
+            "compute": WHOLE // parts,
+            "cores": node_cores // (devices_on_node * parts),
         }
         found = {
             "memory": self._memory(stated.get("memory"), figures, known, device),
@@ -173,46 +244,41 @@ class Estimates:
                 cores=amounts["cores"],
                 seconds=self._seconds(stated.get("unit_seconds"), figures, device, units),
             ),
-            source="stated" if "memory" in stated else source,
-            measurements=rests_on,
+            source="stated" if "memory" in stated else "measured" if known.is_known else "profile",
+            measurements=known.measurements,
             guessed=tuple(part for part in guesses if found[part] is None),
         )
 
     def _stated_for(self, params: Mapping[str, Any]) -> dict[str, float]:
-        """Amounts by part. An expression that has no value for these parameters counts as not stated.
-
-        The ends of the parameters' ranges were tried before the study began, and not what lies between them.
-        """
-        found = {}
-        for part in self._stated.parts:
-            try:
-                value = self._stated.value(part, params)
-            except SpecError as error:
-                if not self._is_told:
-                    self._is_told = True
-                    log.warning("%s Such jobs are placed by what is measured.", error)
-                continue
-            if value is not None:
-                found[part] = value
-        return found
+        """Amounts by part; those of all jobs where the user's function has none for these parameters."""
+        try:
+            return self._stated.of(params)
+        except SpecError as error:
+            if not self._is_told:
+                self._is_told = True
+                log.warning("%s Such jobs are placed by what is measured.", error)
+            return self._stated.amounts
 
     def _memory(self, stated: float | None, figures: NeedFigures, known: KnownNeed, device: SharedDevice) -> int | None:
         if stated is not None and not known.failed:
             return math.ceil(stated)
         if figures.memory is None:
             return None if stated is None else math.ceil(stated)
-        if not known.is_known:
-            return min(math.ceil(figures.memory), device.memory)
-        wanted = math.ceil(self._known.next_memory(device.architecture, known))
-        measured = max(min(wanted, device.memory), math.ceil(figures.memory))
+        measured = max(min(math.ceil(ALLOWANCE * figures.memory), device.memory), math.ceil(figures.memory))
         return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
     def _seconds(self, stated: float | None, figures: NeedFigures, device: SharedDevice, units: int) -> float:
         """Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known."""
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
-            startup, unit = self._known.mean_seconds(device.architecture)
+            startup, unit = self._mean_seconds(device.architecture)
         return startup + units * (unit if stated is None else stated)
+
+    def _mean_seconds(self, architecture: str) -> tuple[float, float]:
+        """(start-up, per unit) in the mean of all keys; 0 where there are none."""
+        found = [known.figures for known in self._known.get(architecture, {}).values() if known.measurements]
+        startup, unit = (math.fsum(getattr(one, name) or 0.0 for one in found) for name in _SECONDS)
+        return startup / max(len(found), 1), unit / max(len(found), 1)
 
     def learn(
         self,
@@ -249,8 +315,8 @@ class Estimates:
         one = self._measurement(params, usage, architecture, at=0.0)
         if one is None or not one.peak:
             return False
-        known = self._known.of(architecture, one.key, one.params)
-        known.observe(NeedFigures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
+        seen = NeedFigures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds)
+        self._of(architecture, one.key).observe(seen)
         return True
 
     def raise_after_out_of_memory(
@@ -306,7 +372,7 @@ class Estimates:
         self._seen |= {one.identity, attempt}
         self._new.append(one)
         values = self._values(one.params)  # another study may have named other parameters
-        self._known.add(one.architecture, key_of(values), values, one)
+        self._of(one.architecture, key_of(values)).add(one)
         self.ratios.add(one.architecture, key_of(values), one)
         return True
 
@@ -329,9 +395,10 @@ class Estimates:
         return self._profiling[architecture, self.key(params)] > 0
 
 
-def _compute(
-    stated: Mapping[str, float | None], figures: NeedFigures, device: SharedDevice, node_cores: int
-) -> int | None:
+_SECONDS = ("startup_seconds", "unit_seconds")
+
+
+def _compute(stated: Mapping[str, float], figures: NeedFigures, device: SharedDevice, node_cores: int) -> int | None:
     """Permille of the device; of processors the part of the node's cores."""
     percent, share = stated.get("compute"), figures.compute
     if is_cpu(device.architecture):

@@ -74,6 +74,8 @@ class SharedRoom:
         """The devices of :attr:`everything` by name."""
         self.largest: dict[str, SharedDevice] = {}
         """By architecture: the device with the most memory, taken whole."""
+        self._smallest: dict[str, SharedDevice] = {}
+        """By architecture: the device with the least memory: a job that is measured on a whole one may have any."""
         self.held: dict[JobKey, HeldJob] = {}
         """Jobs that run."""
         self._ended: list[HeldJob] = []
@@ -106,6 +108,7 @@ class SharedRoom:
         self.largest = {}
         for device in sorted(self.everything.devices, key=lambda device: -device.memory):
             self.largest.setdefault(device.architecture, device)
+            self._smallest[device.architecture] = device
         return True
 
     def _room_of(self, capacities: Mapping[str, Capacity], memory: Mapping[str, int]) -> Room:
@@ -147,7 +150,12 @@ class SharedRoom:
 
     def demand(self, job: Job) -> dict[str, Demand]:
         """By architecture, whatever others use of the devices now."""
-        return {architecture: self.need(job, device) for architecture, device in self.largest.items()}
+        return {name: self.need(job, self._typical(job, device)) for name, device in self.largest.items()}
+
+    def _typical(self, job: Job, largest: SharedDevice) -> SharedDevice:
+        if self.estimate(job, largest).source == "profile":
+            return self._smallest[largest.architecture]
+        return largest
 
     def need(self, job: Job, device: SharedDevice) -> Demand:
         """What it is placed by on this device."""

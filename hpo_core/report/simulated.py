@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from hpo_core.model.partition_file import weights_of
 from hpo_core.report.comparison import band_lines, incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
-    BLUE,
     INK,
     MUTED,
-    NAVY,
     Figure,
     Trace,
     axis,
@@ -32,13 +29,10 @@ from hpo_core.report.style import (
     whole,
 )
 from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, ScenarioAnswer
-from hpo_core.simulation.simulation import ONE_PER_DEVICE
 from hpo_core.views.formatting import Spread, duration, number
 
 FEW = 5
 """Scenarios that are drawn over time, and have quartiles in the table."""
-MOST_DEVICES = 32
-"""Devices whose lines can be told apart."""
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
 
 MEDIANS = "Medians of the repeats."
@@ -62,16 +56,6 @@ class Simulated:
     """What the simulation takes for granted."""
 
     @property
-    def shared(self) -> bool:
-        """Whether jobs share devices."""
-        return self.answers[0].scenario.cluster is not None
-
-    @property
-    def hops(self) -> bool:
-        """Whether models hop between partitions of the data."""
-        return any(answer.scenario.placed is not None for answer in self.answers)
-
-    @property
     def repeats(self) -> int:
         return len(self.answers[0].runs)
 
@@ -85,7 +69,7 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     """(figure, one cell per scenario): the median, and in brackets the quartiles."""
     found = [answer.figures(simulated.target) for answer in simulated.answers]
     scenarios = [answer.scenario for answer in simulated.answers]
-    metric, sign, shared = simulated.metric, simulated.sign, simulated.shared
+    metric, sign = simulated.metric, simulated.sign
     rows: list[tuple[str, list[str]]] = []
 
     def add(label: str, key: str, show: Callable[[float], str], missing: str = "never") -> None:
@@ -93,17 +77,6 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         rows.append((label, [_cell(one[key], show, runs, missing=missing, quartiles=quartiles) for one in found]))
 
     add("time to the end", "seconds", duration)
-    if (sooner := times_sooner(simulated)) is not None:
-        rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
-    if simulated.hops:
-        add("with all data on each worker", "seconds_replicated", duration, "–")
-        shares = [
-            "all"
-            if one.placed is None
-            else _percent(one.placed.share(weights_of(one.spec.partitioned.files), len(one.workers)))
-            for one in scenarios
-        ]
-        rows.append(("data on a worker", shares))
     if simulated.target is not None:
         goal = f"time to {metric} {'≤' if sign > 0 else '≥'} {number(simulated.target * sign)}"
         add(goal, "seconds_to_target", duration)
@@ -112,41 +85,16 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
         add(f"first trial at {top}", "seconds_to_first_at_max", duration)
         add(f"trials at {top}", "trials_at_max", _whole, "–")
-    if shared:
-        add("occupancy", "occupancy", _percent)
-    add("devices in use" if shared else "utilization", "utilization", _percent)
-    add("device-hours" if shared else "worker-hours", "worker_seconds", _hours)
+    add("utilization", "utilization", _percent)
+    add("worker-hours", "worker_seconds", _hours)
     add("trials", "trials", _whole)
     add("jobs", "jobs", _whole)
     add("units of training", "resource", _whole)
     if any(run.failed for answer in simulated.answers for run in answer.runs):
         add("lost or failed attempts", "failed_attempts", _whole)
-        add("job-hours lost" if shared else "worker-hours lost", "lost_worker_seconds", _hours)
+        add("worker-hours lost", "lost_worker_seconds", _hours)
     add(f"best {metric}", "best_loss", lambda loss: number(loss * sign), "none")
     return rows
-
-
-def times_sooner(simulated: Simulated) -> list[float] | None:
-    """Time to the end with one job per device over that of each scenario, by medians.
-
-    None where that was not played, or where a stop rule or a halt ended a repeat: the work was not the same then.
-    """
-    if any(answer.endings() for answer in simulated.answers):
-        return None
-    ends = [(answer, _median_end(answer)) for answer in simulated.answers]
-    found = []
-    for answer, end in ends:
-        changes = answer.scenario.changes
-        alone = [own for other, own in ends if _is_alone(other) and other.scenario.changes == changes]
-        if not alone or alone[0] is None or not end:
-            return None
-        found.append(alone[0] / end)
-    return found if len(found) > 1 else None
-
-
-def _median_end(answer: ScenarioAnswer) -> float | None:
-    seconds = answer.figures(None)["seconds"]
-    return None if seconds is None else seconds.median
 
 
 def _percent(share: float) -> str:
@@ -185,15 +133,11 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    few = replace(simulated, answers=tuple(_to_draw(simulated)) if simulated.shared else simulated.answers[:FEW])
+    few = replace(simulated, answers=simulated.answers[:FEW])
     figures = [_trade(simulated), _incumbents(few), _load(few), _rungs(few)]
-    if simulated.shared:
-        figures = [_ends(simulated), _device_claims(simulated), _incumbents(few), _rungs(few)]
     drawn = [figure for figure in figures if figure is not None]
     many = len(simulated.answers) - len(few.answers)
     only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
-    if simulated.shared and many:
-        only = f"Drawn over time below: {escape(' and '.join(answer.scenario.name for answer in few.answers))}."
     notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
     quartiles = len(simulated.answers) <= FEW  # many scenarios stand one below the other, and without quartiles
     lines = [["", *(answer.scenario.name for answer in simulated.answers)]]
@@ -208,18 +152,6 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     head = f'<header><h1>{escape(simulated.heading())}</h1><p class="about">{text(simulated.source, 400)}</p></header>'
     body = head + "".join(map(card, parts))
     return write_page(html_page(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
-
-
-def _is_alone(answer: ScenarioAnswer) -> bool:
-    return answer.scenario.cluster is not None and answer.scenario.cluster.policy == ONE_PER_DEVICE
-
-
-def _to_draw(simulated: Simulated) -> list[ScenarioAnswer]:
-    """What is drawn over time: one job per device, and the packing that ends soonest."""
-
-    alone = [answer for answer in simulated.answers if _is_alone(answer)][:1]
-    packed = [answer for answer in simulated.answers if not _is_alone(answer)]
-    return alone + ([min(packed, key=lambda answer: _median_end(answer) or 0.0)] if packed else [])
 
 
 def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
@@ -349,76 +281,3 @@ def _rungs(simulated: Simulated) -> Figure | None:
     upward = axis("results (median)", type="log", range=[math.log10(0.7), math.log10(most * 2)], dtick=1)
     shape = layout(360, xaxis=axis("trained to", type="category"), yaxis=upward, barmode="group")
     return Figure("rungs", "Results at each level", "How many trials were trained that far.", data, shape, zoom=False)
-
-
-def _ends(simulated: Simulated) -> Figure | None:
-    """Time to the end, one bar for each packing policy."""
-    found = [(answer, answer.figures(None)) for answer in simulated.answers]
-    known = [(a, s, o) for a, f in found if (s := f["seconds"]) and (o := f["occupancy"])]
-    last = max((seconds.most for _, seconds, _ in known), default=0.0)
-    if last <= 0:
-        return None
-    divisor, across = time_axis(last, "time to the end")
-    data: list[Trace] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": [whole(answer.scenario.name, 30) for answer, _, _ in known],
-            "x": [rounded(seconds.median / divisor) for _, seconds, _ in known],
-            "marker": {"color": [MUTED if _is_alone(answer) else BLUE for answer, _, _ in known]},
-            "text": [f" {duration(s.median)}, {100 * o.median:.0f} % occupied" for _, s, o in known],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "textfont": {"color": INK, "size": 12},
-            "hoverinfo": "y+text",
-            "showlegend": False,
-        }
-    ]
-    across["range"] = [0, 1.45 * max(seconds.median for _, seconds, _ in known) / divisor]
-    shape = layout(70 + 34 * len(known), xaxis=across, yaxis=axis(type="category", autorange="reversed"))
-    caption = "Medians of the repeats; occupancy: the compute that jobs claim, over the compute that is there."
-    return Figure("ends", "How long it takes with each policy", caption, data, shape, zoom=False)
-
-
-def _device_claims(simulated: Simulated) -> Figure | None:
-    """Compute of each device that jobs claim over time, in the first repeat of what :func:`_to_draw` chooses."""
-    drawn = _to_draw(simulated)
-    last = max((answer.runs[0].seconds for answer in drawn), default=0.0)
-    if last <= 0:
-        return None
-    divisor, across = time_axis(last)
-    places = [(place + 0.5) * last / LOAD_BINS for place in range(LOAD_BINS)]
-    names: list[str] = []
-    rows: list[list[float | None]] = []
-    for answer in drawn:
-        run, cluster = answer.runs[0], answer.scenario.cluster
-        assert cluster is not None
-        begins = [place * last / LOAD_BINS for place in range(LOAD_BINS)]
-        for device, claims in list(zip(cluster.devices, run.claims, strict=True))[:MOST_DEVICES]:
-            names.append(whole(f"{device.name}, {answer.scenario.name}" if len(drawn) > 1 else device.name, 60))
-            at = [min(int(begin / run.seconds * LOAD_BINS), LOAD_BINS - 1) for begin in begins]
-            rows.append(
-                [rounded(100 * claims[k]) if begin < run.seconds else None for k, begin in zip(at, begins, strict=True)]
-            )
-    data: list[Trace] = [
-        {
-            "type": "heatmap",
-            "x": [rounded(place / divisor) for place in places],
-            "y": names,
-            "z": rows,
-            "zmin": 0,
-            "zmax": rounded(max(100.0, *(value for row in rows for value in row if value is not None))),
-            "colorscale": [[0.0, "#f4f6f8"], [0.001, "#d8e3ee"], [0.5, "#74acdf"], [0.95, BLUE], [1.0, NAVY]],
-            "ygap": 2,
-            "hoverongaps": False,
-            "colorbar": {"title": {"text": "compute<br>claimed (%)", "font": {"size": 12}}, "thickness": 12},
-            "hovertemplate": "%{y}<br>%{z:.0f} % claimed<extra></extra>",
-        }
-    ]
-    upward = axis(type="category", autorange="reversed", showgrid=False)
-    shape = layout(min(110 + 22 * len(rows), 1600), xaxis=across, yaxis=upward)
-    caption = "The first repeat: how much of each device's compute its jobs claim. White: the study has ended."
-    left_out = max(len(answer.runs[0].claims) - MOST_DEVICES for answer in drawn)
-    if left_out > 0:
-        caption += f" The first {MOST_DEVICES} devices; {left_out} more are not drawn."
-    return Figure("claims", "How full the devices are", caption, data, shape, min_width=600)

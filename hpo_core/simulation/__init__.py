@@ -2,22 +2,16 @@
 
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker, make_workers
 from hpo_core.simulation.analytic import AnalyticCurves
-from hpo_core.simulation.device_list import parse_devices
-from hpo_core.simulation.simulated_needs import KnownJobs
-from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
+from hpo_core.simulation.simulation import Simulation
 from hpo_core.simulation.tabulated_curves import CurveTable, TableSampler
 
 __all__ = [
     "AnalyticCurves",
     "CurveTable",
     "Faults",
-    "KnownJobs",
-    "SharedCluster",
-    "SharedSimulation",
     "Simulation",
     "TableSampler",
     "VirtualClock",
     "Worker",
     "make_workers",
-    "parse_devices",
 ]

@@ -73,11 +73,12 @@ class PastCurve:
         """0: the curve is empty."""
         return self.resources[-1] if self.resources else 0
 
-    def covers(self, *resources: int) -> bool:
-        return bool(self.resources) and all(self.first <= resource <= self.last for resource in resources)
+    def covers(self, resource: int) -> bool:
+        return bool(self.resources) and self.first <= resource <= self.last
 
     def at(self, resource: int, name: str) -> float:
-        """A metric at a resource that the curve covers; straight lines between the points."""
+        """A metric at a resource: straight lines between the points, before and beyond them as at the nearest."""
+        resource = min(max(resource, self.first), self.last)
         place = bisect_left(self.resources, resource)
         values = self.values[name]
         if self.resources[place] == resource:
@@ -89,18 +90,6 @@ class PastCurve:
     def inside(self, low: int, high: int) -> list[int]:
         """Resources of the points strictly between two."""
         return self.resources[bisect_right(self.resources, low) : bisect_left(self.resources, high)]
-
-    def joined(self, points: dict[int, dict[str, float]]) -> PastCurve:
-        """With further points."""
-        resources = sorted({*self.resources, *points})
-        known = dict(zip(self.resources, range(len(self.resources)), strict=True))
-        return PastCurve(
-            resources,
-            {
-                name: [points[r][name] if r in points else values[known[r]] for r in resources]
-                for name, values in self.values.items()
-            },
-        )
 
 
 @dataclass(slots=True)
@@ -231,13 +220,11 @@ def _measure(past: PastStudy) -> None:
             trial.seconds_per_unit = statistics.median(known)
 
 
-NEAREST = 5
 RULES = (
     "Each simulated trial plays a past one: first all of them in their order (in later repeats in a random one), then "
     "all again; more trials than the past had repeat its curves.",
-    f"Beyond what a trial was trained to, its curve goes on like that of one of the {NEAREST} past trials nearest to "
-    "it at its last result, shifted to it, and never better than the best that was really seen there. Trials trained "
-    "far were the good ones: what the others would have become is a guess.",
+    "Beyond what a trial was trained to, its metrics stay those of its last result: schedules and costs are those to "
+    "expect, and what the trial would have become is not known.",
     "Parameters come from the past as well, so samplers cannot be compared this way.",
     "A job takes the seconds that the past has for it, else the overhead and its trial's own seconds per unit, on "
     "workers as fast as the past ones were on average, however many there are.",
@@ -248,9 +235,7 @@ RULES = (
 class PastCurves:
     """Sampler and objective in one: trials of a past study, played again.
 
-    A past trial that was abandoned fails again on the way to any target beyond its last result. Continuation is by
-    predictive mean matching (Little 1988, "Missing-Data Adjustments in Large Surveys"): the donor is drawn among the
-    nearest ones instead of averaging them, so that rankings at the next rung stay as noisy as they were.
+    A past trial that was abandoned fails again on the way to any target beyond its last result.
 
     Args:
         spec: of the simulated study.
@@ -272,8 +257,6 @@ class PastCurves:
         self._metrics += [(name, 1.0) for name in spec.constraints]
         self._seed = seed
         self._passes: list[list[int]] = []
-        self._continued: dict[int, PastCurve] = {}
-        self._donors: dict[tuple[int, int], _Donors] = {}
         self.guessed = 0
         """Results outside of what their past trial was trained to."""
         names = tuple(name for name, _ in self._metrics)
@@ -324,13 +307,13 @@ class PastCurves:
         trial = self._trial(job)
         if trial.failed is not None and job.target > trial.trained:
             return trial.failed
-        self.guessed += not self._curves[self._row(job.trial)].covers(job.target)
-        curve = self._reaching(job)
+        curve = self._curves[self._row(job.trial)]
+        self.guessed += not curve.covers(job.target)
         return {name: curve.at(job.target, name) for name, _ in self._metrics}
 
     def curve(self, job: Job) -> list[Point]:
         """Known points on the way from the job's checkpoint to its target."""
-        curve = self._reaching(job)
+        curve = self._curves[self._row(job.trial)]
         start = job.checkpoint.resource if job.checkpoint else 0
         return [
             Point(resource, {name: curve.at(resource, name) for name, _ in self._metrics})
@@ -350,72 +333,3 @@ class PastCurves:
 
     def _trial(self, job: Job) -> PlayedTrial:
         return self.past.trials[self._row(job.trial)]
-
-    def _reaching(self, job: Job) -> PastCurve:
-        """The job's curve, continued up to its target."""
-        curve = self._continued.get(job.trial) or self._curves[self._row(job.trial)]
-        if not curve.covers(job.target):
-            while not curve.covers(job.target):
-                curve = self._continue(curve, job)
-            self._continued[job.trial] = curve
-        return curve
-
-    def _continue(self, curve: PastCurve, job: Job) -> PastCurve:
-        """A curve made longer at the end that is nearer to the target, at best up to it."""
-        anchor = curve.last if job.target > curve.last else curve.first
-        donors = self._leading(anchor, job.target)
-        reach = donors.reach
-        own = curve.at(anchor, self._metrics[0][0])
-        near = donors.pairs
-        if math.isfinite(own):
-            place = bisect_left(near, (own, -1))
-            around = near[max(0, place - NEAREST) : place + NEAREST]
-            near = sorted(around, key=lambda item: (abs(item[0] - own), item[1]))[:NEAREST]
-        _, row = Stream(self._seed, f"donor/{job.trial}", reach).choice(near)
-        donor = self._curves[row]
-        gaps = {name: curve.at(anchor, name) - donor.at(anchor, name) for name, _ in self._metrics}
-        inside = donor.inside(min(anchor, reach), max(anchor, reach))
-        points = {r: {name: donor.at(r, name) + gap for name, gap in gaps.items()} for r in [*inside, reach]}
-        for name, sign in self._metrics:
-            points[reach][name] = sign * max(points[reach][name] * sign, donors.best[name])
-        return curve.joined(points)
-
-    def _leading(self, anchor: int, target: int) -> _Donors:
-        """The past trials that lead from ``anchor`` to the target, or as near to it as any does.
-
-        Raises:
-            SpecError: none leads that way.
-        """
-        found = self._donors.get((anchor, target))
-        if found is not None:
-            return found
-        if target > anchor:
-            ends = [curve.last for curve in self._curves if curve.covers(anchor) and curve.last > anchor]
-            reach = min(target, max(ends, default=anchor))
-        else:
-            ends = [curve.first for curve in self._curves if curve.covers(anchor) and curve.first < anchor]
-            reach = max(target, min(ends, default=anchor))
-        if reach == anchor:
-            raise SpecError(
-                f"Study {self.past.spec.study!r} trained nothing from {anchor} to {target} units, so nothing is known "
-                "of it. Choose min_resource and max_resource within what it trained."
-            )
-        name, _ = self._metrics[0]
-        leading = [(row, curve) for row, curve in enumerate(self._curves) if curve.covers(anchor, reach)]
-        pairs = sorted((curve.at(anchor, name), row) for row, curve in leading)
-        finite = [pair for pair in pairs if math.isfinite(pair[0])]
-        best = {}
-        for name, sign in self._metrics:
-            seen = [curve.at(reach, name) * sign for _, curve in leading]
-            best[name] = min((loss for loss in seen if math.isfinite(loss)), default=-math.inf)
-        found = self._donors[anchor, target] = _Donors(reach, finite or pairs, best)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Donors:
-    reach: int
-    pairs: list[tuple[float, int]]
-    """(first metric at the anchor, number of the past trial), sorted."""
-    best: dict[str, float]
-    """Per metric the smallest loss among them where they lead to."""

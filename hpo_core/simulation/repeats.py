@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker
-from hpo_core.execution.virtual_devices import WHOLE
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model import limits
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
-from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
-from hpo_core.simulation.simulated_needs import SimulatedNeeds
-from hpo_core.simulation.simulation import SharedCluster, SharedSimulation, Simulation
+from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
@@ -159,8 +154,6 @@ class World:
     sampler: Sampler | None = None
     """None: the one the spec names."""
     checkpoints: bool = True
-    needs: SimulatedNeeds | None = None
-    """Needs of the jobs, where they share devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +166,6 @@ class Scenario:
     faults: Faults
     changes: tuple[str, ...] = ()
     """``KEY=VALUE`` that made ``spec`` what it is."""
-    cluster: SharedCluster | None = None
-    """Devices that jobs share; None: each worker runs one job at a time."""
-    placed: PartitionedData | None = None
-    """How partitions of the data lie on the workers, where models hop."""
     least: int | None = None
     """Workers that stay; the others are there while the study can use them. None: all stay."""
 
@@ -219,14 +208,7 @@ class PlayedRun:
     guessed: int
     """Results that lie beyond what the source of the curves knows."""
     load: tuple[float, ...]
-    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``; of devices that jobs share, the
-    compute claimed, in devices."""
-    occupancy: float | None = None
-    """Compute claimed over the compute that was there, where jobs share devices."""
-    claims: tuple[tuple[float, ...], ...] = ()
-    """By device, of the first repeat: the compute claimed in each of these parts."""
-    replicated: float | None = None
-    """Seconds with all data on each worker, where models hop."""
+    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
 
     @property
     def loss(self) -> float | None:
@@ -253,10 +235,8 @@ class PlayedRun:
             "failed_attempts": self.failed,
             "resource": self.resource,
             "utilization": self.utilization,
-            "occupancy": self.occupancy,
             "worker_seconds": self.offered,
             "lost_worker_seconds": self.lost,
-            "seconds_replicated": self.replicated,
             "best_loss": self.loss,
         }
 
@@ -264,10 +244,13 @@ class PlayedRun:
 def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
     """The scenario's spec with the repeat's own seed; made faults neither halt nor exhaust a study.
 
-    Simulated curves know nothing of earlier studies, so a warm start says nothing here and is left out.
+    Simulated curves know nothing of earlier studies, so a warm start says nothing here and is left out. Each worker has
+    all data, and runs one job at a time.
     """
     spec = scenario.spec
-    changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None}
+    changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None, "packing": None}
+    if spec.hops:
+        spec = spec.model_copy(update={"data": None, "training": spec.training.model_copy(update={"gang": 1})})
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
         retries = spec.training.retries | {Outcome.LOST: ENDLESS}
         training: dict[str, Any] = {"retries": retries, "max_lost": None}
@@ -299,53 +282,22 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     simulation = _simulation(scenario, study, clock, place, faults)
     most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
     simulation.run(max_reports=min(most, limits.SIMULATED_JOBS))
-    run = _summary(scenario, simulation, figures, guessed=place.workload.guessed)
-    if scenario.placed is not None:
-        alone = spec.training.model_copy(update={"gang": 1})
-        changes = {"data": None, "seed": scenario.spec.seed, "training": alone}
-        whole = replace(scenario, placed=None, spec=spec.model_copy(update=changes))
-        return replace(run, replicated=play(whole, world, repeat).seconds)
-    return _with_claims(run, simulation, keep=repeat == 0) if isinstance(simulation, SharedSimulation) else run
+    return _summary(scenario, simulation, figures, guessed=place.workload.guessed)
 
 
 def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
-    workload = place.workload
-    how: dict[str, Any] = {
-        "train": workload.train,
-        "seconds": workload.seconds,
-        "curve": workload.curve if study.method.reads_curves else None,
-        "faults": faults,
-    }
-    speedup = gang_speedup(study.spec)
-    if scenario.placed is not None:
-        how["speedup"] = lambda job: speedup(job.unit.ranks)
-        return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
-    how["checkpoints"] = place.checkpoints
-    if scenario.cluster is None or place.needs is None:
-        how["speedup"] = lambda job: speedup(job.demand.slots)
-        return Simulation(study, clock, workers=scenario.workers, least=scenario.least, **how)
-    needs, unit = place.needs, workload.time_unit
-    return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
-
-
-def _with_claims(run: PlayedRun, simulation: SharedSimulation, *, keep: bool) -> PlayedRun:
-    """What its devices were used for; by device only of the run whose picture is drawn."""
-    devices = simulation.devices
-    claims = [
-        mean_levels(
-            [moment for moment, _ in history],
-            [(now - before) / WHOLE for (_, before), (_, now) in itertools.pairwise([(0.0, 0), *history])],
-            run.seconds,
-        )
-        for history in devices.history
-    ]
-    occupancy = devices.occupancy  # it counts until now
-    return replace(
-        run,
-        busy=devices.used_seconds,
-        load=tuple(map(math.fsum, zip(*claims, strict=True))),
-        occupancy=occupancy,
-        claims=tuple(map(tuple, claims)) if keep else (),
+    workload, speedup = place.workload, gang_speedup(study.spec)
+    return Simulation(
+        study,
+        clock,
+        workers=scenario.workers,
+        least=scenario.least,
+        train=workload.train,
+        seconds=workload.seconds,
+        curve=workload.curve if study.method.reads_curves else None,
+        faults=faults,
+        checkpoints=place.checkpoints,
+        speedup=lambda job: speedup(job.demand.slots),
     )
 
 

@@ -97,10 +97,10 @@ class DataSpec(Part):
         description="Function as package.module:function that gets the path of a partition; what it returns is "
         "trial.partition, and stays in the worker's memory. null: trial.partition is the path.",
     )
-    scheduler: Literal["remaining", "randomized", "exact"] = Field(
+    scheduler: Literal["remaining", "randomized"] = Field(
         default="remaining",
         description="Which model visits which partition next. remaining: the model with most work left on other "
-        "workers; randomized: any that can (Cerebro, Algorithm 1); exact: a solver's plan, for small cases.",
+        "workers; randomized: any that can (Cerebro, Algorithm 1).",
     )
     concurrent: int | None = Field(
         default=None,

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hpo_core.model.devices.stated_demand import AmountExpression, StatedDemand, deciding_parameters
+from hpo_core.model.devices.stated_demand import StatedDemand, amount, deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
+from hpo_core.spec.sent_functions import FUNCTION, FunctionName
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -29,43 +30,41 @@ MPS_CLIENTS = 48
 
 
 class DemandSpec(Part):
-    """What one job needs, as far as a person says it; the rest is measured.
+    """The need of one job, as far as a person says it; the rest is measured.
 
-    Each is a number or an expression of parameters (``2GB + 40MB * batch_size``), which is parsed and never evaluated
-    as code.
+    >>> import hpo_core as hpo
+    >>> hpo.Demand(memory="6GB", compute=30).stated()
+    {'memory': '6GB', 'compute': 30.0}
     """
 
     memory: str | float | None = Field(
         default=None,
-        description="Peak memory: of its GPU, or of the computer where jobs share processors. Such as 6GB, or "
-        "2GB + 40MB * batch_size.",
+        description="Peak memory, such as 6GB: of its GPU, or of the computer where jobs share processors.",
     )
-    compute: str | float | None = Field(
+    compute: float | None = Field(
         default=None, description="Percent of the device's compute while it runs, at most 100."
     )
-    cores: str | float | None = Field(default=None, description="CPU cores that it keeps busy.")
-    unit_seconds: str | float | None = Field(
+    cores: float | None = Field(default=None, description="CPU cores that it keeps busy.")
+    unit_seconds: float | None = Field(
         default=None, description="Seconds per unit of training: policies begin the longest jobs first."
     )
-
-    def expressions(self) -> dict[str, AmountExpression]:
-        """What is stated, by name.
-
-        Raises:
-            SpecError: a text is no expression.
-        """
-        return {name: AmountExpression(text, where=f"packing.demand.{name}") for name, text in self.stated().items()}
+    function: FunctionName | None = Field(
+        default=None,
+        pattern=FUNCTION,
+        description="module:function(params) that returns some of the above by name, for needs that depend on the "
+        "parameters; called in the study's process.",
+    )
 
     def stated(self) -> dict[str, str | float]:
-        """What is said, by name."""
-        return self.model_dump(exclude_none=True)
+        """The amounts that are said, by name."""
+        return self.model_dump(exclude_none=True, exclude={"function"})
 
     @model_validator(mode="after")
     def _check(self) -> DemandSpec:
         try:
-            for name, expression in self.expressions().items():
-                if not expression.names and expression.value({}) <= 0:
-                    raise ValueError(f"{name} = {expression.text!r} must be above 0; leave it out to have it measured")
+            for name, value in StatedDemand(self.stated()).of({}).items():
+                if value <= 0:
+                    raise ValueError(f"{name} = {value:g} must be above 0; leave it out to have it measured")
         except SpecError as error:
             raise ValueError(str(error)) from None
         return self
@@ -75,7 +74,7 @@ class PackingSpec(Part):
     """Several jobs at once on one device, by what they were measured to need (HyperSack, Section III).
 
     Devices are the GPUs that the workers see, or the processors and the memory of each computer. A job whose need is
-    not known gets a part of a device, and is measured there.
+    not known gets a whole device, and is measured there.
     """
 
     policy: Policy = Field(
@@ -159,9 +158,9 @@ class PackingSpec(Part):
     @field_validator("memory")
     @classmethod
     def _check_memory(cls, memory: dict[str, str | int]) -> dict[str, str | int]:
-        for name, amount in memory.items():
-            if _bytes(amount, f"packing.memory.{name}") < 1_000_000:
-                raise ValueError(f"memory.{name} = {amount!r} must be 1MB or more; write an amount such as 8GB")
+        for name, given in memory.items():
+            if _bytes(given, f"packing.memory.{name}") < 1_000_000:
+                raise ValueError(f"memory.{name} = {given!r} must be 1MB or more; write an amount such as 8GB")
         return memory
 
     def ratio(self, architecture: str) -> float:
@@ -174,23 +173,20 @@ class PackingSpec(Part):
 
     def memory_limit(self, architecture: str) -> int | None:
         """Bytes of one device that jobs may use together; None: whatever is free."""
-        amount = self.memory.get(architecture, self.memory.get(DEFAULT))
-        return None if amount is None else _bytes(amount, "packing.memory")
+        given = self.memory.get(architecture, self.memory.get(DEFAULT))
+        return None if given is None else _bytes(given, "packing.memory")
 
 
-def _bytes(amount: str | int, where: str) -> int:
-    """Bytes of an amount without parameters.
+def _bytes(given: str | int, where: str) -> int:
+    """Bytes of an amount.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        expression = AmountExpression(amount, where=where)
-        if not expression.names:
-            return int(expression.value({}))
+        return int(amount(given, where=where))
     except SpecError as error:
         raise ValueError(str(error)) from None
-    raise ValueError(f"{where} = {amount!r} must be an amount such as 8GB, without parameters")
 
 
 def read_packing(given: Any) -> Any:
@@ -198,17 +194,35 @@ def read_packing(given: Any) -> Any:
     return {} if given is True else None if given is False else given
 
 
-def check_amounts(spec: StudySpec) -> None:
-    """Refuse ``packing.by`` and stated demands that name what the study does not have.
+def check_deciding(spec: StudySpec) -> None:
+    """Refuse ``packing.by`` that names what the study does not have.
 
     Raises:
         ValueError: place, value, rule and cure.
     """
     if spec.packing is None:
         return
-    space = spec.search_space()
     try:
-        deciding_parameters(space, spec.constants, spec.packing.by)
-        StatedDemand.read(spec.packing.demand.stated()).check(space, spec.constants)
+        deciding_parameters(spec.search_space(), spec.constants, spec.packing.by)
     except SpecError as error:
         raise ValueError(str(error)) from None
+
+
+def refuse_recorded_expressions(packing: Any) -> None:
+    """Refuse a recorded need that was an expression of parameters.
+
+    Raises:
+        SpecError: this version has no expressions.
+    """
+    if not isinstance(packing, dict):
+        return
+    for part in ("demand", "memory"):
+        for name, given in (packing.get(part) or {}).items():
+            if given is not None and name != "function":
+                try:
+                    amount(given, where=f"packing.{part}.{name}")
+                except SpecError:
+                    raise SpecError(
+                        f"journal: packing.{part}.{name} = {given!r}: this version has no expressions; read this "
+                        "study with the last one that had them, the development version of 2026-11-28."
+                    ) from None

@@ -20,7 +20,7 @@ from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_popul
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
-from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
+from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing, refuse_recorded_expressions
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
@@ -159,7 +159,7 @@ class StudySpec(Part):
             check_sizes(self)
             self.search.check_reach()
             check_combinations(self)
-            check_amounts(self)
+            check_deciding(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
@@ -314,7 +314,12 @@ class StudySpec(Part):
     @property
     def functions(self) -> dict[str, str]:
         """Functions that are imported for it, as package.module:function, by the setting that names them."""
-        named = {"objective": self.objective, "build": self.build, "data.load": self.data.load if self.data else None}
+        named = {
+            "objective": self.objective,
+            "build": self.build,
+            "data.load": self.data.load if self.data else None,
+            "packing.demand.function": self.packing.demand.function if self.packing else None,
+        }
         return {setting: function for setting, function in named.items() if function}
 
     @property
@@ -425,6 +430,13 @@ def _as_today(data: Any) -> Any:
         raise SpecError(
             f"journal: repeats = {data['repeats']}: this version trains one seed of a configuration; read this study "
             "with the last one that had repeats, the development version of 2026-11-27."
+        )
+    refuse_recorded_expressions(data.get("packing"))
+    recorded = data.get("data")
+    if isinstance(recorded, dict) and recorded.get("scheduler") == "exact":
+        raise SpecError(
+            "journal: data.scheduler = exact: this version has no such policy; read this study with the last one that "
+            "had it, the development version of 2026-11-28."
         )
     found = {name: value for name, value in data.items() if name != "repeats"}
     training = found.get("training")

@@ -22,6 +22,7 @@ ARGUMENTS = {
     "objective": "the trial",
     "data.load": "the path of a partition",
     "build": "the parameters, a dict",
+    "packing.demand.function": "the parameters, a dict",
     "evaluate": "the trial",
 }
 """The one argument of each function that a study names."""

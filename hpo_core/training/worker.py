@@ -357,9 +357,8 @@ def train_job(
     elif portion is None or not portion.gpu or not request.mps:
         report = trainers.run(request, on_free, folder)
     else:
-        with _mps.used(portion.device) as pipes:
-            portion = msgspec.structs.replace(portion, mps=pipes)
-            report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free, folder)
+        portion = msgspec.structs.replace(portion, mps=_mps.pipes(portion.device))
+        report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free, folder)
     return encode_report(report)
 
 

@@ -15,6 +15,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
@@ -289,6 +290,7 @@ def packing_words(packing: PackingSpec | None) -> str:
         packing.policy,
         f"devices {packing.devices}" if packing.devices != "auto" else "",
         f"one job needs {needs}" if needs else "",
+        f"needs by {short_name(packing.demand.function)}" if packing.demand.function else "",
         f"needs known by {', '.join(packing.by)}" if packing.by else "",
         _by_architecture("memory at most", packing.memory),
         _by_architecture("compute oversubscribed", packing.oversubscribe),

@@ -9,15 +9,6 @@ from tests.contract_suites.hop_policy_contract import HopPolicyContract, MakePol
 
 
 class TestHopPolicies(HopPolicyContract):
-    @pytest.fixture(params=sorted(POLICIES.keys() - {"exact"}))
+    @pytest.fixture(params=sorted(POLICIES))
     def make_policy(self, request: pytest.FixtureRequest) -> MakePolicy:
         return POLICIES[request.param]
-
-
-class TestExact(HopPolicyContract):
-    seeds = 6
-
-    @pytest.fixture
-    def make_policy(self) -> MakePolicy:
-        pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
-        return POLICIES["exact"]

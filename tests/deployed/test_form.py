@@ -89,14 +89,14 @@ def test_everything_of_a_study_file_is_on_the_form(permissions: Permissions) -> 
 def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     assert made(permissions).packing is None
     assert made(permissions, packing={}).packing == PackingSpec(), "an opened section that was left as it stood"
-    filled = {"policy": "worst_fit", "job_memory": "2GB + 1MB * rate", "job_compute": "30", "job_cores": "", "by": "",
+    filled = {"policy": "worst_fit", "job_memory": "2GB", "job_compute": "30", "by": "",
               "memory": "8GB", "oversubscribe": "{A100: 3}", "most": 4}  # fmt: skip
     packing = made(permissions, packing=filled).packing
     assert packing is not None and packing.policy == "worst_fit" and packing.most == 4
-    assert packing.demand.stated() == {"memory": "2GB + 1MB * rate", "compute": 30}
+    assert packing.demand.stated() == {"memory": "2GB", "compute": 30}
     assert packing.memory == {"default": "8GB"} and packing.ratio("A100") == 3
     with pytest.raises(SpecError, match="packing.demand.memory"):
-        made(permissions, packing={"job_memory": "2GB * depth"})
+        made(permissions, packing={"job_memory": "2GB * width"})
     schema = parameter_schema(tune).model_dump()
     first, _ = schema["definitions"]["Advanced"]["properties"]["packing"]["anyOf"]
     assert first == empty_tab("One job on each slot")
@@ -118,7 +118,7 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
     assert data is not None and data.folder == str(tmp_path / "data")
     assert [file.name for file in (*data.files, *data.validation_files)] == ["a", "b", "v", "w"]
     with pytest.raises(SpecError, match="data.partitions: is required"):
-        made(allowed, data={"scheduler": "exact"})
+        made(allowed, data={"scheduler": "randomized"})
     with pytest.raises(SpecError, match="partitions cannot be read as YAML"):
         made(allowed, data={"partitions": "[a"})
     schema = parameter_schema(tune).model_dump()

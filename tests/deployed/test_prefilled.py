@@ -63,7 +63,7 @@ def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]
     [
         True,
         {"policy": "worst_fit", "by": ["width"], "memory": {"CPU": "2GB"}, "most": 3, "look_ahead": 5},
-        {"demand": {"memory": "2GB + 40MB * width", "compute": 30, "cores": 0.5}},
+        {"demand": {"memory": "2GB", "compute": 30, "cores": 0.5, "function": "models.net:load"}},
     ],
     ids=["as usual", "settings", "demand"],
 )

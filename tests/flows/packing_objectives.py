@@ -10,6 +10,14 @@ from pathlib import Path
 from tests.training.gpu_stub_objectives import take
 
 
+def need_of_mb(params):
+    return {"memory": 6e6 * params["mb"]}
+
+
+def need_of_gb(params):
+    return {"memory": 1.1e9 * params["gb"]}
+
+
 def on_processors(trial):
     block = bytearray(trial.params["mb"] * 1_000_000)
     for place in range(0, len(block), 4096):

@@ -195,7 +195,10 @@ def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, car
         space={"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
         search={"method": "random", "configs": 24, "max_resource": 1},
         constants={"file": str(tmp_path / "seen"), "seconds": 0.8},
-        packing={"devices": "gpu", "demand": {"memory": "1GB * gb", "compute": 10, "cores": 0.05}},
+        packing={
+            "devices": "gpu",
+            "demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05},
+        },
         cluster={"kind": "local_cuda"},
     )
     packed.run("tune", "study.yaml")

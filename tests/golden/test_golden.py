@@ -55,6 +55,18 @@ def test_a_study_with_repeats_is_refused_in_one_sentence() -> None:
         Study.from_entries([decode_entry(line) for line in lines])
 
 
+def test_a_study_whose_needs_were_expressions_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"expression-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match="packing.demand.memory = '2GB .*: this version has no expressions; read this"):
+        Study.from_entries([decode_entry(line) for line in lines])
+
+
+def test_a_study_whose_models_hopped_by_the_exact_policy_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"exact-hops-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match="data.scheduler = exact: this version has no such policy; read this study"):
+        Study.from_entries([decode_entry(line) for line in lines])
+
+
 def test_every_kind_of_fact_is_in_them() -> None:
     events: set[type] = set()
     stimuli: set[type] = set()

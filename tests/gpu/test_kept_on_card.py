@@ -10,7 +10,7 @@ import torch
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Rung
-from hpo_core.placement.mps import CONTROL, MpsDaemons, NoMpsError
+from hpo_core.placement.mps import CONTROL, MpsDaemons
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from tests.gpu import test_cuda
@@ -124,15 +124,14 @@ def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(kept, tmp_pa
 
 
 @pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs an NVIDIA GPU with nvidia-cuda-mps-control")
-def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept, tmp_path_factory):
+def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept):
     gpu = share().device
-    daemons = MpsDaemons(tmp_path_factory.mktemp("m") / "m", linger=0.0)
-    try:
-        pipes = daemons.begin(gpu)
-    except NoMpsError as error:
-        pytest.skip(f"needs an NVIDIA GPU with MPS: {error}")
+    daemons = MpsDaemons()
+    if why := daemons.prepare([gpu]):
+        pytest.skip(f"needs an NVIDIA GPU with MPS: {why}")
+    pipes = daemons.pipes(gpu)
     with contextlib.ExitStack() as stack:
-        stack.callback(daemons.end, gpu)
+        stack.callback(daemons.close)
         stack.callback(kept.trainer.close)
         small, large = (
             share(memory=1024 * MIB, compute=250, mps=pipes),

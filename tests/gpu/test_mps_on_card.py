@@ -1,6 +1,5 @@
 """On a real NVIDIA GPU with its MPS programs: the driver keeps a process to its share."""
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.placement.mps import CONTROL, MpsDaemons, NoMpsError
+from hpo_core.placement.mps import CONTROL, MpsDaemons
 from hpo_core.training.child.child_process import gpu_environment
 
 pytestmark = [
@@ -32,16 +31,14 @@ except torch.OutOfMemoryError:
 """
 
 
-def test_compute_and_memory_are_limited_by_the_driver(tmp_path_factory):
+def test_compute_and_memory_are_limited_by_the_driver():
     properties = torch.cuda.get_device_properties(0)
     gpu = f"GPU-{properties.uuid}"
-    daemons = MpsDaemons(tmp_path_factory.mktemp("m") / "m", linger=0.0)
+    daemons = MpsDaemons()
+    if why := daemons.prepare([gpu]):
+        pytest.skip(f"needs an NVIDIA GPU with MPS: {why}")
+    pipes = daemons.pipes(gpu)
     try:
-        pipes = daemons.begin(gpu)
-    except NoMpsError as error:
-        pytest.skip(f"needs an NVIDIA GPU with MPS: {error}")
-    with contextlib.ExitStack() as stack:
-        stack.callback(daemons.end, gpu)
         share = Portion(
             device=gpu, architecture="any", compute=250, memory=1024 * MIB, cores=1000,
             capacity=properties.total_memory, gpu=True, mps=pipes,
@@ -54,3 +51,5 @@ def test_compute_and_memory_are_limited_by_the_driver(tmp_path_factory):
         processors, memory = done.stdout.split()
         assert memory == "refused"
         assert int(processors) < properties.multi_processor_count // 2
+    finally:
+        daemons.close()

@@ -182,7 +182,7 @@ def test_units_of_an_epoch_are_of_equal_sizes() -> None:
 def test_measured_gangs_double_while_they_are_worth_it_and_stop_where_they_are_not() -> None:
     times = UnitTimes()
     limit = GangLimit(times)
-    times.expect(0, 10.0)
+    times.observe(0, "a", 0, 10.0)
 
     def measure(ranks: int, gain: float) -> None:
         times.observe_gang(0, [(partition, "a") for partition in range(ranks)], 10.0 * ranks / gain)

@@ -42,24 +42,10 @@ def test_a_worker_that_becomes_slow_is_noticed() -> None:
     assert times.slowness("a") / times.slowness("b") == pytest.approx(3.0, rel=0.1)
 
 
-def test_what_is_measured_counts_for_more_than_what_was_expected() -> None:
-    times = UnitTimes()
-    times.expect(0, 100.0)
-    times.expect_worker("a", 1.0)
-    for _ in range(10):
-        times.observe(0, "a", 0, 10.0)
-    times.expect(0, 100.0)
-    assert times.seconds(0, "a", 0) == pytest.approx(10.0, rel=0.1)
-
-
 def test_impossible_times_are_refused_and_a_clock_that_went_back_is_left_out() -> None:
     times = UnitTimes()
     times.observe(0, "a", 0, -3.0)
     assert not times.is_known(0)
-    with pytest.raises(ValueError, match=r"seconds = 0\.0 must be"):
-        times.expect(0, 0.0)
-    with pytest.raises(ValueError, match="slowness = inf must be"):
-        times.expect_worker("a", float("inf"))
     with pytest.raises(ValueError, match="size must be finite and above 0"):
         UnitTimes([1.0, 0.0])
 
@@ -73,3 +59,11 @@ def test_evaluations_that_are_short_are_no_news_of_the_training() -> None:
             times.observe(configuration, "a", 2, 0.1 * 2.0 * cost)
             assert times.cost(configuration) * times.slowness("a") == pytest.approx(cost, rel=0.01)
     assert times.seconds(1, "a", 2) == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_configuration_without_units_takes_size_times_the_mean_so_far() -> None:
+    times = UnitTimes([1.0, 3.0])
+    times.observe(0, "a", 0, 2.0)
+    times.observe(1, "a", 0, 8.0)
+    assert times.seconds(2, "b", 1) == pytest.approx(3 * times.seconds(2, "b", 0))
+    assert times.cost(2) == pytest.approx((times.cost(0) * times.cost(1)) ** 0.5)

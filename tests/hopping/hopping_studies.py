@@ -14,9 +14,9 @@ from hpo_core.execution.virtual import NO_FAULTS, Faults, VirtualClock, Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics
-from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from tests.virtual_units import VirtualUnits
 
 SPACE = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 METHODS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress
-from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import AttemptFailed
@@ -18,7 +17,6 @@ from hpo_core.model.hops import Visit, units_of
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec.data import DataSpec
 from hpo_core.views.hop_views import done_words, hop_units, visit_lines
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 
@@ -185,9 +183,7 @@ def test_what_a_controller_left_and_what_it_measured_keep_units_apart() -> None:
     """Progress holds which visits were one unit; times of gangs are not taken for those of one worker."""
     visits = tuple(Visit(epoch, place, f"w{place}", 10.0 * epoch, 10.0 * epoch + 4.0, 9) for epoch, place in _SEEN)
     state = Checkpoint("hops/trial-00000/attempt-0-unit-000007.safetensors", "", 2, 5)
-    files = [{"name": f"part-{place}"} for place in range(2)]
-    spec = hopping().study.spec.model_copy(update={"data": DataSpec.model_validate({"partitions": files})})
-    for together, expected in ((UNSET, 4.0), ((2, 1, 1), 4.0), ((2, 2), None)):
+    for together in (UNSET, (2, 1, 1), (2, 2)):
         training = HoppedJob(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
         left = JobProgress(
             origin=None,
@@ -201,9 +197,6 @@ def test_what_a_controller_left_and_what_it_measured_keep_units_apart() -> None:
         training.go_on_from(left)
         assert training.together == together == training.failed(Outcome.PREEMPTED, "").together
         assert training.progress().together == left.together
-        times = EpochTimes(spec)
-        times.learn({"x": 0.5}, visits, together)
-        assert times.expected({"x": 0.5}) == (expected and pytest.approx(expected))
 
 
 _SEEN = ((0, 0), (0, 1), (1, 1), (1, 0))

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
-from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
@@ -23,10 +22,10 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.retraining.repeated_studies import repeats_spec
-from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
-from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
+from tests.hopping.hopping_studies import METHODS, VirtualHopping
+from tests.virtual_units import VirtualUnits
 
 
 @pytest.mark.parametrize("validation", [0, 2])
@@ -39,7 +38,7 @@ def test_every_method_visits_every_partition_once_an_epoch(method: str, validati
     assert not world.executor._trainings
 
 
-@pytest.mark.parametrize("scheduler", ["remaining", "randomized", "exact"])
+@pytest.mark.parametrize("scheduler", ["remaining", "randomized"])
 def test_partitions_stay_where_they_lie(scheduler: str) -> None:
     held = {"worker-0": ["part-0", "val-0"], "worker-1": ["part-1"], "worker-2": ["part-2", "val-1"]}
     workers = [Worker(), Worker(speed=0.5), Worker(speed=2.0)]
@@ -287,31 +286,3 @@ def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with
     world.run().judge()
     assert damaged and damaged[0].checkpoint.uri.startswith("checkpoints/")
     assert not any(trial.failures or trial.condemned for trial in world.study.state.trials)
-
-
-def test_times_of_earlier_trials_and_studies_are_expected_of_new_ones() -> None:
-    """Of the same parameters that decide, and of the same data."""
-    spec: dict[str, Any] = {
-        "study": "hopping",
-        "objective": "lab:train",
-        "metric": {"name": "loss", "mode": "min"},
-        "space": SPACE | {"size": {"type": "categorical", "choices": ["small", "large"]}},
-        "search": {"method": "random", "max_resource": 2, "configs": 8},
-        "data": {"partitions": ["part-0", "part-1", "part-2"]},
-    }
-    worlds = []
-    for _ in range(2):
-        world = VirtualHopping(spec=spec)
-        world.units._train = lambda job: {"loss": 1.0}
-        world.units._seconds = lambda job: 30.0 if job.params["size"] == "large" else 3.0
-        if worlds:
-            past = worlds[0].executor._times.estimates.new_measurements()
-            world.executor._times = EpochTimes(world.study.spec, past=past)
-        worlds.append(world)
-        assert (world.executor._times.expected({"size": "large", "x": 0.5}) is None) is (len(worlds) == 1)
-        world.run().judge()
-        for name, seconds in (("large", 10.0), ("small", 1.0)):
-            assert world.executor._times.expected({"size": name, "x": 0.5}) == pytest.approx(seconds)
-    other = VirtualHopping(spec=spec | {"data": {"partitions": [{"name": "part-0", "count": 9}, "part-1", "part-2"]}})
-    other.executor._times = EpochTimes(other.study.spec, past=past)
-    assert other.executor._times.expected({"size": "large", "x": 0.5}) is None

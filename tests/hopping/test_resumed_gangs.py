@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
+from hpo_core.execution.hopping.unit_history import observe_recorded
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Worker
 from hpo_core.hopper.unit_times import UnitTimes
@@ -78,8 +78,7 @@ def test_what_the_journal_holds_is_what_the_first_controller_measured(search: st
     assert len(live.measured_gangs()) >= 1
     files = [*world.names, *world.validation]
     found = UnitTimes([1.0] * len(files), trained_on=8)
-    times = EpochTimes(world.study.spec)
-    observe_recorded(found, world.journal.entries("hopping"), expected=times.expected)
+    observe_recorded(found, world.journal.entries("hopping"))
     assert found.measured_gangs() == live.measured_gangs()
     for ranks in live.measured_gangs():
         assert found.gain(ranks) == pytest.approx(live.gain(ranks), rel=0.02)
@@ -164,35 +163,9 @@ def test_units_of_a_failed_attempt_count_once() -> None:
     counts = []
     for each in (entries, twice, never_again):
         times = UnitTimes([1.0] * 8)
-        observe_recorded(times, each, expected=lambda params: 1.0)
+        observe_recorded(times, each)
         counts.append(times.measured_gangs())
     assert counts[0] and counts[0] == counts[1] == counts[2]
-
-
-@pytest.mark.parametrize(("expected", "measured"), [(3.0, {2: 1}), (None, {})])
-def test_a_gang_is_compared_with_what_was_expected_of_a_trial_that_never_trained_alone(
-    expected: float | None, measured: dict[int, int]
-) -> None:
-    entries = list(world_of("sha").run().journal.entries("hopping"))
-    number, event = next(
-        (number, event)
-        for number, entry in enumerate(entries)
-        for event in entry.events
-        if isinstance(event, JobCompleted) and 2 in sizes([entry])
-    )
-    assert isinstance(event.visits, tuple)
-    gang = next(unit for unit in units_of(event.visits, event.together) if len(unit) == 2)
-    alone = msgspec.structs.replace(event, visits=gang, together=(2,))
-    params = next(one.params for entry in entries for one in entry.events if getattr(one, "trial", -1) == event.trial)
-    before = [entry for entry in entries[:number] if not sizes([entry])]
-    times, asked = UnitTimes([1.0] * 8), []
-
-    def expect(given: Any) -> float | None:
-        asked.append(given)
-        return expected
-
-    observe_recorded(times, [*before, *_with(entries[number], alone)], expected=expect)
-    assert times.measured_gangs() == measured and asked == [params]
 
 
 def _with(entry: Entry, event: Any) -> list[Entry]:

@@ -21,13 +21,13 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Further, Generation, Job, Outcome, Report, Rung, Stage
-from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
+from tests.virtual_units import VirtualUnits
 
 SEARCH = {"method": "random", "max_resource": 4, "configs": 3}
 

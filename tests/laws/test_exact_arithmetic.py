@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hpo_core.placement.known_need import KnownNeeds
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.events import JobGranted, TrialStopped
-from hpo_core.placement.known_need import KnownNeeds
 from hpo_core.placement.speedups import kappa
 from hpo_core.pool.division import JUST_BEGUN, Claim, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
+from hpo_core.model.errors import SpecError
 from hpo_core.placement.estimates import Estimate, Estimates
 from hpo_core.placement.room import SharedDevice
-from tests.placement.test_prediction import predict
 
 GB = 10**9
 A100 = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * GB)
@@ -43,10 +44,10 @@ def ask(found: Estimates, params: dict[str, Any], device: SharedDevice = A100, u
     return found.of(params, units=units, device=device, node_cores=NODE_CORES, devices_on_node=2)
 
 
-def test_an_unknown_job_gets_the_share_of_a_profile() -> None:
+def test_an_unknown_job_gets_the_whole_device() -> None:
     found = ask(estimates(), {"width": 64, "lr": 0.1})
     assert (found.source, found.measurements, found.guessed) == ("profile", 0, ("memory", "compute", "cores"))
-    assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 4000)
+    assert (found.need.memory, found.need.compute, found.need.cores) == (40 * GB, 1000, 16_000)
 
 
 def test_a_measured_job_is_known_at_once_whatever_its_learning_rate() -> None:
@@ -70,7 +71,7 @@ def test_on_processors_memory_is_resident_and_compute_the_part_of_the_cores() ->
     assert (found.need.memory, found.need.cores, found.need.compute) == (2_100_000_000, 8000, 250)
 
 
-def test_where_the_driver_is_silent_the_share_of_a_profile_stands_in_and_is_named() -> None:
+def test_where_the_driver_is_silent_a_quarter_stands_in_and_is_named() -> None:
     known = estimates()
     known.learn({"width": 64}, on_gpu(None, compute=None), at=0.0)
     found = ask(known, {"width": 64})
@@ -78,88 +79,20 @@ def test_where_the_driver_is_silent_the_share_of_a_profile_stands_in_and_is_name
     assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 2000)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_nearby_jobs_are_predicted_with_the_margin_for_memory_alone(seed: int) -> None:
-    rng = random.Random(seed)
-    known = estimates()
-    judge: dict[str, list[tuple[dict[str, Any], float]]] = {"memory": [], "compute": [], "cores": [], "unit": []}
-    for at in range(20):
-        params = {"width": 64 * 2 ** rng.randrange(5) + at, "batch": rng.choice([16, 64])}
-        memory = round(GB * params["width"] ** 0.5 / 8 * rng.lognormvariate(0, 0.2))
-        compute, cores, unit = rng.uniform(0.1, 0.9), rng.uniform(1, 9), params["width"] * rng.uniform(0.9, 1.1)
-        known.learn(params, on_gpu(memory, compute=compute, cores=cores, unit=unit), at=float(at))
-        for part, amount in (("memory", memory), ("compute", compute), ("cores", cores), ("unit", unit)):
-            judge[part].append((params, amount))
-    params = {"width": 300, "batch": 64}
-    told = {part: predict(past, params) for part, past in judge.items()}
-    found = ask(known, params, units=2)
-    assert (found.source, found.measurements, found.guessed) == ("predicted", 20, ())
-    assert all(told.values())
-    assert found.need.memory == math.ceil(told["memory"].safe)  # type: ignore[union-attr]
-    assert found.need.compute == math.ceil(1000 * told["compute"].expected)  # type: ignore[union-attr]
-    assert found.need.cores == math.ceil(1000 * told["cores"].expected)  # type: ignore[union-attr]
-    assert found.need.seconds == pytest.approx(10.0 + 2 * told["unit"].expected)  # type: ignore[union-attr]
-    outside = ask(known, {"width": 9999, "batch": 64}, units=2)
-    assert outside.source == "profile"
-    mean = sum(amount for _, amount in judge["unit"]) / 20
-    assert outside.need.seconds == pytest.approx(10.0 + 2 * mean), "in the mean of all, so that it is ordered"
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_runs_of_one_key_that_differ_get_more_than_the_largest_so_far(noise: float) -> None:
+def test_the_largest_of_a_key_and_five_percent_is_its_memory_and_tells_nothing_of_others() -> None:
     rng = random.Random(0)
-    known, short, looks = estimates(), 0, 0
-    for at in range(600):
-        params = {"width": 2 ** rng.randrange(3, 13), "batch": rng.choice([16, 32, 64])}
-        memory = round(1e6 * params["width"] ** 0.5 * params["batch"] * rng.lognormvariate(0, noise))
-        found = ask(known, params)
-        if found.source == "measured" and at > 100:
-            looks += 1
-            short += found.need.memory < memory
-            if noise == 0.0:
-                assert found.need.memory == math.ceil(1.05 * memory), "what never differs costs nothing"
-        known.learn(params, on_gpu(memory), at=float(at))
-    assert looks > 400 and short / looks <= 0.08, "95 % are to be enough, however few runs a key has had"
-
-
-def judged_memory(runs: list[tuple[int, int]], width: int, quantile: float) -> int:
-    """The rule of a known key, from its words: (width, bytes) of all runs."""
-    own = [memory for one, memory in runs if one == width]
-    groups = [[math.log(memory) for one, memory in runs if one == other] for other in sorted({one for one, _ in runs})]
-    repeated = [group for group in groups if len(group) > 1]
-    wanted = 1.05 * max(own)
-    if sum(len(group) - 1 for group in repeated) >= 8:
-        pooled = sorted(
-            (log - sum(group) / len(group)) * math.sqrt(len(group) / (len(group) - 1))
-            for group in repeated
-            for log in group
-        )
-        spread = next((one for place, one in enumerate(pooled, 1) if place / (len(pooled) + 1) >= quantile), pooled[-1])
-        mean = sum(map(math.log, own)) / len(own)
-        safe = math.exp(mean + spread * math.sqrt(1 + 1 / len(own)))
-        largest = [({"width": other}, float(max(m for one, m in runs if one == other))) for other, _ in runs]
-        told = predict(list({params["width"]: (params, most) for params, most in largest}.values()), {"width": width})
-        wanted = max(wanted, safe if told is None else min(safe, told.safe))
-    return max(min(math.ceil(wanted), A100.memory), max(own))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_known_key_gets_what_the_rule_says(seed: int) -> None:
-    rng = random.Random(seed)
-    widths = [8 * 2**power for power in range(rng.choice([2, 5, 10]))]
-    runs = [(width, round(1e8 * width * rng.lognormvariate(0, 0.3))) for width in rng.choices(widths, k=30)]
-    known = estimates()
-    for at, (width, memory) in enumerate(runs):
-        known.learn({"width": width}, on_gpu(memory), at=float(at))
-    for width in {width for width, _ in runs}:
-        assert ask(known, {"width": width}).need.memory == pytest.approx(judged_memory(runs, width, 0.95), abs=2)
-
-
-def test_one_key_measured_often_predicts_no_other_one() -> None:
-    known = estimates()
-    for at in range(30):
-        known.learn({"width": 64}, on_gpu(3 * GB), at=float(at))
-    assert ask(known, {"width": 65}).source == "profile"
+    known, largest = estimates(), {}
+    for at in range(60):
+        width = 2 ** rng.randrange(3, 6)
+        memory = round(1e8 * width * rng.lognormvariate(0, 0.3))
+        known.learn({"width": width}, on_gpu(memory, unit=width), at=float(at))
+        largest[width] = max(memory, largest.get(width, 0))
+    for width, memory in largest.items():
+        assert ask(known, {"width": width}).need.memory == math.ceil(1.05 * memory)
+    other = ask(known, {"width": 9}, units=2)
+    assert other.source == "profile"
+    mean = sum(largest) / len(largest)
+    assert other.need.seconds == pytest.approx(10.0 + 2 * mean), "in the mean of all keys, so that it is ordered"
 
 
 def test_a_guess_never_asks_for_more_than_the_device() -> None:
@@ -178,7 +111,7 @@ def test_after_out_of_memory_it_gets_twice_as_much_until_a_success_says_what_it_
     known.learn(key, on_gpu(3 * GB), at=0.0)
     known.raise_after_out_of_memory(key, "A100", had=4 * GB, at=1.0)
     assert ask(known, key).need.memory == 8 * GB
-    assert ask(known, {"width": 65}).need.memory == 10 * GB, "other keys are not blamed"
+    assert ask(known, {"width": 65}).need.memory == 40 * GB, "other keys are not blamed"
     known.raise_after_out_of_memory(key, "A100", had=5 * GB, measured=12 * GB, at=2.0)
     assert ask(known, key).need.memory == 12 * GB, "what was measured is more than twice what it had"
     known.learn(key, on_gpu(4 * GB), at=3.0)
@@ -188,7 +121,9 @@ def test_after_out_of_memory_it_gets_twice_as_much_until_a_success_says_what_it_
 
 
 def test_what_is_stated_wins_part_by_part() -> None:
-    stated = StatedDemand.read({"memory": "2GB + 10MB * batch", "compute": 30, "unit_seconds": 7})
+    stated = StatedDemand(
+        {"compute": 30, "unit_seconds": 7}, lambda params: {"memory": 2 * GB + 10_000_000 * params["batch"]}
+    )
     known = estimates(stated=stated)
     params = {"width": 64, "batch": 100}
     found = ask(known, params, units=3)
@@ -204,7 +139,7 @@ def test_what_is_stated_wins_part_by_part() -> None:
 
 
 def test_stated_cores_are_the_compute_of_processors() -> None:
-    found = ask(estimates(stated=StatedDemand.read({"cores": 8})), {"width": 1}, CPU)
+    found = ask(estimates(stated=StatedDemand({"cores": 8})), {"width": 1}, CPU)
     assert (found.need.cores, found.need.compute, found.guessed) == (8000, 250, ("memory",))
 
 
@@ -277,21 +212,34 @@ def test_each_key_is_profiled_once_at_a_time() -> None:
     assert not known.is_profiling(key, "A100")
 
 
-def test_a_stated_amount_without_a_value_is_as_good_as_not_stated_and_said_once(
+def test_a_function_without_an_answer_is_as_good_as_nothing_stated_and_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stated = StatedDemand.read({"memory": "1GB * log2(width * width)", "cores": 3})
-    assert stated.value("memory", {"width": -2}) == stated.value("memory", {"width": 2}) == 2 * GB, "both ends do"
+    stated = StatedDemand({"cores": 3}, lambda params: {"memory": 4 * GB // params["width"]})
     known = estimates(stated=stated)
     found = [ask(known, {"width": width}) for width in (0, 2, 0, 0)]
     assert [one.source for one in found] == ["profile", "stated", "profile", "profile"]
-    assert [one.need.memory for one in found] == [10 * GB, 2 * GB, 10 * GB, 10 * GB]
-    assert [one.need.cores for one in found] == [3000] * 4, "what has a value counts"
-    assert found[0].guessed == ("memory", "compute")
+    assert [one.need.memory for one in found] == [40 * GB, 2 * GB, 40 * GB, 40 * GB]
+    assert [one.need.cores for one in found] == [3000] * 4, "what is stated of all counts"
     (said,) = caplog.messages
-    assert "packing.demand.memory = '1GB * log2(width * width)'" in said
+    assert "packing.demand.function of {'width': 0} raised ZeroDivisionError" in said
     known.learn({"width": 0}, on_gpu(5 * GB), at=1.0)
     assert ask(known, {"width": 0}).need.memory == 5_250_000_000, "as measured"
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "returned None; it must return amounts by name"),
+        ({"memroy": 1}, "unknown part 'memroy'; did you mean 'memory'?"),
+        ({"memory": "2GB * 3"}, "must be a number, 0 or more, or an amount such as 6GB"),
+        ({"memory": -1}, "must be a number, 0 or more"),
+        ({"compute": 300}, "at most 100"),
+    ],
+)
+def test_a_function_that_returns_no_amounts_is_told_what_to_return(returned: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        StatedDemand({}, lambda params: returned).of({"width": 1})
 
 
 WIDTHS = st.sampled_from([2**power for power in range(10)])
@@ -332,7 +280,7 @@ def test_laws_of_memory(attempts: list[tuple[int, int, bool]], rng: random.Rando
 
 
 def test_what_is_stated_and_was_too_little_once_gives_way_to_what_was_measured() -> None:
-    estimates = Estimates(objective="m:f", code="c", study="s", by=("w",), stated=StatedDemand.read({"memory": "1GB"}))
+    estimates = Estimates(objective="m:f", code="c", study="s", by=("w",), stated=StatedDemand({"memory": "1GB"}))
     device = SharedDevice(name="g", node="n", architecture="A100", memory=40 * 10**9)
 
     def memory() -> int:

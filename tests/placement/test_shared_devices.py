@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -21,6 +21,8 @@ from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec.packing import PackingSpec
 
 GB = 1_000_000_000
+QUARTER = {"memory": "10GB"}
+"""Stated of a device of 40 GB; a quarter of all else."""
 
 
 def gpu(
@@ -52,7 +54,7 @@ class PlayedMeter:
 def devices_for(
     *devices: Device,
     packing: dict[str, Any] | None = None,
-    stated: dict[str, Any] | None = None,
+    stated: dict[str, Any] | Callable[[dict[str, Any]], Any] | None = None,
     past: Iterable[Measurement] = (),
     **more: Any,
 ) -> SharedDevices:
@@ -62,7 +64,7 @@ def devices_for(
         code="c",
         study="s",
         by=("width",),
-        stated=StatedDemand.read(stated or {}),
+        stated=StatedDemand({}, stated) if callable(stated) else StatedDemand(stated),
         past=past,
     )
     placer = SharedDevices(spec, POLICIES[spec.policy](), estimates, **more)
@@ -87,21 +89,28 @@ def ended(
     )
 
 
-def test_a_quarter_of_a_device_until_it_is_measured_then_what_it_needs() -> None:
+def test_a_whole_device_until_it_is_measured_then_what_it_needs() -> None:
     placer = devices_for(gpu())
     placed = placer.place([job(trial, width=8) for trial in range(9)]).begun
-    assert len(placed) == 4, "packing.profiles jobs of unknown need on one device"
+    assert len(placed) == 1
     share = placed[0][1].portion
-    assert share is not None and (share.memory, share.compute, share.capacity) == (10 * GB, 250, 40 * GB)
+    assert share is not None and (share.memory, share.compute, share.capacity) == (40 * GB, 1000, 40 * GB)
     placer.judge(ended(placed[0], Outcome.COMPLETED, memory=2 * GB))
     placer.release(placed[0][0].key)
     later = placer.place([job(trial, width=8) for trial in range(10, 30)]).begun
+    assert len(later) == 5, "a fifth of the compute each"
     assert all(slot.portion is not None and slot.portion.memory < 3 * GB for _, slot in later)
     assert len({slot.number for _, slot in [*placed[1:], *later]}) == len(placed) - 1 + len(later), "each its own place"
 
 
+def test_a_job_of_unknown_need_is_measured_on_a_small_device_as_well_as_on_a_large_one() -> None:
+    placer = devices_for(gpu(memory=80), gpu("GPU-b", node="n2"))
+    placed = placer.place([job(trial, width=8) for trial in range(9)]).begun
+    assert sorted(name for _, name in names(placed)) == ["GPU-a", "GPU-b"]
+
+
 def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
-    placer = devices_for(gpu(), gpu("GPU-b"), packing={"look_ahead": 3})
+    placer = devices_for(gpu(), gpu("GPU-b"), packing={"look_ahead": 3}, stated=QUARTER)
     assert placer.capacity().slots == 3
     placed = placer.place([job(trial, width=8) for trial in range(3)]).begun
     assert placer.capacity().slots == 6
@@ -157,7 +166,7 @@ def test_what_others_use_is_left_alone_and_a_limit_holds() -> None:
 
 
 def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     placed = placer.place([job(trial, width=8) for trial in range(2)]).begun
     told = placer.judge(ended(placed[0], Outcome.OUT_OF_MEMORY, memory=11 * GB))
     placer.release(placed[0][0].key)
@@ -175,7 +184,7 @@ def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
 
 
 def test_neighbours_that_die_in_the_same_second_are_not_to_blame() -> None:
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     one, two, three, other = placer.place([job(trial, width=trial) for trial in range(4)]).begun
     assert placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB)).outcome is Outcome.OUT_OF_MEMORY
     told = placer.judge(ended(two, Outcome.OUT_OF_MEMORY, memory=GB, at=100.4, message="CUDA out of memory"))
@@ -192,7 +201,7 @@ def test_neighbours_that_die_in_the_same_second_are_not_to_blame() -> None:
 
 
 def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     outcomes = []
     for attempt in range(5):
         at = 100.0 * attempt
@@ -219,12 +228,12 @@ def test_attempts_that_ran_one_after_another_do_not_excuse_each_other() -> None:
 
 
 def test_one_that_began_after_the_memory_ran_out_is_not_excused_by_that() -> None:
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
     late = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=100.1)
     assert placer.judge(late).outcome is Outcome.CRASHED
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
     unknown = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=0.0)
@@ -249,7 +258,11 @@ def test_a_retry_alone_gets_the_whole_device_by_every_policy(policy: str) -> Non
 
 
 def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() -> None:
-    placer = devices_for(gpu(), gpu("GPU-b", memory=80, kind="H100"), stated={"memory": "1GB * width", "compute": 10})
+    placer = devices_for(
+        gpu(),
+        gpu("GPU-b", memory=80, kind="H100"),
+        stated=lambda params: {"memory": GB * params["width"], "compute": 10},
+    )
     jobs = [job(0, width=100), job(1, width=50), job(2, width=3)]
     placed = placer.place(jobs)
     (report,) = placed.refused
@@ -257,7 +270,9 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() 
     assert "memory 100 GB of 40 GB" in report.message and "of 80 GB" in report.message
     assert "packing.demand" in report.message
     assert sorted(names(placed.begun)) == [(1, "GPU-b"), (2, "GPU-a")]
-    assert devices_for(stated={"memory": "1GB * width"}).place(jobs) == ([], []), "no device yet: it waits"
+    assert devices_for(stated=lambda params: {"memory": GB * params["width"]}).place(jobs) == ([], []), (
+        "no device yet: it waits"
+    )
     used = devices_for(gpu(free=1), stated={"memory": "5GB"})
     assert used.place(jobs) == ([], []), "it will fit when others have gone"
 
@@ -266,17 +281,17 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     meter = PlayedMeter()
     placer = devices_for(gpu(), packing={"most": 64}, meter=meter)
     placed = placer.place([job(trial, width=8) for trial in range(20)], now=5.0).begun
-    assert len(placed) == 4 == len(placer.new_placements())
+    assert len(placed) == 1 == len(placer.new_placements())
     seen = Usage(device_memory=GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     meter.seen = {placed[0][0].key: seen}
     placer.update(placer.inventory)
     placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]).begun)
-    assert len(later) == 4, "three of 250 permille and one of 50 leave 200"
+    assert len(later) == 19, "50 permille each"
     placer.update(placer.inventory)
     ((key, memory),) = meter.limits
     assert key == placed[0][0].key and GB <= memory < 2 * GB
     lowered, *others = placer.new_placements()
-    assert (lowered.trial, lowered.share[1], lowered.began, len(others)) == (0, memory, 5.0, 4)
+    assert (lowered.trial, lowered.share[1], lowered.began, len(others)) == (0, memory, 5.0, 19)
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     meter.seen = {placed[0][0].key: grown}
     placer.update(placer.inventory)
@@ -342,7 +357,7 @@ def test_what_was_measured_above_the_limit_ran_there_and_may_do_so_again() -> No
 
 
 def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -> None:
-    placer = devices_for(gpu(), patience=2, stated={"memory": "1GB * width", "compute": 10})
+    placer = devices_for(gpu(), patience=2, stated=lambda params: {"memory": GB * params["width"], "compute": 10})
     running = placer.place([job(1, width=18), job(2, width=18)]).begun
     waiting, number = [job(0, width=36)], 3
     for _ in range(12):
@@ -359,7 +374,9 @@ def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -
 
 
 def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
-    placer = devices_for(gpu(memory=80), patience=1, stated={"memory": "1GB * width", "compute": 10})
+    placer = devices_for(
+        gpu(memory=80), patience=1, stated=lambda params: {"memory": GB * params["width"], "compute": 10}
+    )
     running = placer.place([job(1, width=40)]).begun
     placer.place([job(0, width=60), job(2, width=30)])
     placer.place([job(0, width=60), job(3, width=30)])
@@ -374,7 +391,7 @@ def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
 
 
 def test_who_may_have_died_of_a_neighbour_is_judged_a_moment_later() -> None:
-    placer = devices_for(gpu())
+    placer = devices_for(gpu(), stated=QUARTER)
     one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
     crash = ended(one, Outcome.ERROR, memory=GB, message="CUDA error: unspecified launch failure")
     assert placer.judge(crash, waited=False) is None

@@ -45,7 +45,7 @@ PARTS: dict[str, list[Any]] = {
     ],
     "packing": [
         hpo.Packing(),
-        hpo.Packing(demand=hpo.Demand(memory="2GB + 1MB * width"), oversubscribe={"default": 2}),
+        hpo.Packing(demand=hpo.Demand(memory="2GB", function="package.module:need"), oversubscribe={"default": 2}),
     ],
     "share": [hpo.Share(pool="all"), hpo.Share(pool="all", weight=2, preempt=60)],
     "data": [hpo.Data(partitions=["a.npz", "b.npz"], validation=["c.npz"], folder="/data", concurrent=2)],

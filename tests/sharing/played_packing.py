@@ -13,7 +13,6 @@ import msgspec
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.placing import PlacementWriter, shared_devices_of
 from hpo_core.execution.virtual import VirtualClock
-from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
@@ -26,6 +25,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec
 from tests.sharing.in_memory import used
+from tests.virtual_devices import Load, VirtualDevices
 
 GB = 10**9
 STEP = 0.5

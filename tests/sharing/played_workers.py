@@ -22,9 +22,9 @@ from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
-from hpo_core.simulation.partitioned_data import VirtualUnits
 from hpo_core.study import Study
 from tests.conftest import make_spec
+from tests.virtual_units import VirtualUnits
 
 STEP = 0.5
 EPOCH = 6.0

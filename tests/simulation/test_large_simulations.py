@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.errors import FencedError, JournalError
 from hpo_core.model.events import Entry
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, analytic, make_workers
-from hpo_core.simulation.repeats import RunFigures, Scenario, World, play, simulated_spec
+from hpo_core.simulation.repeats import RunFigures, Scenario, World, mean_levels, play, simulated_spec
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 
@@ -85,3 +86,11 @@ def test_running_attempts_are_asked_for_once_when_a_rule_cancels_them(monkeypatc
     assert study.state.failed_attempts == 200 and not study.state.running
     assert len(asked) < 5
     study.check()
+
+
+def test_mean_levels_by_part() -> None:
+    times, changes = [4.0, 0.0, 5.0], [0.5, 0.5, -1.0]
+    assert mean_levels(times, changes, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
+    whole = math.fsum(mean_levels(times, changes, 8.0, 7)) * 8 / 7
+    assert whole == pytest.approx(4 * 0.5 + 1)
+    assert mean_levels([], [], 0.0, 2) == mean_levels([], [], 1.0, 2) == [0.0, 0.0]

@@ -134,28 +134,14 @@ def test_values_between_points_lie_on_straight_lines() -> None:
     assert curves.guessed == 0
 
 
-def test_a_curve_goes_on_like_its_neighbour_and_never_beats_the_best_seen() -> None:
-    past = hand_made({0: {1: 1.0, 9: 0.5}, 1: {1: 1.2}, 2: {1: 0.9}})
+def test_a_curve_stays_at_its_last_result_and_that_is_counted() -> None:
+    past = hand_made({0: {1: 1.0, 9: 0.5}, 1: {1: 1.2}, 2: {3: 0.9}})
     curves = against(past, max_resource=9)
-    assert curves.train(job(1, 9)) == {"loss": pytest.approx(0.7)}, "0.2 worse than its neighbour, then and now"
-    assert curves.train(job(2, 9)) == {"loss": 0.5}, "better than its neighbour, but nobody was seen below 0.5"
+    assert curves.train(job(0, 9)) == {"loss": 0.5} and curves.guessed == 0
+    assert curves.train(job(1, 9)) == {"loss": 1.2}
+    assert curves.train(job(2, 1)) == {"loss": 0.9}, "before its first result, too"
+    assert curves.curve(job(1, 9)) == [Point(1, {"loss": 1.2}), Point(9, {"loss": 1.2})]
     assert curves.guessed == 2
-    assert curves.train(job(1, 5)) == {"loss": pytest.approx(0.95)}, "the guess stays as it was"
-
-
-def test_a_maximized_metric_goes_on_the_same_way() -> None:
-    past = hand_made({0: {1: 0.5, 9: 0.9}, 1: {1: 0.3}, 2: {1: 0.6}}, metric={"name": "loss", "mode": "max"})
-    spec = make_spec(search={"method": "random", "configs": 3, "max_resource": 9}, metric=past.spec.metric.model_dump())
-    curves = PastCurves(past, spec)
-    assert curves.train(job(1, 9)) == {"loss": pytest.approx(0.7)}
-    assert curves.train(job(2, 9)) == {"loss": 0.9}
-
-
-def test_a_curve_is_continued_rung_by_rung_where_nobody_leads_all_the_way() -> None:
-    past = hand_made({0: {1: 1.0, 3: 0.8}, 1: {3: 0.6, 9: 0.3}, 2: {1: 1.1}})
-    curves = against(past, max_resource=9)
-    assert curves.train(job(2, 9)) == {"loss": pytest.approx(0.6)}, "1.1 -> 0.9 like trial 0 -> 0.6 like trial 1"
-    assert curves.train(job(1, 1)) == {"loss": 1.0}, "backwards too: 0.6 + 0.2, but nobody was below 1.0 there"
 
 
 def test_points_without_the_metric_are_passed_over() -> None:

@@ -11,24 +11,23 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.placing import PlacementWriter
 from hpo_core.execution.virtual import Worker
-from hpo_core.execution.virtual_devices import Load, VirtualDevices
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model.devices.inventory import Capacity, Portion, Slot
-from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.errors import SpecError
+from hpo_core.model.devices.inventory import Capacity, Device, Portion, Slot
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome, Report, Rung
+from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.policies import POLICIES
-from hpo_core.placement.room import SharedDevice
+from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import VirtualClock
-from hpo_core.simulation.device_list import parse_devices
 from hpo_core.simulation.past import read_past
-from hpo_core.simulation.repeats import mean_levels
-from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
-from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.spec.packing import PackingSpec
 from tests.conftest import make_spec
+from tests.virtual_devices import Load, VirtualDevices
 
 GB = 1_000_000_000
 SPACE: dict[str, Any] = {
@@ -36,7 +35,16 @@ SPACE: dict[str, Any] = {
     "c": {"type": "int", "low": 5, "high": 70},
     "d": {"type": "int", "low": 1, "high": 30},
 }
-DEMAND = {"memory": "1GB * m", "compute": "c", "unit_seconds": "d"}
+
+
+def demand(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"memory": GB * params["m"], "compute": params["c"], "unit_seconds": params["d"], "cores": 0.001}
+
+
+def gpus(count: int, kind: str = "A100", memory: int = 16) -> list[Device]:
+    """GPUs of one computer whose cores limit nothing."""
+    capacity = Capacity(node=kind, architecture=kind, memory=memory * GB, free=memory * GB, cores=10**9, gpu=True)
+    return [Device(f"{kind}-{number}", 16, capacity) for number in range(count)]
 
 
 def seconds(job: Job) -> float:
@@ -46,23 +54,24 @@ def seconds(job: Job) -> float:
 class Played:
     """A random search of jobs that need what their parameters say, on shared devices."""
 
-    def __init__(self, devices: str, policy: str, configs: int, *, seed: int = 0, **packing: Any) -> None:
+    def __init__(self, devices: Sequence[Device], policy: str, configs: int, *, seed: int = 0, **packing: Any) -> None:
         spec = make_spec(space=SPACE, seed=seed, search={"method": "random", "configs": configs, "max_resource": 1})
-        settings = PackingSpec.model_validate({"demand": DEMAND} | packing)
-        self.cluster = SharedCluster(parse_devices(devices, most=settings.most), policy, settings, KnownJobs())
+        settings = PackingSpec.model_validate({"policy": policy} | packing)
+        self.devices = devices
         self.clock = VirtualClock()
         self.journal = MemoryJournal()
         self.study = Study.create(spec, self.journal, clock=self.clock)
-        self.simulation = SharedSimulation(
-            self.study,
+        needs = Estimates(objective="", code="", study="world", by=("m", "c", "d"), stated=StatedDemand({}, demand))
+        placer = SharedDevices(settings, POLICIES[policy](), needs, free_choice=True)
+        self.executor = VirtualDevices(
             self.clock,
-            cluster=self.cluster,
-            needs=self.cluster.needs(spec),
+            devices=devices,
+            load=lambda job, slot: Load(seconds(job), 10 * job.params["c"]),
             train=lambda job: {"loss": job.params["c"]},
-            seconds=seconds,
-            time_unit=1.0,
+            poll_seconds=1.0,
+            objectives=["loss"],
         )
-        self.simulation.run()
+        Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)]).run()
         self.study.check()
 
     @property
@@ -105,28 +114,28 @@ def first_fit_by_seconds(jobs: Sequence[Mapping[str, Any]], memory: int, devices
 
 @pytest.mark.parametrize("seed", range(6))
 def test_first_fit_ends_when_a_walk_through_every_second_says(seed: int) -> None:
-    played = Played("2xA100-16GB", "first_fit", 14, seed=seed, look_ahead=100)
+    played = Played(gpus(2), "first_fit", 14, seed=seed, look_ahead=100)
     walked = first_fit_by_seconds(played.jobs, 16, 2)
     assert played.clock.now == pytest.approx(walked)
 
 
 def test_one_job_per_device_is_the_plain_queue() -> None:
-    played = Played("3xA100-16GB", ONE_PER_DEVICE, 20)
+    played = Played(gpus(3), "first_fit", 20, most=1, look_ahead=1)
     free = [0.0, 0.0, 0.0]
     for job in played.jobs:
         place = free.index(min(free))
         free[place] += job["d"]
     assert played.clock.now == pytest.approx(max(free))
-    assert all(len(held) <= 1 for device in played.cluster.devices for held in played.held_on(device.name))
+    assert all(len(held) <= 1 for device in played.devices for held in played.held_on(device.name))
 
 
-@pytest.mark.parametrize("policy", [*(name for name in POLICIES if name != "exact"), ONE_PER_DEVICE])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "exact"])
 def test_what_jobs_hold_never_exceeds_a_device(policy: str) -> None:
-    played = Played("3xA100-16GB,2xH100-12GB/1", policy, 60, oversubscribe={"default": 1.0, "A100": 1.5}, most=6)
+    played = Played([*gpus(3), *gpus(2, "H100", 12)], policy, 60, oversubscribe={"default": 1.0, "A100": 1.5}, most=6)
     assert played.study.state.completed_jobs == 60
     assert audit(played.entries).clean
     most = 0
-    for device, history in zip(played.cluster.devices, played.simulation.devices.history, strict=True):
+    for device, history in zip(played.devices, played.executor.history, strict=True):
         assert isinstance(device.capacity, Capacity)
         ratio = 1500 if device.capacity.architecture == "A100" else 1000
         for held in played.held_on(device.name):
@@ -134,17 +143,17 @@ def test_what_jobs_hold_never_exceeds_a_device(policy: str) -> None:
             assert sum(share[0] for share in held) <= ratio and len(held) <= 6
             most = max(most, len(held))
         assert history[-1][1] == 0
-    assert most == 1 if policy == ONE_PER_DEVICE else most > 2
+    assert most > 2
 
 
 def test_everything_is_the_same_twice() -> None:
-    first, second = (Played("2xA100-16GB", "fill", 30, seed=3) for _ in range(2))
+    first, second = (Played(gpus(2), "fill", 30, seed=3) for _ in range(2))
     assert [encode_entry(entry) for entry in first.entries] == [encode_entry(entry) for entry in second.entries]
-    assert first.simulation.devices.history == second.simulation.devices.history
+    assert first.executor.history == second.executor.history
 
 
 def test_a_past_study_of_shared_devices_counts_no_waiting() -> None:
-    played = Played("1xA100-16GB", "fill", 20)
+    played = Played(gpus(1), "fill", 20)
     past = read_past(played.entries)
     took = {(trial.params["d"], *trial.spans.values()) for trial in past.trials}
     assert all(seconds == pytest.approx(planned) for planned, seconds in took)
@@ -163,7 +172,7 @@ class Driven:
         self.inbox = Inbox()
         self.executor = VirtualDevices(
             self.clock,
-            devices=parse_devices("1xA100-80GB"),
+            devices=gpus(1),
             load=lambda job, slot: loads[job.trial],
             train=lambda job: {"loss": 1.0},
             poll_seconds=1.0,
@@ -217,74 +226,6 @@ def test_a_device_that_leaves_takes_all_its_jobs() -> None:
     driven.submit(1)
     found = [driven.next(), driven.next()]
     assert [(one.trial, one.outcome, one.ended) for one in found] == [(0, Outcome.LOST, 5.0), (1, Outcome.LOST, 5.0)]
-
-
-def test_mean_levels_by_part() -> None:
-    times, changes = [4.0, 0.0, 5.0], [0.5, 0.5, -1.0]
-    assert mean_levels(times, changes, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
-    whole = math.fsum(mean_levels(times, changes, 8.0, 7)) * 8 / 7
-    assert whole == pytest.approx(4 * 0.5 + 1)
-    assert mean_levels([], [], 0.0, 2) == mean_levels([], [], 1.0, 2) == [0.0, 0.0]
-
-
-def measured(architecture: str, width: int, **figures: Any) -> Measurement:
-    gpu: dict[str, Any] = {"device_memory": 2 * GB * width, "compute": 0.2, "cores": 1.0, "unit_seconds": 2.0}
-    return Measurement(objective="m:f", code="c", architecture=architecture, params={"width": width}, **gpu | figures)
-
-
-def needs_of(devices: str, *known: Measurement, **packing: Any) -> SimulatedNeeds:
-    spec = make_spec(space={"width": {"type": "ordinal", "choices": [1, 2, 3, 4]}}, constants={"depth": 3.0})
-    settings = PackingSpec.model_validate(packing)
-    return SimulatedNeeds(spec, settings, parse_devices(devices), KnownJobs(known, "a test"))
-
-
-def need(needs: SimulatedNeeds, width: int, kind: str = "A100", node_cores: int = 16_000) -> Any:
-    device = SharedDevice(name="g", node="n", architecture=kind, memory=80 * GB)
-    return needs.of({"width": width, "depth": 3.0}, units=5, device=device, node_cores=node_cores).need
-
-
-def test_needs_are_those_measured_and_a_job_like_none_takes_the_largest() -> None:
-    needs = needs_of("1xA100-80GB", measured("A100", 1), measured("A100", 2, compute=0.4, cores=3.0))
-    assert need(needs, 2).memory >= 4 * GB and need(needs, 2).compute == 400 and need(needs, 2).seconds == 10.0
-    unknown = need(needs, 4)
-    assert (unknown.memory, unknown.compute, unknown.cores) == (4 * GB, 300, 2000)
-    assert needs.guesses == {"A100"}
-
-
-def test_an_architecture_that_was_never_measured_takes_what_another_one_needs() -> None:
-    needs = needs_of("1xA100-80GB,1xH100-80GB", measured("A100", 1))
-    assert needs.borrowed == {"H100": "A100"} and need(needs, 1, "H100") == need(needs, 1)
-    with pytest.raises(SpecError, match="how much memory and cores a job of 'world' needs on CPU"):
-        needs_of("1xCPU-8cores-8GB", measured("A100", 1))
-
-
-def test_a_job_is_faster_where_that_was_measured() -> None:
-    known = [measured("A100", width) for width in (1, 2)]
-    known += [measured("H100", 1, unit_seconds=0.5, startup_seconds=1.0)]
-    spec = make_spec(space={"width": {"type": "ordinal", "choices": [1]}}, search={"method": "random", "configs": 2,
-                     "max_resource": 10})  # fmt: skip
-    ends = {}
-    for devices in ("1xA100-80GB", "1xH100-80GB"):
-        for is_measured in (False, True):
-            settings = PackingSpec()
-            cluster = SharedCluster(parse_devices(devices), "fill", settings, KnownJobs(tuple(known)), is_measured)
-            clock = VirtualClock()
-            study = Study.create(spec, clock=clock)
-            given = {"train": lambda job: {"loss": 1.0}, "seconds": lambda job: 10.0, "time_unit": 1.0}
-            SharedSimulation(study, clock, cluster=cluster, needs=cluster.needs(spec), **given).run()
-            ends[devices[2:6], is_measured] = clock.now
-    assert ends == {("A100", False): 10.0, ("H100", False): 2.5, ("A100", True): 20.0, ("H100", True): 6.0}
-
-
-def test_what_is_stated_wins_and_what_nobody_knows_is_refused() -> None:
-    needs = needs_of("1xA100-80GB", measured("A100", 1), demand={"memory": "30GB"})
-    assert need(needs, 1).memory == 30 * GB and need(needs, 1).compute == 200
-    with pytest.raises(SpecError, match=r"how much memory and compute a job of 'world' needs on A100.*--demands"):
-        needs_of("1xA100-80GB")
-    with pytest.raises(SpecError, match=r"how much compute .*packing\.demand\.compute=30"):
-        needs_of("1xA100-80GB", demand={"memory": "2GB"})
-    processors = needs_of("1xCPU-8cores-8GB", demand={"memory": "1GB", "cores": 2})
-    assert need(processors, 1, "CPU", node_cores=8000).compute == 250
 
 
 def test_shuffled_jobs_keep_within_oversubscribed_devices_and_take_longer() -> None:

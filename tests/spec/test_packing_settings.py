@@ -31,11 +31,11 @@ def study_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("own", ["", "packing: true\n", "packing: false\n", "packing: null\n", "packing: {most: 3}\n"])
 def test_settings_are_changed_whatever_the_file_says(study_file: Path, own: str) -> None:
     study_file.write_text(FILE + own)
-    changes = ["packing.policy=worst_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB + 40MB * width"]
+    changes = ["packing.policy=worst_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB"]
     packing = load_spec(study_file, changes).packing
     assert packing is not None
     assert packing.policy == "worst_fit" and packing.memory == {"CPU": "2GB"}
-    assert packing.demand.memory == "2GB + 40MB * width"
+    assert packing.demand.memory == "2GB"
     assert packing.most == (3 if "most" in own else PackingSpec().most)
 
 
@@ -62,7 +62,7 @@ def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
         ("packing.memory=true", "memory"),
         ("packing.oversubscribe=0.5", "must be from 1 to 100"),
         ("packing.mps=maybe", "mps"),
-        ("packing.demand.memory=2GB * widht", "did you mean .width"),
+        ("packing.demand.memory=2GB * width", "packing.demand.function"),
         ('packing.by=["depth"]', "no parameter of the space"),
     ],
 )

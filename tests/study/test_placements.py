@@ -9,7 +9,7 @@ from hpo_core.model.events import Entry, JobCompleted, JobPlaced, PlacementsNoti
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
 from tests.placement.test_shared_devices import devices_for, gpu, job
-from tests.simulation.test_virtual_devices import GB, Played
+from tests.simulation.test_virtual_devices import GB, Played, gpus
 
 
 def placed(job: Job, memory: int = GB) -> JobPlaced:
@@ -72,7 +72,7 @@ def test_jobs_that_are_over_at_once_are_not_told_of() -> None:
 
 
 def test_the_loop_records_them_once_a_poll() -> None:
-    played = Played("2xA100-16GB", "fill", 40)
+    played = Played(gpus(2), "fill", 40)
     polls = {entry.time for entry in played.entries if type(entry.stimulus) is PlacementsNoticed}
     noticed = [entry for entry in played.entries if type(entry.stimulus) is PlacementsNoticed]
     assert len(noticed) == len(polls), "one entry tells of all that began"

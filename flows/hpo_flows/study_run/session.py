@@ -218,14 +218,15 @@ class Session:
     def _check_functions(self, spec: StudySpec) -> None:
         """Refuse functions that are not there before anything is started for them.
 
-        Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
+        Workers elsewhere may have modules that are not here, so that their import tells; `build` and the function of
+        needs are called here.
         """
         folders = self.home.import_folders(spec)
         folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
                 by_value.find(name, folder, folder.parent)
-            elif setting == "build" or spec.cluster.permission is None:  # they stay here
+            elif setting in ("build", "packing.demand.function") or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:

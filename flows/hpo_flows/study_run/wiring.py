@@ -12,7 +12,6 @@ from pathlib import Path
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Observer
 from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, shared_devices_of
 from hpo_core.journal.protocol import Owner
@@ -110,7 +109,7 @@ def wire(
         tell: shows a person a line.
     """
     spec = study.spec
-    shared_devices = shared_devices_of(study, cluster) if spec.packs else None
+    shared_devices = shared_devices_of(study, cluster, folder) if spec.packs else None
     placer = Placer() if shared_devices is None else shared_devices  # one without jobs has length 0
     cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
@@ -126,20 +125,17 @@ def wire(
             tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
-        times = epoch_times_of(study)
         hopping = HoppingExecutor(
             found.executor,
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting, *study.state.extended],
-            times=times,
             workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
             entries=study.journal.entries(spec.study),
         )
         if shared is not None:
             shared[1].useful = hopping.useful_workers
         found.executor = hopping
-        found.observers.append(MeasurementWriter(study, times.estimates))
         found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
     if shared_devices is not None:
         found.observers += [

@@ -17,7 +17,7 @@ import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
-from hpo_core.execution.hopping.unit_history import EpochTimes, observe_recorded
+from hpo_core.execution.hopping.unit_history import observe_recorded
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
@@ -191,7 +191,6 @@ class HoppingExecutor:
         folder: of the study; states travel through it. None: there are no files (a simulation).
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
-        times: what is known of the seconds of an epoch; None: nothing yet.
         workers_due: counts the workers that the study's share gives it, whichever it holds now; None: it has all.
         entries: of the journal so far, from which sizes of gangs are known that were measured; not read where these
             are given, or not wanted.
@@ -204,7 +203,6 @@ class HoppingExecutor:
         folder: str | Path | None,
         *,
         running: Iterable[int] = (),
-        times: EpochTimes | None = None,
         workers_due: Callable[[], int] | None = None,
         entries: Iterable[Entry] = (),
     ) -> None:
@@ -222,12 +220,11 @@ class HoppingExecutor:
         self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
-        self._times = times or EpochTimes(spec)
         unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
         scaling = spec.scaling
         gangs = GangLimit(unit_times, efficiency=scaling.efficiency, most=spec.most_ranks, gains=scaling.speedups)
         if gangs.measures:
-            observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
+            observe_recorded(unit_times, entries, self._progress_of(running))
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
@@ -342,8 +339,6 @@ class HoppingExecutor:
             for epoch, order in self._spec.search.order_of_visits(job.trial).items()
             if training.behind.epoch < epoch <= job.target
         }
-        if (seconds := self._times.expected(job.params)) is not None:
-            self._schedule.times.expect(job.trial, seconds)
         self._schedule.add(job.trial, to=job.target, after=training.behind.epoch, orders=orders)
 
     def _advance(self) -> None:
@@ -407,7 +402,6 @@ class HoppingExecutor:
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
-            self._times.learn(training.job.params, training.behind.visits, training.together)
             self._end(training, training.finished(self._requests.of(training.job)))
             return
         try:

@@ -1,11 +1,8 @@
-"""StatedDemand: what a user says that a job needs, as amounts or expressions of its parameters."""
+"""StatedDemand: the user's word on what a job needs, as amounts or by a function of its parameters."""
 
 from __future__ import annotations
 
-import ast
-import itertools
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +13,6 @@ from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace
-from hpo_core.model.syntax_tree import syntax_tree
-
-LONGEST = 500
-"""Characters of one expression."""
-DEEPEST = 40
-"""Nested operations of one expression."""
 
 UNITS = {
     "kB": 1e3,
@@ -35,115 +26,32 @@ UNITS = {
     "TiB": 2.0**40,
     "B": 1.0,
 }
-_AMOUNT = re.compile(rf"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)\s?({'|'.join(UNITS)})\b")
-_OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: math.pow,
-}
-_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "sqrt": math.sqrt, "log2": math.log2}
-_GRAMMAR = "numbers, amounts such as 6GB, parameters, + - * / **, parentheses, min, max, sqrt and log2"
-
-Evaluate = Callable[[Mapping[str, float]], float]
-
-
-class AmountExpression:
-    """An amount as a function of a trial's parameters.
-
-    Args:
-        text: a number, an amount with a unit of bytes, or an expression.
-        where: the setting's name, for errors.
-
-    Raises:
-        SpecError: the text is no such expression.
-
-    >>> amount = AmountExpression("2GB + 40MB * batch_size", where="packing.demand.memory")
-    >>> sorted(amount.names), amount.value({"batch_size": 50})
-    (['batch_size'], 4000000000.0)
-    """
-
-    def __init__(self, text: str | float, *, where: str) -> None:
-        self.text = str(text)
-        self.where = where
-        self.names: set[str] = set()
-        """Parameters that it reads."""
-        if len(self.text) > LONGEST:
-            raise SpecError(f"{where}: {len(self.text)} characters, and an expression has at most {LONGEST}.")
-        with_factors = _AMOUNT.sub(lambda match: f"({match[1]} * {UNITS[match[2]]!r})", self.text.strip())
-        try:
-            tree = syntax_tree(with_factors, "<expression>", "eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._refused("is no expression") from None
-        self._evaluate = self._compiled(tree.body, DEEPEST)
-
-    def value(self, parameters: Mapping[str, Any]) -> float:
-        """The amount for these parameters.
-
-        Raises:
-            SpecError: a parameter is missing or no number, or the amount is negative or not finite.
-        """
-        numbers = {}
-        for name in sorted(self.names):
-            value = parameters.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                what = f"is {shown(value)}, which is no number" if name in parameters else "is not in the configuration"
-                raise SpecError(f"{self.where} = {self.text!r}: the parameter {name!r} {what}.")
-            numbers[name] = float(value)
-        try:
-            amount = self._evaluate(numbers)
-        except (ArithmeticError, ValueError) as error:
-            raise SpecError(f"{self.where} = {self.text!r} cannot be reckoned for {numbers}: {error}.") from None
-        if not 0 <= amount < math.inf:
-            raise SpecError(f"{self.where} = {self.text!r} gives {amount!r} for {numbers}; it must be 0 or more.")
-        return amount
-
-    def _refused(self, why: str) -> SpecError:
-        return SpecError(f"{self.where} = {shown(self.text)} {why}. It may hold {_GRAMMAR}.")
-
-    def _compiled(self, node: ast.AST, depth: int) -> Evaluate:
-        if depth == 0:
-            raise self._refused(f"nests more than {DEEPEST} operations")
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return self._constant(node.value)
-        if isinstance(node, ast.Name):
-            name = node.id
-            self.names.add(name)
-            return lambda numbers: numbers[name]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
-            inner = self._compiled(node.operand, depth - 1)
-            return lambda numbers: sign * inner(numbers)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            operation = _OPERATORS[type(node.op)]
-            left, right = self._compiled(node.left, depth - 1), self._compiled(node.right, depth - 1)
-            return lambda numbers: operation(left(numbers), right(numbers))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-            return self._call(node, node.func.id, depth)
-        raise self._refused(f"holds {shown(ast.unparse(node))}, which is none of what an expression may hold")
-
-    def _constant(self, value: float) -> Evaluate:
-        try:
-            number = float(value)
-        except OverflowError:
-            raise self._refused("holds a number that is too large") from None
-        return lambda _: number
-
-    def _call(self, node: ast.Call, name: str, depth: int) -> Evaluate:
-        least, most = (2, 20) if name in ("min", "max") else (1, 1)
-        if node.keywords or not least <= len(node.args) <= most:
-            raise self._refused(f"calls {name} with {len(node.args)} values")
-        function = _FUNCTIONS[name]
-        arguments = [self._compiled(argument, depth - 1) for argument in node.args]
-        return lambda numbers: function(*[argument(numbers) for argument in arguments])
-
-
-PARTS = ("memory", "compute", "cores", "unit_seconds")
+_AMOUNT = re.compile(rf"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s?({'|'.join(UNITS)})?\s*")
 _MOST = {"memory": 2.0**62, "compute": 100.0, "cores": 1e6, "unit_seconds": 1e10}
 _UNITS = {"memory": "bytes", "compute": "percent of the device", "cores": "cores", "unit_seconds": "seconds"}
-_MOST_NAMES = 6
-"""An expression of more parameters is tried at fewer corners of the space."""
+PARTS = tuple(_MOST)
+
+
+def amount(given: Any, *, where: str) -> float:
+    """A number, or one with a unit of bytes.
+
+    Raises:
+        SpecError: it is none, negative or not finite.
+
+    >>> amount("6GB", where="packing.demand.memory"), amount(30, where="packing.demand.compute")
+    (6000000000.0, 30.0)
+    """
+    value = math.nan
+    if isinstance(given, str) and (found := _AMOUNT.fullmatch(given)):
+        value = float(found[1]) * UNITS[found[2] or "B"]
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        value = float(given)
+    if not 0 <= value < math.inf:
+        raise SpecError(
+            f"{where} = {shown(given)} must be a number, 0 or more, or an amount such as 6GB. What depends on the "
+            "parameters is said by a function: packing.demand.function."
+        )
+    return value
 
 
 class StatedDemand:
@@ -152,96 +60,52 @@ class StatedDemand:
     ``memory`` in bytes, ``compute`` in percent of a device, ``cores`` of the node, ``unit_seconds`` per unit of
     training.
 
-    >>> stated = StatedDemand.read({"memory": "2GB + 40MB * batch_size", "compute": 30})
-    >>> stated.value("memory", {"batch_size": 50}), stated.value("compute", {}), stated.value("cores", {})
-    (4000000000.0, 30.0, None)
+    Args:
+        amounts: the same for all jobs.
+        function: given a job's parameters it returns some parts by name; what it returns wins over ``amounts``.
+
+    Raises:
+        SpecError: an unknown part, or no amount.
+
+    >>> stated = StatedDemand({"compute": 30}, lambda params: {"memory": 2e9 + 40e6 * params["batch_size"]})
+    >>> stated.of({"batch_size": 50})
+    {'compute': 30.0, 'memory': 4000000000.0}
     """
 
-    def __init__(self, amounts: Mapping[str, AmountExpression] | None = None) -> None:
-        self._amounts = dict(amounts or {})
+    def __init__(
+        self, amounts: Mapping[str, Any] | None = None, function: Callable[[dict[str, Any]], Any] | None = None
+    ) -> None:
+        self.amounts = _checked(amounts or {}, "packing.demand")
+        """The same for all jobs."""
+        self._function = function
 
-    @classmethod
-    def read(cls, given: Mapping[str, str | float], where: str = "packing.demand") -> StatedDemand:
-        """What a study file says.
-
-        Raises:
-            SpecError: an unknown part, an amount that is no expression, or a constant beyond its limit.
-        """
-        amounts = {}
-        for name, text in given.items():
-            if name not in PARTS:
-                raise SpecError(f"{where}: unknown part {name!r}; {meant_or_known(name, PARTS)}")
-            amounts[name] = AmountExpression(text, where=f"{where}.{name}")
-        found = cls(amounts)
-        for name, amount in amounts.items():
-            if not amount.names:
-                found.value(name, {})
-        return found
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """What is stated."""
-        return tuple(self._amounts)
-
-    def value(self, part: str, parameters: Mapping[str, Any]) -> float | None:
-        """The amount for these parameters; None where it is not stated.
+    def of(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """Amounts for a job with these parameters.
 
         Raises:
-            SpecError: a parameter is missing or no number; the amount is negative, not finite or beyond its limit.
+            SpecError: the function raised, or returned no such amounts.
         """
-        amount = self._amounts.get(part)
-        if amount is None:
-            return None
-        value = amount.value(parameters)
-        if value > _MOST[part]:
-            raise SpecError(
-                f"{amount.where} = {amount.text!r} gives {value:g} {_UNITS[part]}; at most {_MOST[part]:g}."
-            )
-        return value
-
-    def check(self, space: SearchSpace, constants: Mapping[str, Any]) -> None:
-        """Refuse what some configuration cannot fill in, tried at the ends of the ranges.
-
-        Raises:
-            SpecError: a name is unknown, no number or takes part only under a condition; or the amount is negative,
-                not finite or beyond its limit for some of these configurations.
-        """
-        for part, amount in self._amounts.items():
-            ends = [_ends(name, space, constants, amount) for name in sorted(amount.names)]
-            if len(ends) > _MOST_NAMES:
-                corners = [tuple(end[0] for end in ends), tuple(end[-1] for end in ends)]
-            else:
-                corners = list(itertools.product(*ends))
-            for corner in corners:
-                self.value(part, dict(zip(sorted(amount.names), corner, strict=True)))
+        if self._function is None:
+            return self.amounts
+        where = f"packing.demand.function of {dict(params)!r:.300}"
+        try:
+            found = self._function(dict(params))
+        except Exception as error:  # whatever the user's function raises
+            raise SpecError(f"{where} raised {type(error).__name__}: {error}. Correct the function.") from error
+        if not isinstance(found, Mapping):
+            raise SpecError(f"{where} returned {shown(found)}; it must return amounts by name, as {{'memory': '6GB'}}.")
+        return {**self.amounts, **_checked(found, where)}
 
 
-def _ends(name: str, space: SearchSpace, constants: Mapping[str, Any], amount: AmountExpression) -> tuple[Any, ...]:
-    """The smallest and the largest value that a name can have."""
-    text = f"{amount.where} = {amount.text!r}"
-    if name in constants:
-        return (constants[name],)
-    parameter = space.parameters.get(name)
-    if parameter is None:
-        hint = meant_or_known(name, [*space.parameters, *constants])
-        raise SpecError(f"{text}: {name!r} is no parameter of the space and no constant; {hint}")
-    if parameter.conditions():
-        raise SpecError(f"{text}: {name} takes part only under a condition; name parameters that always do.")
-    numbers = _numbers(parameter)
-    if numbers is None:
-        raise SpecError(f"{text}: {name} is {parameter.type} with values that are no numbers; name numbers only.")
-    return tuple(sorted({min(numbers), max(numbers)}))
-
-
-def _numbers(parameter: ParameterType) -> list[float] | None:
-    if isinstance(parameter, NumberParameter):
-        ends = [end for end in (parameter.low, parameter.high) if end is not None and math.isfinite(end)]
-        return ends or [1.0]
-    if isinstance(parameter, ListedParameter):
-        values = parameter.listed()
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            return list(values)  # type: ignore[arg-type]
-    return None
+def _checked(given: Mapping[str, Any], where: str) -> dict[str, float]:
+    found = {}
+    for name, one in given.items():
+        if name not in PARTS:
+            raise SpecError(f"{where}: unknown part {name!r}; {meant_or_known(str(name), PARTS)}")
+        value = found[name] = amount(one, where=f"{where}.{name}")
+        if value > _MOST[name]:
+            raise SpecError(f"{where}.{name} = {shown(one)} is {value:g} {_UNITS[name]}; at most {_MOST[name]:g}.")
+    return found
 
 
 def deciding_parameters(

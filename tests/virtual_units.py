@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,7 @@ import msgspec
 from hpo_core.execution.executor import Inbox
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor, Worker
-from hpo_core.model import limits
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
-from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
@@ -108,14 +105,6 @@ class VirtualUnits(VirtualExecutor):
         )
 
 
-RULES = (
-    "Models hop: an epoch's time is divided among the partitions by their sizes, an evaluation on an example takes a "
-    "tenth of training on it, and hops take no time. A unit of training is an epoch.",
-    "With all data on each worker a job runs on any of them, as without partitions: that is task parallelism, and "
-    "costs the copies.",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionedData:
     """How partitions lie on the workers: one after the other around, each with so many copies."""
@@ -140,23 +129,6 @@ class PartitionedData:
             if not held[f"worker-{number}"]:
                 held[f"worker-{number}"].append(names[number % len(names)])
         return {worker: sorted(found, key=list(names).index) for worker, found in held.items()}
-
-    def share(self, sizes: Sequence[float], workers: int) -> float:
-        """Part of the data that the fullest worker holds."""
-        names = [str(place) for place in range(len(sizes))]
-        held = self.holdings(names, workers)
-        return max(sum(sizes[int(name)] for name in found) for found in held.values()) / sum(sizes)
-
-
-def made_up_partitions(count: int) -> list[str]:
-    """Changes of a study (``KEY=VALUE``) that give it so many equal partitions, before anything was split.
-
-    Raises:
-        SpecError: the number is out of range.
-    """
-    if not 1 <= count <= limits.PARTITIONS:
-        raise SpecError(f"--partitions {count} must be from 1 to {limits.PARTITIONS:,}.")
-    return [f"data.partitions={json.dumps([f'part-{place}' for place in range(count)])}", "data.validation=null"]
 
 
 class HoppingSimulation(Simulation):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from hpo_core.hopper.board import Board, HopWorker, Waiting
-from hpo_core.hopper.hop_policies import Remaining
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
 from hpo_core.model.errors import HpoError
@@ -19,8 +17,6 @@ Place = tuple[int, int]
 """(configuration, partition) of a unit."""
 NODES = 2000
 """Nodes of the solver's search, at most: a limit in seconds would make the answer depend on the machine."""
-MOST_UNITS = 40
-"""Units beyond which the policy does as ``remaining`` does: the program has no chance."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +71,8 @@ def _by_remaining(seconds: Mapping[Place, float], worker_of: Mapping[int, int]) 
         schedule.worker_joined(str(worker), [partition for partition in worker_of if worker_of[partition] == worker])
     for configuration in dict.fromkeys(configuration for configuration, _ in seconds):
         visited = [partition for partition in range(count) if (configuration, partition) not in seconds]
-        schedule.times.expect(configuration, max(seconds.get((configuration, place), 0.0) for place in range(count)))
+        cost = max(seconds.get((configuration, place), 0.0) for place in range(count))
+        schedule.times.observe(configuration, "", 0, cost)
         schedule.add(configuration, to=1, visited=visited)
     played = play(schedule, lambda unit: seconds[unit.configuration, unit.partition])
     starts = {(each.unit.configuration, each.unit.partition): each.begin for each in played.units}
@@ -114,52 +111,3 @@ def _solve(lengths: list[float], pairs: list[tuple[int, int]], limits: tuple[flo
         bounds=optimize.Bounds([limits[0], *[0] * (count + len(pairs))], highest),
         options={"node_limit": nodes, "time_limit": 60.0, "mip_rel_gap": 1e-6},
     )
-
-
-class ExactHops:
-    """Follows the shortest schedule of the epochs under way, planned anew when a configuration begins one.
-
-    The earliest planned unit of those that may start is taken, also where the plan would leave the worker idle. Beyond
-    :data:`MOST_UNITS` units, and where a partition lies on several workers, it does as ``remaining`` does.
-
-    Args:
-        nodes: of the solver's search for one plan, at most; then the best plan found is followed.
-    """
-
-    def __init__(self, *, nodes: int = 100) -> None:
-        self._nodes = nodes
-        self._otherwise = Remaining()
-        self._starts: dict[tuple[int, int, int], float] = {}
-        """Planned start of each unit, by number of the configuration, epoch and partition."""
-
-    def in_turn(self, idle: list[HopWorker], board: Board) -> Sequence[HopWorker]:
-        return self._otherwise.in_turn(idle, board)
-
-    def choose(self, worker: HopWorker, waiting: Sequence[Waiting], board: Board) -> tuple[int, int] | None:
-        may_start = {
-            (number, visiting.epoch, partition): (place, partition)
-            for place, (_, number, visiting) in enumerate(waiting)
-            if visiting.open & worker.holds
-            for partition in worker.partitions
-            if visiting.open >> partition & 1
-        }
-        if len(board.configurations) * len(board.names) > MOST_UNITS or any(len(held) > 1 for held in board.holders):
-            return self._otherwise.choose(worker, waiting, board)
-        if not may_start.keys() <= self._starts.keys():
-            self._plan(board)
-        return may_start[min(may_start, key=self._starts.__getitem__)] if may_start else None
-
-    def _plan(self, board: Board) -> None:
-        under_way = list(board.configurations.values())
-        worker_of = {partition: holders[0] for partition, holders in enumerate(board.holders) if holders}
-        seconds = {
-            (row, partition): board.times.seconds(visiting.configuration, worker.name, partition)
-            for row, visiting in enumerate(under_way)
-            for partition, worker in worker_of.items()
-            if visiting.left >> partition & 1
-        }
-        workers = {partition: worker.number for partition, worker in worker_of.items()}
-        self._starts = {
-            (under_way[row].number, under_way[row].epoch, partition): start
-            for (row, partition), start in solve(seconds, workers=workers, nodes=self._nodes).starts.items()
-        }

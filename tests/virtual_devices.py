@@ -60,6 +60,10 @@ class VirtualDevices(VirtualExecutor):
         self._devices = list(devices)
         self._numbers = {device.name: number for number, device in enumerate(devices)}
         self._load = load
+        self._left: dict[VirtualAttempt, float] = {}
+        """Seconds of an attempt that are left, at full speed."""
+        self._compute: dict[VirtualAttempt, int] = {}
+        """Permille that it keeps busy."""
         self._placed = Load(0.0, 0)
         """What the job that is being submitted is to its device."""
         self.poll_seconds = poll_seconds
@@ -90,7 +94,7 @@ class VirtualDevices(VirtualExecutor):
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
         self._count_until_now(attempt.worker)
-        attempt.left, attempt.compute = seconds, min(self._placed.compute, WHOLE)
+        self._left[attempt], self._compute[attempt] = seconds, min(self._placed.compute, WHOLE)
         self._running[attempt.worker].append(attempt)
         self._changed(attempt.worker, new=attempt)
 
@@ -108,7 +112,7 @@ class VirtualDevices(VirtualExecutor):
             self.used_seconds += passed
             self.claimed_seconds += passed * self._claims[number] / WHOLE
             for attempt in self._running[number]:
-                attempt.left = max(0.0, attempt.left - passed * self._rate(number))
+                self._left[attempt] = max(0.0, self._left[attempt] - passed * self._rate(number))
 
     def _rate(self, number: int) -> float:
         """Speed of a device's jobs, as part of their speed alone."""
@@ -117,11 +121,11 @@ class VirtualDevices(VirtualExecutor):
     def _changed(self, number: int, new: VirtualAttempt | None = None) -> None:
         """A job began (``new``) or ended: the others may run at another speed from now on."""
         before = self._rate(number)
-        self._claims[number] = sum(attempt.compute for attempt in self._running[number])
+        self._claims[number] = sum(self._compute[attempt] for attempt in self._running[number])
         rate = self._rate(number)
         for attempt in self._running[number]:
             if rate != before or attempt is new:
-                self._end_at(attempt, self.clock.now + attempt.left / rate)
+                self._end_at(attempt, self.clock.now + self._left[attempt] / rate)
         history = self.history[number]
         if history and history[-1][0] == self.clock.now:
             history.pop()
