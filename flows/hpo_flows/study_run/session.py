@@ -105,8 +105,6 @@ class Session:
         force: take the study over from a controller that seems alive.
         extend: ask for so many further configurations before driving on.
         objective: name of the function that is trained from now on; empty: as before.
-        train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
-            search is over or halted.
         cluster: settings of a cluster in place of the one that the study names, for this run.
         security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
@@ -122,7 +120,6 @@ class Session:
         force: bool = False,
         extend: int = 0,
         objective: str = "",
-        train: tuple[int | None, int] | None = None,
         cluster: dict[str, Any] | None = None,
         security: Any = None,
         temporary: bool = False,
@@ -134,8 +131,6 @@ class Session:
         self._force = force
         self._extend = extend
         self._objective = objective
-        self.train: tuple[int, int] | None = None
-        """The trial to train further, and to what."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
         self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
@@ -152,7 +147,7 @@ class Session:
         self._epoch: int | None = None
         """Number of this controller, from the journal; None until the study is claimed."""
         try:
-            self.spec = self._find_spec(train)
+            self.spec = self._find_spec()
             self.folder = home.study_folder(name, create=True)
             for function in filter(digest_of, self.spec.functions.values()):
                 by_value.keep(function, self.folder, self.folder.parent)
@@ -190,7 +185,7 @@ class Session:
             )
         return self.spec.model_copy(update={"pythonpath": folders})
 
-    def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
+    def _find_spec(self) -> StudySpec:
         """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
         if self._given is not None:
             try:
@@ -208,8 +203,6 @@ class Session:
             spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
-        if train is not None:
-            self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
         self._check_functions(spec)
         if not self._force:
             self._claim()
@@ -337,7 +330,7 @@ class Session:
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
-            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train, objective=self._objective),
+            takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:
             status = loop.run()

@@ -131,7 +131,7 @@ def wire(
             found.executor,
             spec,
             folder,
-            running=[*study.state.running, *study.state.waiting, *study.state.extended],
+            running=[*study.state.running, *study.state.waiting],
             times=times,
             workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
             entries=study.journal.entries(spec.study),
@@ -140,7 +140,7 @@ def wire(
             shared[1].useful = hopping.useful_workers
         found.executor = hopping
         found.observers.append(MeasurementWriter(study, times.estimates))
-        found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
+        found.after.append(lambda: hopping.keep_only([*study.state.waiting]))
     if shared_devices is not None:
         found.observers += [
             PlacementWriter(study, shared_devices),
