@@ -21,7 +21,7 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.simulation import ONE_PER_DEVICE, SharedCluster
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import short_name, stable_name
+from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 
 PER_NODE = 8
@@ -216,7 +216,7 @@ class SharedDevicesQuestion:
         if spec.objective is None:
             return KnownJobs()
         code = objective_digest(spec.objective, spec.pythonpath)
-        found = tuple(journal.measurements.read(stable_name(spec.objective), code))
+        found = tuple(journal.measurements.read(spec.objective, code))
         return KnownJobs(
             found, f"{len(found):,} measurements of {short_name(spec.objective)} in the history" if found else ""
         )

@@ -34,7 +34,7 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import digest_of, short_name, stable_name
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
@@ -195,9 +195,7 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(
-                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
-            )
+            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
         spec = Study.current_spec(self.name, self.journal)
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
@@ -238,17 +236,6 @@ class Session:
             f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
             f"the new one another name, {other}."
         )
-
-    def _other_function(self) -> str:
-        """How the function by value that is given differs from the study's."""
-        assert self._given is not None
-        if digest_of(self._given.objective) is None:
-            return ""
-        recorded = Study.current_spec(self.name, self.journal).objective
-        if stable_name(recorded) == stable_name(self._given.objective):
-            return ""
-        it, other = short_name(recorded), short_name(self._given.objective)
-        return f" Its training function is another one: it began with {it}, and {other} is given."
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, force=self._force)

@@ -18,7 +18,6 @@ from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.placement.estimates import Estimates
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import stable_name
 from hpo_core.study import Study
 
 
@@ -39,7 +38,7 @@ class EpochTimes:
         self._trained_on = spec.trained_partitions
         self._data = data_name(spec.partitions)
         self.estimates = Estimates(
-            objective=stable_name(spec.objective),
+            objective=spec.objective or "",
             code=code,
             study=spec.study,
             by=spec.deciding,
@@ -79,7 +78,7 @@ def data_name(files: Sequence[PartitionFile]) -> str:
 def epoch_times_of(study: Study) -> EpochTimes:
     """Expected unit times, from earlier studies and the journal of this one."""
     spec = study.spec
-    objective, code = stable_name(spec.objective), objective_digest(spec.objective or "", spec.pythonpath)
+    objective, code = spec.objective or "", objective_digest(spec.objective or "", spec.pythonpath)
     past = QuietMeasurements(study.journal.measurements).read(objective, code)
     times = EpochTimes(spec, code=code, past=past)
     for trial in study.state.trials:
