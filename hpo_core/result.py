@@ -114,7 +114,7 @@ class TrialResult:
     @property
     def _checkpoint(self) -> Checkpoint | None:
         trial = self._study.study.state.trials[self.trial]
-        kept = {result.resource: result.checkpoint for result in trial.all_results}.get(self.resource)
+        kept = {result.resource: result.checkpoint for result in trial.results}.get(self.resource)
         return None if kept is None or kept.resource in trial.condemned else kept
 
     def _reference(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class Result:
 
         metrics = [metric.name for metric in self.spec.objectives]
         for trial in series.trials:
-            losses = [(one.loss, one.resource, one) for one in trial.all_results if one.loss is not None]
+            losses = [(one.loss, one.resource, one) for one in trial.results if one.loss is not None]
             best = min((one for one in losses if not one[2].infeasible), default=None, key=lambda one: one[:2])
             values = {} if best is None else best[2].metrics
             rows.append(
@@ -304,7 +304,7 @@ class Result:
         rows = [
             {"trial": trial.number, "resource": result.resource, **result.metrics}
             for trial in self._series.trials
-            for result in trial.all_results
+            for result in trial.results
         ]
         return _frame(rows, ["trial", "resource", *(metric.name for metric in self.spec.objectives)])
 

@@ -84,38 +84,15 @@ def resume(
 
 def extend(
     name: Name,
-    configs: Annotated[
-        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="How many configurations more.")
-    ] = None,
-    to: Annotated[
-        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to this number of units in all.")
-    ] = None,
-    trial: Annotated[
-        int | None, typer.Option("--trial", min=0, help="With --to: the trial; default: the best.")
-    ] = None,
+    configs: Annotated[int, typer.Option("--configs", min=1, max=1_000_000_000, help="How many configurations more.")],
     force: Force = False,
     prefect: UsePrefect = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a study, finished or not, for more configurations; or train one trial further after its search."""
-    if (configs is None) == (to is None) or (trial is not None and to is None):
-        raise SpecError(
-            "hpo extend: give either --configs N (so many configurations more), or --to N (train the best trial, or "
-            "that of --trial, further than the search did, to N units of training in all)."
-        )
-    train = None if to is None else (trial, to)
-    _launch(
-        Home(home, journal),
-        name,
-        "extend",
-        as_json,
-        force=force,
-        extend=configs or 0,
-        train=train,
-        prefect=prefect,
-    )
+    """Ask a study, finished or not, for more configurations."""
+    _launch(Home(home, journal), name, "extend", as_json, force=force, extend=configs, prefect=prefect)
 
 
 def rerun(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.output import best_line
-from hpo_core.model.trial import FURTHER, RESULTS, Job, Report
+from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
@@ -41,13 +41,11 @@ REDRAW_SECONDS = 0.5
 def remaining_units(study: Study) -> int | None:
     """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
     state = study.state
-    asked = sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
     if state.halted is not None:
-        return state.resource_running - state.further_running + asked
+        return state.resource_running
     planned = None if is_unlimited(study.spec) else sum(rung.units for rung in study.method.rungs())
     left = study.rules.resource_left(state)
-    search = min((units for units in (planned, left) if units is not None), default=None)
-    return None if search is None else search + asked
+    return min((units for units in (planned, left) if units is not None), default=None)
 
 
 class Pace:
@@ -105,7 +103,7 @@ class ResultLines:
         """One report and its consequences in a line, then new warnings of its training function."""
         study, names = self._study, self._names
         trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
-        known = trial.all_results if trial is not None and report.outcome in RESULTS else []
+        known = trial.results if trial is not None and report.outcome in RESULTS else []
         last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
         if last is not None and trial is not None:
             reached = ", ".join(
@@ -133,8 +131,6 @@ class ResultLines:
     def _granted(self, job: Job) -> str:
         if job.retry:
             return f"trial {job.trial} tried again"
-        if job.rung == FURTHER:
-            return f"trial {job.trial} is trained further, to {job.target}"
         if job.parent is not None:
             return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
         if job.rung:

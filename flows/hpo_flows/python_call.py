@@ -46,7 +46,7 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
     WorkerRange,
 )
-from hpo_core.spec.sent_functions import folders_of, function_name, short_name, stable_name
+from hpo_core.spec.sent_functions import folders_of, function_name, plain_name, short_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
 from hpo_core.tracking.active_run import tracking_here
@@ -302,10 +302,10 @@ def resume(
 
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
-        objective: the function that the study is expected to train. It goes on with the one that it began with; where
-            this one's source differs, that is refused, unless ``accept_changes``.
-        accept_changes: train ``objective`` from now on where its source differs, as a study of a function in a module
-            trains what the module holds at each resume. The journal says so.
+        objective: the function that the study is expected to train; one of another name is refused. It goes on with
+            the one that it keeps, unless ``accept_changes``.
+        accept_changes: train ``objective`` from now on, as a study of a function in a module trains what the module
+            holds at each resume. The journal says so.
         configs: further configurations to ask for.
         cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
@@ -536,17 +536,16 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
 
 
 def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bool) -> str:
-    """The name of a function whose source is not that of the study's; empty: it is the same.
+    """The name of the function to train from now on; empty: the study's own.
 
     Raises:
-        SpecError: it is not, and that is not accepted.
+        SpecError: it is called otherwise, and that is not accepted.
     """
     check_objective(objective)
     given = function_name(objective)
     with closing(home.read_journal()) as journal:
         recorded = Study.current_spec(name, journal).objective
-    other = stable_name(recorded) != stable_name(given)
-    if other and not accept:
+    if plain_name(recorded) != plain_name(given) and not accept:
         raise SpecError(
             f"hpo.resume: study {name!r} goes on with the training function that it began with, "
             f"{short_name(recorded)}, and {short_name(given)} is given. "
@@ -554,4 +553,4 @@ def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bo
             "then compared with those so far; a new study, hpo.tune(..., "
             f'warm_start={{"studies": ["{name}"]}}), only uses them.'
         )
-    return given if other else ""
+    return given if accept and given != recorded else ""

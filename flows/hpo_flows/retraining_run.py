@@ -524,7 +524,7 @@ class Retraining:
             trial = study.state.trials[number]
             checkpoint = trial.checkpoint()
             finite = bool(trial.results) and trial.results[-1].loss is not None and not trial.infeasible
-            if not finite or checkpoint is None or checkpoint.resource != trial.searched:
+            if not finite or checkpoint is None or checkpoint.resource != trial.resource:
                 raise HpoError(
                     f"Study {name!r}: repeat {number} has no finite, feasible result with a checkpoint "
                     f"({trial.status}); nothing was changed. `hpo show {name} --trial {number}` says why; training "

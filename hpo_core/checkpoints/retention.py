@@ -6,9 +6,7 @@ Without a limit a checkpoint stays exactly as long as something may load it, or 
 - of every other trial that may go on, the newest checkpoint, and the one before it as a *fallback* should the newest
   turn out to be damaged. A paused trial may go on as long as its search method has not ruled it out: in ASHA always,
   for more configurations, asked for now or after the study has finished, may promote it;
-- those behind the incumbent, or the whole Pareto front;
-- of a trial that a person has trained further than the search did, or wants to, the newest one, and as its fallback the
-  one before it.
+- those behind the incumbent, or the whole Pareto front.
 
 Everything else is dead at once: older checkpoints of a trial, all of a trial that was abandoned, stopped, passed over
 at a barrier, is at the top of its ladder, or has no finite loss.
@@ -21,8 +19,7 @@ goes first, until the next job fits:
    all (:func:`promotion_chance`) times the units of training behind it, for such a trial starts from scratch; between
    equals the one with less training behind it, then the younger trial. The trial whose turn it is now keeps its own;
 3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
-   worst in the first objective first, then the last ones of trials that a person had trained beyond the search, and at
-   last the checkpoint of the trial whose turn it is.
+   worst in the first objective first, and at last the checkpoint of the trial whose turn it is.
 
 The incumbent's and those that running or repeated attempts load are pinned. If they leave no room for the next job,
 fewer jobs run at once; if none runs, the study halts.
@@ -41,8 +38,6 @@ from hpo_core.model.events import (
     JobCompleted,
     JobGranted,
     TrialAbandoned,
-    TrialExtended,
-    TrialExtensionEnded,
     TrialStopped,
     concerns_search,
 )
@@ -60,7 +55,7 @@ class Hold(IntEnum):
     RESTING = 1
     """The newest one of a paused trial that may go on."""
     FRONT = 2
-    """On the Pareto front, or the last one of a trial that a person had trained further."""
+    """On the Pareto front."""
     PINNED = 3
     """May be loaded at any moment, or is the incumbent's."""
 
@@ -113,7 +108,7 @@ class LiveCheckpoints:
                 self._dead.append(written.uri)
         elif type(event) is CheckpointCondemned or type(event) is CheckpointRemoved:
             self._hold(_STUDY, _kept_for_the_user(self.state))
-            for number in dict.fromkeys((event.trial, *self.state.waiting, *self.state.extended)):
+            for number in dict.fromkeys((event.trial, *self.state.waiting)):
                 self._settle(number)
         for number in self._news():
             if number not in self._ruled_out:
@@ -162,26 +157,6 @@ class LiveCheckpoints:
         self._read = len(known)
         return news
 
-    def further_start(self, number: int) -> Checkpoint | None:
-        """Return where training beyond the search begins: a checkpoint of the trial or its nearest ancestor, or None.
-
-        Only those that are live, so that none is tried in vain.
-        """
-        trial = self.state.trials[number]
-        own = [*trial.further_checkpoints()[:1], *(result.checkpoint for result in trial.results)]
-        there = [checkpoint for checkpoint in own if checkpoint is not None and self._is_there(number, checkpoint)]
-        if there:
-            return max(there, key=lambda checkpoint: checkpoint.resource)
-        while trial.parent is not None:
-            trial = self.state.trials[trial.parent]
-            for checkpoint in trial.good_checkpoints():
-                if checkpoint.uri in self._live:
-                    return checkpoint
-        return None
-
-    def _is_there(self, number: int, checkpoint: Checkpoint) -> bool:
-        return checkpoint.uri in self._live and checkpoint.resource not in self.state.trials[number].condemned
-
     def _settle(self, number: int) -> None:
         self._hold(number, self._wanted(self.state.trials[number]))
 
@@ -192,24 +167,9 @@ class LiveCheckpoints:
             reasons = (Hold.PINNED if trial.running or trial.waiting else Hold.RESTING, Hold.FALLBACK)
             for checkpoint, hold in zip(trial.good_checkpoints(), reasons, strict=False):
                 found[checkpoint.uri] = (checkpoint, hold)
-        if trial.further or trial.number in self.state.extended:
-            found |= self._wanted_further(trial)
         start = self.state.loaded(trial.number)
         if start is not None:
             found[start.uri] = (start, Hold.PINNED)
-        return found
-
-    def _wanted_further(self, trial: TrialRecord) -> _Holds:
-        """Return what a trial holds that was trained beyond the search, or will be."""
-        wanted = self.state.extended.get(trial.number)
-        newest = Hold.FRONT if wanted is None else Hold.PINNED
-        own = [] if trial.abandoned is not None else trial.further_checkpoints()
-        found: _Holds = {c.uri: (c, hold) for c, hold in zip(own, (newest, Hold.FALLBACK), strict=False)}
-        start = None if wanted is None else wanted.checkpoint
-        if start is not None and (not own or own[0].resource < start.resource):
-            owner = self.state.trials[self.state.owner_of(trial.number, start)]
-            if start.resource not in owner.condemned:
-                found[start.uri] = (start, Hold.PINNED)
         return found
 
     def _hold(self, holder: int, wanted: _Holds) -> None:
@@ -249,7 +209,7 @@ class LiveCheckpoints:
             self.fallbacks.pop(uri, None)
 
 
-_OF_ONE_TRIAL = frozenset({JobGranted, TrialAbandoned, TrialStopped, TrialExtended, TrialExtensionEnded})
+_OF_ONE_TRIAL = frozenset({JobGranted, TrialAbandoned, TrialStopped})
 
 
 def _kept_for_the_user(state: StudyState) -> _Holds:
@@ -363,9 +323,7 @@ class Budget:
             trial = int(key[-1])
             checkpoint, record = self.live.resting.get(trial), self._state.trials[trial]
             if checkpoint is None or self._at[trial] is not rung:
-                if self._at[trial] is not rung or not (
-                    record.running or record.waiting or trial in self._state.extended
-                ):
+                if self._at[trial] is not rung or not (record.running or record.waiting):
                     rung.forget(key)  # it never rests here again
             elif trial != turn and self.live.why(checkpoint.uri) is Hold.RESTING:
                 chance = promotion_chance(rung.place(key), len(rung.results), self._reduction_factor)
@@ -376,10 +334,6 @@ class Budget:
         for member, checkpoint in reversed(self._state.front_checkpoints()):
             if self.live.why(checkpoint.uri) is Hold.FRONT:
                 return CheckpointRemoved(member.trial, checkpoint.resource, 0.0)
-        for trial in self._state.trials:
-            for checkpoint in trial.further_checkpoints()[:1] if trial.further else ():
-                if self.live.why(checkpoint.uri) is Hold.FRONT:
-                    return CheckpointRemoved(trial.number, checkpoint.resource, 0.0)
         own = None if turn is None else self.live.resting.get(turn)
         if turn is None or own is None or self.live.why(own.uri) is not Hold.RESTING:
             return None

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.trial import Further, Job
+from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""
@@ -53,9 +53,7 @@ def gang_store_path(trial: int, attempt: int, token: str) -> str:
 
 def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
     """Path of the job's checkpoint: relative to the study's folder, or a URL if ``base`` is one."""
-    stage = job.stage
-    place = "further" if type(stage) is Further else f"rung-{stage.rung}"
-    return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
+    return f"{base}/trial-{job.trial:05d}/rung-{job.stage.rung}-attempt-{job.attempt}.safetensors"
 
 
 def is_remote(base: str) -> bool:

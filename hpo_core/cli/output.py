@@ -53,7 +53,6 @@ from hpo_core.views.rungs import (
     rung_rows,
 )
 from hpo_core.views.summary import (
-    Extension,
     FrontMember,
     StudySummary,
     constraint_words,
@@ -225,7 +224,6 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     failures: Failures
     notices: Sequence[str]
-    trained_further: Extension | None
     mlflow: str | None
     checkpoint: str | None
     report: str
@@ -266,7 +264,6 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         for key, value in best.params.items():  # in full: they are copied from here
             tell("", f"{key} = {value}")
     _print_front(study.study, study.front, most=_FRONT_SHOWN)
-    tell("further", result.trained_further and result.trained_further.words)
     for at, line in enumerate(failure_lines(result.failures, folder, study.reason or "")):
         tell("" if at else "failures", line, "yellow")
     tell("checkpoint", result.checkpoint)
@@ -421,9 +418,6 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
         out.say(f"all brackets share these rungs; their trials enter at {places}")
     print_rows(out, without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state"))
     say_facts(("ceiling", line) for line in ceilings)
-    for wanted in state.extended.values():
-        if wanted.trial not in state.running:
-            say_facts([("to be trained further", f"trial {wanted.trial} to {wanted.target}")])
     for job in state.wanted():
         rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
         where = f" on {placed.device}, {memory_words(placed.share[1])}" if placed is not None else ""

@@ -27,7 +27,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import FencedError, HpoError, JournalError
 from hpo_core.model.events import StudyHalted
 from hpo_core.model.short_text import cut
-from hpo_core.model.trial import RESULTS, Further, Job, JobKey, Outcome, Report
+from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.security.masking import masked
 from hpo_core.study import Study
@@ -201,8 +201,6 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
     extend: int = 0
     """Number of further configurations to ask for."""
-    train: tuple[int, int] | None = None
-    """(trial, target) to train further beyond the search; a halted search then stays halted."""
     objective: str = ""
     """Training function from here on; empty: the same as before."""
 
@@ -305,13 +303,11 @@ class Loop:
     # Start.
 
     def _take_over(self, takeover: Takeover) -> None:
-        self.study.recover(takeover.owner.label(), keep_halt=takeover.train is not None, objective=takeover.objective)
+        self.study.recover(takeover.owner.label(), objective=takeover.objective)
         if self._checkpoints is not None:
             self._checkpoints.sweep()  # what a controller before us had no time to remove
         if takeover.extend:
             self.study.extend(takeover.extend)
-        if takeover.train is not None:
-            self.study.train_further(*takeover.train)
         self._next_renewal = time.monotonic() + RENEW_SECONDS
 
     # While it runs.
@@ -329,7 +325,7 @@ class Loop:
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
             log.warning("study %r: its controller stood still for %.0f s, or its clock was set.", self.study.name, late)
             self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
-            self._attempts.add(self.study.note_standstill(late))
+            self.study.note_standstill(late)
         return goes_on
 
     def _renew(self) -> None:
@@ -399,7 +395,7 @@ class Loop:
             self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
         self._cancelled_for = None
-        self._attempts.add(self.study.tick())
+        self.study.tick()
         self._notice_capacity()
         self._act()
         changed = self._inventory is not inventory
@@ -440,7 +436,7 @@ class Loop:
                 self._cancelled_for = state.halted
                 self._cancel(self.study.to_cancel())
             if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
-                self._cancel([job.key for job in attempts.waiting if type(job.stage) is not Further])
+                self._cancel([job.key for job in attempts.waiting])
         if self._homeless:  # a device that is lost may hold its jobs for ever
             self._cancel(self._homeless)
         if attempts.waiting:

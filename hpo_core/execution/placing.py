@@ -21,7 +21,7 @@ from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
-from hpo_core.spec.sent_functions import source_digest_of, stable_name
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.training.by_value import placed
 from hpo_core.training.objective import load_objective
@@ -38,7 +38,7 @@ def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str
         folder: of the study, where a function that was sent by value lies.
     """
     spec, packing = study.spec, study.spec.packing_settings
-    objective, code = stable_name(spec.objective), ""
+    objective, code = spec.objective or "", ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
     past = QuietMeasurements(study.journal.measurements).read(objective, code)
@@ -149,11 +149,11 @@ def objective_digest(objective: str, pythonpath: Sequence[str] = ()) -> str:
     is the digest of the name.
 
     Args:
-        objective: ``package.module:function``; of one that was sent by value the digest of its source counts.
+        objective: ``package.module:function``; of one that was sent by value its digest counts.
         pythonpath: folders that are searched before ``sys.path``.
     """
-    if (source := source_digest_of(objective)) is not None:
-        return source
+    if (digest := digest_of(objective)) is not None:
+        return digest
     found = hashlib.sha256(objective.encode(errors="backslashreplace"))
     files = [(file.name, file.path) for file in code_files([objective], pythonpath, leave_out=_OURS)]
     if not files and (installed := _installed(objective.partition(":")[0])) is not None:

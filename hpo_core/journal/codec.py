@@ -41,9 +41,16 @@ def decode_entry(text: str | bytes) -> Entry:
     except HpoError:
         raise
     except Exception as error:  # whatever a damaged text makes a decoder raise, too deep a nesting among it
-        written = _format_of(text)
+        plain = _plain(text)
+        written = _format_of(plain)
         if written is not None and written > FORMAT:
             raise _too_new(written) from error
+        if _names_gone(plain):
+            raise JournalError(
+                f"Journal entry {plain['seq']}: a trial was trained beyond the search, which this version does not do; "
+                "read this study with the last one that did, the development version of 2026-11-28. The entries before "
+                f"it can be read: hpo show NAME --at {plain['seq'] - 1}"
+            ) from error
         shown = text[:200].decode("utf-8", "replace") if isinstance(text, bytes) else str(text)[:200]
         raise JournalError(
             f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
@@ -58,11 +65,32 @@ def _too_new(written: int) -> JournalError:
     )
 
 
-def _format_of(text: str | bytes) -> int | None:
+def _plain(text: str | bytes) -> Any:
     try:
-        return int(json.loads(text)["format"])  # decoding takes "2" and 2.0 for 2, too
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
+
+
+def _format_of(plain: Any) -> int | None:
+    try:
+        return int(plain["format"])  # decoding takes "2" and 2.0 for 2, too
+    except (ValueError, LookupError, TypeError, OverflowError):
+        return None
+
+
+_GONE = {"TrainingRequested", "TrialExtended", "TrialExtensionEnded"}
+"""Facts of training beyond the search."""
+
+
+def _names_gone(plain: Any) -> bool:
+    """Whether the entry holds a fact of training beyond the search; its jobs have the stage ``Further``."""
+    try:
+        facts = [plain["stimulus"], *plain["events"]]
+        named = {fact["is"] for fact in facts} | {fact["stage"]["is"] for fact in facts if "stage" in fact}
+        return isinstance(plain["seq"], int) and bool(named & (_GONE | {"Further"}))
+    except (LookupError, TypeError):
+        return False
 
 
 def _spell_non_finite(value: Any) -> Any:

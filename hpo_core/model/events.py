@@ -14,7 +14,7 @@ import msgspec
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import TogetherField, VisitsField
-from hpo_core.model.trial import Checkpoint, Further, Metrics, Outcome, Params, Report, Stage
+from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report, Stage
 
 FORMAT = 1
 
@@ -51,8 +51,6 @@ class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
     """A controller took the study; attempts of the one before it are lost."""
 
     controller: str
-    keep_halt: bool = False
-    """Whether a halted study stays halted: the controller comes to train a trial further, not to go on searching."""
     objective: str = ""
     """Training function from here on, where a person gave another one; empty: the same as before."""
 
@@ -100,13 +98,6 @@ class ExtensionRequested(_Fact, frozen=True):
     configs: int
 
 
-class TrainingRequested(_Fact, frozen=True):
-    """A person wants one trial trained to ``target``, whatever the search makes of it."""
-
-    trial: int
-    target: int
-
-
 class StopRequested(_Fact, frozen=True):
     """A person or a rule wants no further jobs."""
 
@@ -136,7 +127,6 @@ Stimulus = (
     | AttemptReported
     | ConfigurationRequested
     | ExtensionRequested
-    | TrainingRequested
     | StopRequested
     | AbandonRequested
     | ClockTicked
@@ -344,26 +334,6 @@ class StudyExtended(_Fact, frozen=True):
     configs: int
 
 
-class TrialExtended(_Fact, frozen=True):
-    """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
-
-    The stage of its jobs is :class:`~hpo_core.model.trial.Further`.
-    """
-
-    trial: int
-    target: int
-    checkpoint: Checkpoint | None
-    """Checkpoint that it would go on from now, kept until then. None: from scratch."""
-
-
-class TrialExtensionEnded(_Fact, frozen=True):
-    """The trial will not be trained further; it stays as the search left it."""
-
-    trial: int
-    target: int
-    reason: str
-
-
 class SamplerExhausted(_Fact, frozen=True):
     """The sampler proposed all its configurations, so none is drawn any more; trials that exist go on."""
 
@@ -409,8 +379,6 @@ Event = (
     | CeilingRaised
     | ReportIgnored
     | StudyExtended
-    | TrialExtended
-    | TrialExtensionEnded
     | SamplerExhausted
     | StudyHalted
     | StudyReopened
@@ -418,12 +386,7 @@ Event = (
 
 
 def concerns_search(event: Event) -> bool:
-    """Whether search method and sampler apply it.
-
-    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs, or has ceased to run.
-    """
-    if isinstance(event, _JobFact):
-        return type(event.stage) is not Further
+    """Whether search method and sampler apply it; not where a job runs, or has ceased to run."""
     return type(event) not in (JobPlaced, SlotFreed)
 
 

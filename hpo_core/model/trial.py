@@ -11,9 +11,6 @@ from hpo_core.model.devices.inventory import ONE_SLOT, Demand
 from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.hops import Doubt, TogetherField, Unit, VisitsField
 
-FURTHER = -1
-""":attr:`Further.rung`: training beyond the search stands at no rung."""
-
 
 class _Stage(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
     """Base: frozen, tagged with its class name in the journal."""
@@ -45,19 +42,7 @@ class Generation(_Stage, frozen=True):
         return self.generation
 
 
-class Further(_Stage, frozen=True):
-    """Training that a person asked for beyond the search (``Study.train_further``); no search method ranks it."""
-
-    bracket: int
-    """The trial's own."""
-
-    @property
-    def rung(self) -> int:
-        """:data:`FURTHER`."""
-        return FURTHER
-
-
-Stage = Rung | Generation | Further
+Stage = Rung | Generation
 
 
 Params = dict[str, Any]
@@ -123,7 +108,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     trial: int
     attempt: int
     stage: Stage
-    """What it means to the search: a rung of a bracket, a generation of a population, or training beyond the search."""
+    """What it means to the search: a rung of a bracket, or a generation of a population."""
     target: int
     params: Params
     checkpoint: Checkpoint | None = None

@@ -17,7 +17,6 @@ from hpo_core.model.events import (
     TrialCreated,
 )
 from hpo_core.model.hops import units_of
-from hpo_core.model.trial import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.spec.validation_errors import check_plain
 
@@ -47,7 +46,6 @@ def rerun_spec(
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
     ranks: dict[tuple[int, int], int] = {}
-    further: list[JobGranted] = []
     visits: dict[int, dict[int, list[int | list[int]]]] = {}
     for entry in entries:
         for event in entry.events:
@@ -64,7 +62,7 @@ def rerun_spec(
             elif isinstance(event, JobGranted):
                 ranks[event.trial, event.target] = event.demand.slots  # of a job that was tried again: the last ones
                 if not event.retry:
-                    (further if event.rung == FURTHER else granted).append(event)
+                    granted.append(event)
     if not granted:
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
@@ -86,9 +84,6 @@ def rerun_spec(
             ],
             "params": [created[old].params | dict(changes or {}) for old in wanted],
             "numbers": [seeded[old] for old in wanted],
-            "further": [
-                {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
-            ],
             **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
             "any_metric": recorded.any_metric,
             "unit_is_whole": recorded.search.unit_is_whole(),

@@ -87,7 +87,7 @@ def incumbent(series: Series) -> Figure | None:
 
 def learning_curves(series: Series) -> Figure | None:
     """Metric over resource, one line per trial."""
-    known = [trial for trial in series.trials if trial.all_results]
+    known = [trial for trial in series.trials if trial.results]
     best = series.study.best
     shown: list[TrialRecord] = []
     points = 0
@@ -130,7 +130,7 @@ def learning_curves(series: Series) -> Figure | None:
 def thinned_curve(series: Series, trial: TrialRecord) -> list[tuple[int, float | None]]:
     """(resource, metric) of a trial, all its results among them; None where the metric is not finite."""
     curve = sorted(series.curves.get(trial.number, {}).items())
-    rungs = {result.resource for result in trial.all_results}
+    rungs = {result.resource for result in trial.results}
     step = -(-len(curve) // CURVE_POINTS) or 1
     return [
         (at, rounded(value) if math.isfinite(value) else None)
@@ -143,7 +143,7 @@ def _lines(series: Series, group: list[TrialRecord], name: str, color: str, *, w
     points: list[Point] = []
     sizes: list[int] = []
     for trial in group:
-        rungs = {result.resource for result in trial.all_results}
+        rungs = {result.resource for result in trial.results}
         for resource, value in thinned_curve(series, trial):
             shown = number(math.nan if value is None else value)
             points.append((resource, value, f"trial {trial.number} at {resource:,}: {shown}"))
@@ -214,9 +214,7 @@ def front_figure(series: Series) -> Figure | None:
     objectives, front = study.spec.objectives, study.state.front
     if len(objectives) < 2 or not front:
         return None
-    results = [
-        result for trial in series.trials for result in trial.all_results if result.losses and is_complete(result)
-    ]
+    results = [result for trial in series.trials for result in trial.results if result.losses and is_complete(result)]
     scales, titles = [], []
     for i, metric in enumerate(objectives):
         drawn = scale((result.losses[i] * metric.sign for result in results), maximize=metric.mode == "max")

@@ -78,13 +78,13 @@ def ladder_figure(series: Series) -> Figure | None:
     levels, bands, best = series.levels, series.bands, series.study.best
     heights = _stacked(bands, below=1.0, between=0.2)
     places = _places(bands, heights)
-    reached = {t.number: series.level(t.searched) if t.results else -1 for t in series.trials}
+    reached = {t.number: series.level(t.resource) if t.results else -1 for t in series.trials}
     ranked = sorted(series.trials, key=lambda t: (-reached[t.number], t.number))
     shown = {trial.number for trial in ranked[:PATHS]} | ({best.trial} if best else set())
     paths: dict[int, list[Point]] = {}
     crosses: list[Point] = []
     for span in sorted(series.spans, key=lambda s: s.start):
-        if span.trial not in shown or span.further:
+        if span.trial not in shown:
             continue
         trial, done = series.trials[span.trial], span.outcome in RESULTS
         begin = places.get((span.trial, span.origin), heights[bands.base(trial.bracket)] - 1)
@@ -168,8 +168,6 @@ def _ladder_caption(series: Series, shown: int) -> str:
         words += " A band begins when its rung opens: point at the words there to read why."
     if shown < len(series.trials):
         words += f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
-    if any(span.further for span in series.spans):
-        words += " Training beyond the search is not drawn here: no rung stands for it."
     return words
 
 

@@ -43,7 +43,7 @@ def search_picture(study: Study, *, themed: bool = True) -> str | None:
         return None
     if len(study.spec.objectives) > 1:
         svg = _front_picture(study)
-    elif all(len(trial.all_results) <= 1 for trial in study.state.trials):
+    elif all(len(trial.results) <= 1 for trial in study.state.trials):
         svg = _history_picture(study)
     else:
         svg = _curves_picture(study)
@@ -58,9 +58,7 @@ def search_picture(study: Study, *, themed: bool = True) -> str | None:
 def _curves_picture(study: Study) -> str:
     curves = {
         trial.number: [
-            (result.resource, study.metric_value(result.loss))
-            for result in trial.all_results
-            if result.loss is not None
+            (result.resource, study.metric_value(result.loss)) for result in trial.results if result.loss is not None
         ]
         for trial in study.state.trials
     }
@@ -93,7 +91,7 @@ def _curves_picture(study: Study) -> str:
 
 def _history_picture(study: Study) -> str:
     """Values in the order in which trials ended, and the best so far."""
-    ended = sorted((one for trial in study.state.trials for one in trial.all_results), key=lambda one: one.ended)
+    ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
     results = [(one, one.loss, study.metric_value(one.loss)) for one in ended if one.loss is not None]
     spec, best = study.spec.metric, study.best
     assert best is not None
@@ -125,7 +123,7 @@ def _front_picture(study: Study) -> str:
     others = [
         result.losses
         for trial in study.state.trials
-        for result in trial.all_results
+        for result in trial.results
         if result.losses and not result.infeasible
     ]
     others = others[:: -(-len(others) // (4 * MOST_LINES)) or 1]

@@ -150,7 +150,7 @@ def _words(series: Series, lineage: Lineage, birth: Birth) -> str:
     trial = series.trials[birth.trial]
     value = series.final(trial)
     state = number(value) if value is not None else "diverged" if trial.results else trial.status
-    if value is None and trial.results and trial.all_results[-1].losses:
+    if value is None and trial.results and trial.results[-1].losses:
         state = f"no {text(series.metric, 24)}"  # a fitness may have gaps
     lines = [f"<b>trial {birth.trial}</b>, generation {birth.generation}, member {birth.member}: {state}"]
     if birth.initiator is not None:

@@ -30,10 +30,8 @@ from hpo_core.model.events import (
     StudyHalted,
     StudyReopened,
     TrialAbandoned,
-    TrialExtended,
-    TrialExtensionEnded,
 )
-from hpo_core.model.trial import FURTHER, Outcome
+from hpo_core.model.trial import Outcome
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
@@ -41,7 +39,7 @@ from hpo_core.views.device_use import DeviceUse, Span, device_uses, sharing
 from hpo_core.views.lineage import Lineage
 from hpo_core.views.rungs import Bands
 
-Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
+Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened
 
 Track = tuple[Sequence[tuple[float, float]], float]
 """Changes of a loss as (place, loss) in ascending order of the place, and the place where the run ends."""
@@ -166,7 +164,7 @@ class Series:
 
     def reached(self, trial: TrialRecord) -> int:
         """Index of the highest level a trial has a result at (-1: none)."""
-        return self.level(trial.resource) if trial.all_results else -1
+        return self.level(trial.resource) if trial.results else -1
 
     def final(self, trial: TrialRecord) -> float | None:
         """The metric at a trial's highest resource."""
@@ -197,14 +195,15 @@ class Series:
                 self.lineage.apply(event)
             if isinstance(event, JobGranted):
                 self.began = min(self.began, entry.time)
-                trial, further, origin = self.trials[event.trial], event.stage.rung == FURTHER, 0
+                trial, origin = self.trials[event.trial], 0
                 if event.checkpoint is not None:
                     origin = event.checkpoint.resource
                 elif not trial.condemned:  # a loop by hand: its checkpoints are its own
-                    results = trial.all_results if further else trial.results
+                    results = trial.results
                     origin = max((result.resource for result in results if result.resource < event.target), default=0)
-                place: dict[str, Any] = {"origin": origin, "further": further, "slots": event.demand.slots}
-                self._running[event.trial] = Span(event.trial, event.attempt, event.target, now, now, **place)
+                self._running[event.trial] = Span(
+                    event.trial, event.attempt, event.target, now, now, origin=origin, slots=event.demand.slots
+                )
             elif isinstance(event, JobCompleted | AttemptFailed):
                 self._ended(entry, event, now)
             elif isinstance(event, JobPlaced):  # it waited for its device until now
@@ -255,7 +254,7 @@ class Series:
         self.bands = Bands(self.study)
         state = self.study.state
         running = [replace(span, end=self.wall, shared=state.placed.get(n)) for n, span in self._running.items()]
-        resources = {result.resource for trial in self.trials for result in trial.all_results}
+        resources = {result.resource for trial in self.trials for result in trial.results}
         resources |= {span.target for span in (*self.spans, *running)}
         self.spans += [span for span in running if state.trains(span.trial)]
         self.uses = device_uses(self.spans, self.study.spec.packing_settings)

@@ -15,8 +15,6 @@ from hpo_core.model.events import (
     Entry,
     StudyExtended,
     StudyHalted,
-    TrialExtended,
-    TrialExtensionEnded,
 )
 from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.grid_map import grid_figures
@@ -251,8 +249,8 @@ def brackets(series: Series) -> Section | None:
                 f"{starts[numbers[0]]:,}",
                 f"{len(trials):,}",
                 f"{sum(len(trial.results) for trial in trials):,}",
-                f"{sum(trial.searched for trial in trials):,}",
-                f"{sum(trial.searched == top for trial in trials):,}",
+                f"{sum(trial.resource for trial in trials):,}",
+                f"{sum(trial.resource == top for trial in trials):,}",
                 number(series.study.metric_value(loss)) if loss < math.inf else "–",
                 f"{best.number}" if best is not None and loss < math.inf else "–",
             )
@@ -290,11 +288,6 @@ def _turn(series: Series, event: Turn) -> tuple[str, str]:
         return "halted", halt_words(series.study.spec, event)
     if isinstance(event, StudyExtended):
         return "extended", f"{event.configs:,} more configurations were asked for."
-    if isinstance(event, TrialExtended):
-        start = "from the start" if event.checkpoint is None else f"from {event.checkpoint.resource:,}"
-        return f"trial {event.trial} extended", f"To be trained to {event.target:,}, {start}, beyond the search."
-    if isinstance(event, TrialExtensionEnded):
-        return f"trial {event.trial} not extended", f"Not trained to {event.target:,}: {event.reason}"
     return "resumed", "A controller went on with it."
 
 
@@ -340,7 +333,7 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
 def failures(series: Series) -> Section:
     """What went wrong: abandoned trials first, then single attempts."""
     rows = failure_rows(series)
-    diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
+    diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.results)
     lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
     if not rows and not diverged:
         return Section("Failures", "None.")

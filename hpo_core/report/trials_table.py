@@ -116,7 +116,7 @@ def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measur
         found["bracket"] = trial.bracket
     found[f"best {series.metric}"] = None if at is None else _plain(study.metric_value(loss))
     found["at"] = None if at is None else at.resource
-    last = trial.all_results[-1].metrics if trial.all_results else {}
+    last = trial.results[-1].metrics if trial.results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
     seconds = round(math.fsum(totals.seconds), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
@@ -168,7 +168,7 @@ def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | N
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     """A row for each of the latest epochs: number, partitions in order, workers, those of validation, time."""
-    epochs = [epoch for result in trial.all_results for epoch in epochs_of(result.visits or (), names, result.together)]
+    epochs = [epoch for result in trial.results for epoch in epochs_of(result.visits or (), names, result.together)]
     return [
         [
             epoch.epoch,

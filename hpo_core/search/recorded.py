@@ -19,7 +19,7 @@ from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandone
 from hpo_core.model.settings import Filled
 from hpo_core.model.trial import Params
 from hpo_core.search.method import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample, SearchMethod
-from hpo_core.search.search_settings import Outline, Record, RecordedTraining, SearchContext, SearchSettings
+from hpo_core.search.search_settings import Outline, Record, SearchContext, SearchSettings
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Target = Annotated[int, msgspec.Meta(ge=1)]
@@ -50,8 +50,6 @@ class RecordedStudy(Filled, frozen=True):
     """Parameters of the trials, by number."""
     numbers: list[int] = msgspec.field(default_factory=list)
     """Numbers of the trials in the source, whose training seeds they keep; empty: equal."""
-    further: list[RecordedTraining] = msgspec.field(default_factory=list)
-    """Trainings beyond the search, in order."""
     visits: list[dict[int, list[int | list[int]]]] = msgspec.field(default_factory=list)
     """By trial and epoch (from 1): order in which the model visited the partitions; those of one gang are a list."""
     unit_is_whole: bool = False
@@ -105,7 +103,7 @@ class RecordedSearch(SearchSettings):
         )
 
     def record(self) -> Record:
-        return Record(self.source, self.study_record.params, self.study_record.further)
+        return Record(self.source, self.study_record.params)
 
     def number_of_seed(self, trial: int) -> int:
         return self.study_record.numbers[trial] if self.study_record.numbers else trial

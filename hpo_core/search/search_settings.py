@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number, as_written
-from hpo_core.model.settings import Filled, Part
+from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
@@ -94,20 +94,12 @@ class SearchProgress(msgspec.Struct, frozen=True):
     """Generations that have begun."""
 
 
-class RecordedTraining(Filled, frozen=True):
-    """A trial that a recorded study trained beyond its search."""
-
-    trial: Annotated[int, msgspec.Meta(ge=0)]
-    target: Annotated[int, msgspec.Meta(ge=1)]
-
-
 class Record(msgspec.Struct, frozen=True):
     """The record of another study that a search repeats."""
 
     source: str
     """Name of that study."""
     params: list[dict[str, Any]]
-    further: Sequence[RecordedTraining]
 
 
 class SearchSettings(Part, ABC):

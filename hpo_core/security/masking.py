@@ -1,28 +1,22 @@
 """Masks secrets in texts of training functions and libraries before they are recorded, logged or shown.
 
 Known secrets are the values of environment variables named like one (``..._PASSWORD``, ``..._TOKEN``, ``..._KEY``), the
-passwords in URLs and connection strings of any variable, and those given to :func:`add_secrets_of`. They are
-recognized as such, and in the encodings of Python, JSON, HTML, URLs and Basic authentication. In addition, whatever
-looks like a secret is masked: ``scheme://user:password@``, ``password=...``, ``Authorization: ...``.
-
-A secret that a function splits, encrypts, or reads from a file cannot be recognized.
+passwords in URLs of any variable, and those given to :func:`add_secrets_of`. A secret is masked as it is and as URLs
+quote it; so are user and password in any URL.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import logging
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 import msgspec
 
@@ -126,8 +120,6 @@ def without_private_settings(environment: Mapping[str, str]) -> dict[str, str]:
 MASK = "***"
 MIN_SECRET_LENGTH = 6
 """Shorter values are not masked: they are part of ordinary words."""
-_MIN_CUT_LENGTH = 4
-"""Least characters of a secret that are recognized where a length limit cut through it."""
 _PLAIN_WORDS = frozenset({"default", "disabled", "enabled", "required", "optional", "always", "prefer", "allow"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _AUTH = re.compile(r"auth(?!or)", re.IGNORECASE)
@@ -138,17 +130,6 @@ _HTTP_USER = re.compile(r"""https?://([^:/?#\s"']*)(?::([^/?#\s"']*))?@""", re.I
 _DATABASE_USER = re.compile(r"[^:/]+://([^:/]*)(?::([^@]*))?@.*", re.DOTALL)
 """A whole value, as SQLAlchemy parses it: a password may contain slashes and spaces."""
 _ARGUMENT = re.compile(r"[?&;]([^=&;?\s]+)=([^&\s\"']*)")
-_ASSIGNED = re.compile(
-    r"""(?P<name>(?:password|passwd|passphrase|secret|credentials?|(?:api|access|auth|private|refresh|session|security|id)[_-]?(?:key|token)|(?<![a-z])pwd)[\w-]{0,40}
-        ["']?\s{0,9}(?:=|:)\s{0,9})
-        (?P<value>"[^"\n]{1,500}"|'[^'\n]{1,500}'|\{[^}\n]{1,500}\}|[^\s"',;&(){}\[\]]{1,500})""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_AUTHORIZATION = re.compile(
-    r"""(?P<name>\b(?:Authorization["']?\s{0,9}[:=]\s{0,9}["']?(?:\w{1,20}\s{1,9})?|Bearer\s{1,9}|Basic\s{1,9}(?=[A-Za-z0-9+/=]{8})))
-        (?P<value>[A-Za-z0-9._~+/=-]{4,9999})""",
-    re.IGNORECASE | re.VERBOSE,
-)
 _added_secrets: set[str] = set()
 
 
@@ -175,12 +156,8 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
     """
     if not text:
         return text
-    pattern, forms = _pattern(known_secrets(environment))
-    if pattern is not None:
-        text = _mask_cut_secrets(pattern.sub(MASK, text), forms)
-    text = without_urls_credentials(text)
-    text = _AUTHORIZATION.sub(rf"\g<name>{MASK}", text)
-    return _ASSIGNED.sub(_masked_assignment, text)
+    pattern = _pattern(known_secrets(environment))
+    return without_urls_credentials(text if pattern is None else pattern.sub(MASK, text))
 
 
 def masked_report(report: Report) -> Report:
@@ -246,9 +223,6 @@ def _known(environment: tuple[tuple[str, str], ...], added: frozenset[str]) -> f
     found = set(added)
     for name, value in environment:
         found |= _secrets_in(name, value)
-    users = {value for name, value in environment if name.upper().endswith(("USERNAME", "USER")) and value}
-    named = [value for name, value in environment if _names_secret(name, value)]
-    found |= {_basic_auth(f"{user}:{secret}") for user in users for secret in named}
     return frozenset(value for value in found if len(value) >= MIN_SECRET_LENGTH and value not in _PLAIN_WORDS)
 
 
@@ -258,27 +232,24 @@ def _secrets_in(name: str, value: str) -> set[str]:
     if _names_secret(name, value):
         found.add(value)
         if ":" in value:  # user:password
-            found |= {value.partition(":")[2], _basic_auth(value)}
-    for user, password in _users_in(value):
-        found |= {password, unquote(password), _basic_auth(f"{unquote(user)}:{unquote(password)}")}
+            found.add(value.partition(":")[2])
+    for password in _passwords_in(value):
+        found |= {password, unquote(password)}
     for argument, given in _ARGUMENT.findall(value):
         if is_secret_name(argument):
             found |= {given, unquote_plus(given)}
-            found |= {_unquoted(inner["value"]) for inner in _ASSIGNED.finditer(unquote_plus(given))}
-    found |= {_unquoted(inner["value"]) for inner in _ASSIGNED.finditer(value)}
-    found |= {inner["value"] for inner in _AUTHORIZATION.finditer(value)}
     return found - {"", MASK}
 
 
-def _users_in(value: str) -> Iterator[tuple[str, str]]:
+def _passwords_in(value: str) -> Iterator[str]:
     pairs: list[tuple[str, str]] = [*_HTTP_USER.findall(value), *_USER.findall(value)]
     if not value.lower().startswith("http") and (whole := _DATABASE_USER.fullmatch(value)) is not None:
         pairs.append((whole[1], whole[2] or ""))
     for user, password in pairs:
         if password:
-            yield user, password
+            yield password
         elif value.lower().startswith("http") and len(user) >= 2 * MIN_SECRET_LENGTH:
-            yield "", user  # https://TOKEN@host
+            yield user  # https://TOKEN@host
 
 
 def _names_secret(name: str, value: str) -> bool:
@@ -289,58 +260,8 @@ def _names_secret(name: str, value: str) -> bool:
     return not (_AMOUNT.search(name) and value.replace(".", "", 1).isdigit())
 
 
-def _unquoted(value: str) -> str:
-    return value[1:-1] if value[:1] in "\"'{" and len(value) > 1 else value
-
-
-def _masked_assignment(found: re.Match[str]) -> str:
-    value = found["value"]
-    closed = value[:1] if value[:1] in "\"'" else ""
-    return found[0] if MASK in value else f"{found['name']}{closed}{MASK}{closed}"
-
-
-def _basic_auth(text: str) -> str:
-    return base64.b64encode(text.encode("utf-8", "surrogateescape")).decode().rstrip("=")
-
-
 @lru_cache(maxsize=16)
-def _pattern(values: frozenset[str]) -> tuple[re.Pattern[str] | None, tuple[str, ...]]:
-    forms = sorted({form for value in values for form in _encodings(value)}, key=lambda form: (-len(form), form))
-    return (re.compile("|".join(map(re.escape, forms))), tuple(forms)) if forms else (None, ())
-
-
-def _encodings(value: str) -> set[str]:
-    """Encodings in which texts may contain a secret value."""
-    plain = value.encode("utf-8", "backslashreplace").decode()
-    forms = {value, plain, " ".join(value.split()), value.strip(), _basic_auth(value), html.escape(plain)}
-    for coded in (quote(plain), quote(plain, safe=""), quote_plus(plain)):
-        forms |= {coded, re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), coded)}
-    for written in (repr(value), repr(value.encode("utf-8", "replace"))[1:], json.dumps(value), ascii(value)):
-        forms |= {written[1:-1], repr(written)[2:-2], json.dumps(written[1:-1])[1:-1]}
-    forms |= {value.replace("'", "\\'"), value.replace('"', '\\"'), value.replace("'", "'\"'\"'")}
-    if "\n" in value:  # a private key: each of its lines
-        forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16 and "-----" not in line}
-    return {form for form in forms if len(form) >= MIN_SECRET_LENGTH}
-
-
-def _mask_cut_secrets(text: str, forms: tuple[str, ...]) -> str:
-    """Mask a part of a secret at the edge of a shortened text.
-
-    Length limits are applied where a text is made, before masking, so part of a secret may be left.
-    """
-    if text.endswith("...") and (part := _cut_part(forms, text[:-3].endswith, ends=False)):
-        text = f"{text[: -3 - len(part)]}{MASK}..."
-    lead = "..." if text.startswith("...") else ""
-    if (lead or len(text) >= 4000) and (part := _cut_part(forms, text[len(lead) :].startswith, ends=True)):
-        return f"{lead}{MASK}{text[len(lead) + len(part) :]}"
-    return text
-
-
-def _cut_part(forms: tuple[str, ...], is_there: Callable[[str], bool], *, ends: bool) -> str:
-    """The longest beginning, or end, of a secret that is there; empty: none is."""
-    parts = (
-        form[-length:] if ends else form[:length]
-        for form in forms
-        for length in range(len(form) - 1, _MIN_CUT_LENGTH - 1, -1)
-    )
-    return next(filter(is_there, parts), "")
+def _pattern(values: frozenset[str]) -> re.Pattern[str] | None:
+    plain = {value.encode("utf-8", "backslashreplace").decode() for value in values}
+    forms = sorted(values | plain | {quote(value, safe="") for value in plain}, key=lambda form: (-len(form), form))
+    return re.compile("|".join(map(re.escape, forms))) if forms else None

@@ -80,7 +80,7 @@ class RunFigures:
             if self.first_full is None:
                 self.first_full = time
         if event.loss is not None and not event.infeasible:
-            self._bests.take(event, event.resource)
+            self._bests.take(event)
         best = self._bests.incumbent
         if best is not None and (not self.steps or best.loss != self.steps[-1][1]):
             self.steps.append((time, best.loss))

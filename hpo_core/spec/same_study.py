@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpo_core.spec.sent_functions import names_value, short_name
+from hpo_core.spec.sent_functions import names_value, plain_name
 from hpo_core.spec.study_spec import StudySpec
 
 _MAY_DIFFER = ("study", "cluster", "data", "journal", "pythonpath", "prefect", "tracking", "warm_start")
@@ -15,7 +15,7 @@ _MAY_DIFFER = ("study", "cluster", "data", "journal", "pythonpath", "prefect", "
 def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
     """The first setting that is another one in the second description, with both values; empty: none.
 
-    Functions by value are the same where their source is.
+    Functions by value are the same where they are called alike: a study goes on with the one that it keeps.
     """
     ours, theirs = (dict(_settings(spec.plain())) for spec in (recorded, given))
     for name in dict.fromkeys([*ours, *theirs]):
@@ -31,7 +31,7 @@ def _settings(plain: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{before}{name}.")
         else:
-            yield f"{before}{name}", short_name(value) if isinstance(value, str) and names_value(value) else value
+            yield f"{before}{name}", plain_name(value) if isinstance(value, str) and names_value(value) else value
 
 
 def _words(value: Any) -> str:

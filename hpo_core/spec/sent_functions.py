@@ -1,10 +1,9 @@
 """Functions of a notebook or a script: named by their content, sent by value, kept beside their study.
 
 A function that no other process can import is pickled (cloudpickle) with what it refers to, as that is at this moment,
-into the study's folder: ``code/DIGEST.pkl``. The study names it ``by_value.sSOURCE.dDIGEST:NAME``.
-So whoever trains, resumes, reruns or audits the study runs this function and no other. ``SOURCE`` is a digest of its
-code and of the values that it reads (:mod:`hpo_core.spec.value_digest`): the same script in another process has the
-same one, while the pickle of a class or tensor is another one in each process.
+into the study's folder: ``code/DIGEST.pkl``. The study names it ``by_value.dDIGEST:NAME``.
+So whoever trains, resumes, reruns or audits the study runs this function and no other. The same script may have another
+pickle in another process, so a study that goes on takes the one that it keeps, unless it is told to take another.
 
 Their files are read and written by :mod:`hpo_core.training.by_value`, which unpickles them in the process that trains.
 """
@@ -18,6 +17,7 @@ import pickletools
 import re
 import sys
 import sysconfig
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from hpo_core.model.errors import SpecError
-from hpo_core.spec.value_digest import is_made, must_be_sent, value_digest
 
 MOST_BYTES = 16 * 1024 * 1024
 """Largest function with what it refers to: data belong in a file."""
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """Pattern of the name of a function: ``package.module:function``."""
-_NAME = re.compile(r"by_value\.s([0-9a-f]{16})\.d([0-9a-f]{64}):([A-Za-z_]\w*)")
+_NAME = re.compile(r"by_value(?:\.s[0-9a-f]{16})?\.d([0-9a-f]{64}):([A-Za-z_]\w*)")
+"""Earlier development versions named a digest of the source before that of the pickle."""
 
 
 class Sent(NamedTuple):
@@ -78,6 +78,20 @@ def given(name: str) -> Sent | None:
     return _given.get(name)
 
 
+def must_be_sent(function: Callable[..., Any]) -> bool:
+    """True if another process cannot import a function by its name."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or not name.isidentifier():
+        return True
+    found = sys.modules.get(module)
+    return getattr(found, name, None) is not function or _is_made(found)
+
+
+def _is_made(module: types.ModuleType | None) -> bool:
+    """True if a module was made by this process, so that no other one can import it."""
+    return module is not None and module.__name__ != "__main__" and getattr(module, "__spec__", None) is None
+
+
 def pickled(function: Callable[..., Any]) -> Sent:
     """Pickle a function with all that it refers to.
 
@@ -89,11 +103,10 @@ def pickled(function: Callable[..., Any]) -> Sent:
     name = called_name(function)
     called = name if name.isidentifier() else "function"
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    if is_made(module):  # nobody else can import it
+    if _is_made(module):  # nobody else can import it
         cloudpickle.register_pickle_by_value(module)
     try:
         content = _PYTHON + _dumps(function)
-        digest = value_digest(function)[:16]
     except Exception as error:  # whatever the __reduce__ of an object raises
         raise SpecError(
             f"{called}() cannot be sent to the workers: {type(error).__name__}: {error}. Make what it reads inside the "
@@ -104,7 +117,7 @@ def pickled(function: Callable[..., Any]) -> Sent:
             f"{called}() refers to {len(content):,} bytes, more than the {MOST_BYTES:,} that are sent with a function. "
             "Load large data inside the function, from a file."
         )
-    sent = f"by_value.s{digest}.d{hashlib.sha256(content).hexdigest()}:{called}"
+    sent = f"by_value.d{hashlib.sha256(content).hexdigest()}:{called}"
     _roots[sent] = _folders([name for name in names_in(content) if name in sys.modules and name != "__main__"])
     return Sent(sent, content)
 
@@ -163,19 +176,13 @@ def called_name(function: Callable[..., Any]) -> str:
 def digest_of(name: str | None) -> str | None:
     """SHA-256 of a function that was sent by value, from its name; None for one that is imported."""
     found = _NAME.fullmatch(name or "")
-    return found and found[2]
-
-
-def source_digest_of(name: str | None) -> str | None:
-    """Digest of the source of a function that was sent by value, from its name; None for one that is imported."""
-    found = _NAME.fullmatch(name or "")
     return found and found[1]
 
 
-def stable_name(name: str | None) -> str:
-    """Name of a function that is the same in every process that has the same source; empty: none."""
+def plain_name(name: str | None) -> str:
+    """Name of a function without the digest of its pickle; empty: none."""
     found = _NAME.fullmatch(name or "")
-    return name or "" if found is None else f"by_value.s{found[1]}:{found[3]}"
+    return name or "" if found is None else f"by_value:{found[2]}"
 
 
 def names_value(name: str | None) -> bool:
@@ -184,6 +191,6 @@ def names_value(name: str | None) -> bool:
 
 
 def short_name(name: str | None) -> str:
-    """Name of a function for people: of one sent by value its own, and the first figures of its source's digest."""
+    """Name of a function for people: of one sent by value its own, and the first figures of its digest."""
     found = _NAME.fullmatch(name or "")
-    return name or "" if found is None else f"{found[3]} (by value, source {found[1][:8]})"
+    return name or "" if found is None else f"{found[2]} (by value, {found[1][:8]})"

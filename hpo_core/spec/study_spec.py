@@ -439,6 +439,15 @@ def _as_today(data: Any) -> Any:
             "had it, the development version of 2026-11-28."
         )
     found = {name: value for name, value in data.items() if name != "repeats"}
+    search = found.get("search")
+    record = search.get("study_record") if isinstance(search, dict) else None
+    if isinstance(search, dict) and isinstance(record, dict) and "further" in record:
+        if record["further"]:
+            raise SpecError(
+                "journal: search.study_record.further: this version trains no trial beyond the search; read this "
+                "study with the last one that did, the development version of 2026-11-28."
+            )
+        found["search"] = search | {"study_record": {name: record[name] for name in record if name != "further"}}
     training = found.get("training")
     if isinstance(training, dict) and training.get("process") == "auto":
         found["training"] = training | {"process": "fresh"}

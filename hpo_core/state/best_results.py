@@ -68,8 +68,7 @@ class BestResults:
     """The incumbent and the Pareto front over feasible, finite results.
 
     Args:
-        highest_rung: only those at the largest resource that has one count. Further training of a trial
-            (``Study.train_further``) counts at the rung that the trial had reached by the search.
+        highest_rung: only those at the largest resource that has one count.
     """
 
     def __init__(self, *, highest_rung: bool = False) -> None:
@@ -82,20 +81,16 @@ class BestResults:
         self._highest_rung = highest_rung
         self._rung = 0
 
-    def take(self, event: JobCompleted, rung: int) -> None:
-        """Take note of a finite, feasible result.
-
-        Args:
-            rung: units of training that the trial had by the search, with this result.
-        """
+    def take(self, event: JobCompleted) -> None:
+        """Take note of a finite, feasible result."""
         assert event.loss is not None
         if event.losses and not is_complete(event):
             return
         if self._highest_rung:
-            if rung < self._rung:
+            if event.resource < self._rung:
                 return
-            if rung > self._rung:
-                self._rung, self.incumbent, self.front = rung, None, []
+            if event.resource > self._rung:
+                self._rung, self.incumbent, self.front = event.resource, None, []
         if event.losses:
             add_to_front(self.front, Incumbent(event.trial, event.resource, event.loss, event.metrics, event.losses))
             self.incumbent = self.front[0]
@@ -103,11 +98,11 @@ class BestResults:
             self.incumbent = Incumbent(event.trial, event.resource, event.loss, event.metrics)
             self.front = [self.incumbent]
 
-    def check(self, results: Sequence[tuple[int, JobCompleted]]) -> None:
-        """Assert that of all finite, feasible results, each with its rung, exactly the best ones are here."""
-        usable = [(rung, event) for rung, event in results if is_complete(event)]
-        top = max((rung for rung, _ in usable), default=0)
-        counted = [event for rung, event in usable if rung == top or not self._highest_rung]
+    def check(self, results: Sequence[JobCompleted]) -> None:
+        """Assert that of all finite, feasible results exactly the best ones are here."""
+        usable = [event for event in results if is_complete(event)]
+        top = max((event.resource for event in usable), default=0)
+        counted = [event for event in usable if event.resource == top or not self._highest_rung]
         members = [_losses(member) for member in self.front]
         assert members == sorted(set(members))
         assert not any(dominates(one, other) for one in members for other in members)

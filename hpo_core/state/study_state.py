@@ -33,11 +33,9 @@ from hpo_core.model.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
-    TrialExtended,
-    TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.trial import Checkpoint, Further, Job, Outcome, Params, Stage
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
 from hpo_core.state.measured_speeds import MeasuredSpeeds
@@ -95,14 +93,6 @@ class StudyState:
         """Units of training behind all results (what was trained, not what was repeated)."""
         self.resource_running = 0
         """Units that running jobs will add to it."""
-        self.further_used = 0
-        """Units of :attr:`resource_used` that were trained beyond the search."""
-        self.further_running = 0
-        """Units of :attr:`resource_running` that are trained beyond the search."""
-        self.extended: dict[int, TrialExtended] = {}
-        """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
-        self.further_held = False
-        """Whether no training beyond the search is granted: a person halted the study since it was asked for."""
         self.losses = Losses()
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
@@ -134,16 +124,13 @@ class StudyState:
                 self.slots_in_use += event.demand.slots
                 if self.speeds is not None and event.demand.slots > 1:
                     self.speeds.has_gangs = True
-                units = self._units(trial, event.stage, event.target)
-                self.resource_running += units
-                if type(event.stage) is Further:
-                    self.further_running += units
+                self.resource_running += event.target - trial.resource
             case JobCompleted():
                 self._job_completed(event)
             case TrialCreated():
                 if event.queued:
                     self.queue.popleft()
-                base = 0 if event.parent is None else self.trials[event.parent].searched
+                base = 0 if event.parent is None else self.trials[event.parent].resource
                 queued = event.queued is True
                 self.trials.append(
                     TrialRecord(event.trial, event.bracket, event.params, event.parent, queued=queued, base=base)
@@ -158,10 +145,9 @@ class StudyState:
             case AttemptFailed():
                 self.losses.failed(event)
                 trial = self.trials[event.trial]
-                self._no_longer_runs(trial, event.stage, event.target)
+                self._no_longer_runs(trial, event.target)
                 trial.failures += (event,)
-                if type(event.stage) is not Further:
-                    self.waiting.append(event.trial)
+                self.waiting.append(event.trial)
                 self.failed_attempts += 1
             case CheckpointCondemned():
                 self.trials[event.trial].condemned |= {event.resource}
@@ -175,7 +161,7 @@ class StudyState:
                 trial.stopped = event
                 if trial.running:
                     assert trial.granted is not None
-                    self._no_longer_runs(trial, trial.granted.stage, trial.granted.target)
+                    self._no_longer_runs(trial, trial.granted.target)
                 if event.trial in self.waiting:
                     self.waiting.remove(event.trial)
             case TrialAbandoned():
@@ -183,7 +169,6 @@ class StudyState:
                 self.trials[event.trial].abandoned = event
                 if event.trial in self.waiting:
                     self.waiting.remove(event.trial)
-                self.extended.pop(event.trial, None)
                 self.abandoned_trials += 1
             case CeilingRaised():
                 self.ceilings.append(event)
@@ -198,23 +183,12 @@ class StudyState:
                     self.requests.add(event.request)
             case StudyExtended():
                 self.extra_configs += event.configs
-            case TrialExtended():
-                self.extended[event.trial] = event
-                self.further_held = False
-                if not self.trials[event.trial].running:  # asked for anew: what failed before counts no longer
-                    self.trials[event.trial].failures = ()
-            case TrialExtensionEnded():
-                del self.extended[event.trial]
-                self.trials[event.trial].failures = ()
-                self.trials[event.trial].given_up += (event,)
             case SamplerExhausted():
                 self.exhausted = True
             case StudyHalted():
                 self.halted = event
-                self.further_held = self.further_held or not event.rule
             case StudyReopened():
                 self.halted = None
-                self.further_held = False
                 self.reopened_at = len(self.trials)
             case ControllerChanged():
                 self.controller = event.controller
@@ -227,13 +201,9 @@ class StudyState:
                 self._best = self.best_of_highest_rung if spec.best_of == "highest_rung" else self.best_of_all
                 self.queue.extend(spec.first_configurations)
 
-    def _units(self, trial: TrialRecord, stage: Stage, target: int) -> int:
-        """Return the units that a job to ``target`` trains for the first time."""
-        return target - (trial.resource if type(stage) is Further else trial.searched)
-
-    def _no_longer_runs(self, trial: TrialRecord, stage: Stage, target: int) -> int:
-        """Returns the units of the job."""
-        units = self._units(trial, stage, target)
+    def _no_longer_runs(self, trial: TrialRecord, target: int) -> int:
+        """Returns the units that the job to ``target`` trained for the first time."""
+        units = target - trial.resource
         slots = self.running.pop(trial.number).demand.slots
         if trial.number in self.without_slot:
             self.without_slot.remove(trial.number)
@@ -242,8 +212,6 @@ class StudyState:
         self.placed.pop(trial.number, None)
         trial.running = False
         self.resource_running -= units
-        if type(stage) is Further:
-            self.further_running -= units
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
@@ -252,24 +220,17 @@ class StudyState:
         self.losses.forget(event.trial)
         if self.speeds is not None:
             self.speeds.measure(event, self.running[event.trial])
-        units = self._no_longer_runs(trial, event.stage, event.resource)
+        units = self._no_longer_runs(trial, event.resource)
         trial.failures = ()
         self.resource_used += units
-        if type(event.stage) is Further:
-            self.further_used += units
-            trial.further += (event,)
-        else:
-            trial.results += (event,)
-        wanted = self.extended.get(event.trial)
-        if wanted is not None and wanted.target <= trial.resource:
-            del self.extended[event.trial]
+        trial.results += (event,)
         self.completed_jobs += 1
         self.finite_results += loss is not None or bool(event.losses)
         if loss is not None and event.infeasible:
             self.infeasible_results += 1
         elif loss is not None:
-            self.best_of_all.take(event, trial.searched)
-            self.best_of_highest_rung.take(event, trial.searched)
+            self.best_of_all.take(event)
+            self.best_of_highest_rung.take(event)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
         """Return where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
@@ -285,13 +246,13 @@ class StudyState:
     @property
     def states_from_memory(self) -> int:
         """States that jobs with a result took from the memory of a process that stayed, and not from a file."""
-        usages = (result.usage for trial in self.trials for result in trial.all_results)
+        usages = (result.usage for trial in self.trials for result in trial.results)
         return sum(usage.states_from_memory for usage in usages if usage)
 
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
         """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]
-        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.all_results):
+        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.results):
             trial = self.trials[trial.parent]
         return trial.number
 
@@ -345,7 +306,7 @@ class StudyState:
 
     def _checkpoint_of(self, member: Incumbent) -> Checkpoint | None:
         trial = self.trials[member.trial]
-        for result in trial.all_results:
+        for result in trial.results:
             if result.resource == member.resource and result.checkpoint is not None:
                 return None if result.checkpoint.resource in trial.condemned else result.checkpoint
         return None
@@ -365,32 +326,21 @@ class StudyState:
             assert trial.number == i
             resources = [result.resource for result in trial.results]
             assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
-            further = [result.resource for result in trial.further]
-            assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
-            assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
             assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
             if trial.running:
                 assert trial.granted is not None
-                further_job = type(trial.granted.stage) is Further
-                assert trial.granted.target > (trial.resource if further_job else trial.searched)
-                assert not further_job or i in self.extended
+                assert trial.granted.target > trial.resource
                 assert trial.granted.attempt == trial.attempts - 1
-        units = {number: self._units(self.trials[number], g.stage, g.target) for number, g in self.running.items()}
-        further_jobs = [number for number, grant in self.running.items() if type(grant.stage) is Further]
-        assert self.resource_running == sum(units.values())
-        assert self.further_running == sum(units[number] for number in further_jobs)
-        for number, wish in self.extended.items():
-            trial = self.trials[number]
-            assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
-        assert self.completed_jobs == sum(len(t.results) + len(t.further) for t in self.trials)
-        found = [result for trial in self.trials for result in trial.all_results]
+        assert self.resource_running == sum(g.target - self.trials[i].resource for i, g in self.running.items())
+        assert self.completed_jobs == sum(len(t.results) for t in self.trials)
+        found = [result for trial in self.trials for result in trial.results]
         assert self.finite_results == sum(result.loss is not None or bool(result.losses) for result in found)
-        assert self.infeasible_results == sum(r.infeasible for t in self.trials for r in t.all_results)
+        assert self.infeasible_results == sum(r.infeasible for t in self.trials for r in t.results)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
         ranked = [
-            (max((r.resource for r in trial.results if r.attempt <= result.attempt), default=trial.base), result)
+            result
             for trial in self.trials
-            for result in trial.all_results
+            for result in trial.results
             if result.loss is not None and not result.infeasible
         ]
         self.best_of_all.check(ranked)

@@ -10,7 +10,6 @@ from hpo_core.model.events import (
     JobCompleted,
     JobGranted,
     TrialAbandoned,
-    TrialExtensionEnded,
     TrialStopped,
 )
 from hpo_core.model.trial import Checkpoint, Params
@@ -28,9 +27,7 @@ class TrialRecord(msgspec.Struct, gc=False):
     params: Params
     parent: int | None = None
     results: tuple[JobCompleted, ...] = ()
-    """Results at the search's rungs, in the order of their resource."""
-    further: tuple[JobCompleted, ...] = ()
-    """Results of training beyond the search, likewise; no search method knows them."""
+    """Results in the order of their resource."""
     attempts: int = 0
     """Attempts granted so far; the next one gets this number."""
     granted: JobGranted | None = None
@@ -39,8 +36,6 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Whether the latest grant awaits its report."""
     failures: tuple[AttemptFailed, ...] = ()
     """Failed attempts at the present target."""
-    given_up: tuple[TrialExtensionEnded, ...] = ()
-    """Targets beyond the search that were not reached."""
     condemned: frozenset[int] = frozenset()
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     removed: tuple[CheckpointRemoved, ...] = ()
@@ -54,21 +49,9 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Units of training behind the parent when the trial was created."""
 
     @property
-    def all_results(self) -> tuple[JobCompleted, ...]:
-        """Results of the search and beyond it, in the order of their resource."""
-        if not self.further:
-            return self.results
-        return tuple(sorted((*self.results, *self.further), key=lambda result: result.resource))
-
-    @property
-    def searched(self) -> int:
-        """Units of training behind the latest result of the search, its ancestors' included (0: none)."""
-        return self.results[-1].resource if self.results else self.base
-
-    @property
     def resource(self) -> int:
-        """Units of training behind the best-trained result, its ancestors' included (0: none)."""
-        return max(self.searched, self.further[-1].resource) if self.further else self.searched
+        """Units of training behind the latest result, its ancestors' included (0: none)."""
+        return self.results[-1].resource if self.results else self.base
 
     @property
     def rung(self) -> int:
@@ -78,14 +61,12 @@ class TrialRecord(msgspec.Struct, gc=False):
     @property
     def loss(self) -> float | None:
         """Loss at the highest resource; None where there is none or it is not finite."""
-        results = self.all_results if self.further else self.results
-        return results[-1].loss if results else None
+        return self.results[-1].loss if self.results else None
 
     @property
     def infeasible(self) -> bool:
         """Whether the result at the highest resource violates a constraint."""
-        results = self.all_results if self.further else self.results
-        return bool(results) and results[-1].infeasible
+        return bool(self.results) and self.results[-1].infeasible
 
     @property
     def status(self) -> str:
@@ -120,11 +101,6 @@ class TrialRecord(msgspec.Struct, gc=False):
     def checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint that the next attempt starts from; None: from scratch."""
         return next(iter(self.good_checkpoints()), None)
-
-    def further_checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints of the training beyond the search, the newest first: the two newest, without condemned ones."""
-        newest = [result.checkpoint for result in self.further if result.checkpoint is not None][-2:]
-        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
 
     @property
     def waiting(self) -> bool:

@@ -1,8 +1,4 @@
-"""Checks of what people ask of a study and of what a loop by hand tells it.
-
-After a search its winner is trained for longer than any rung (Li et al. 2020, A.3; Li et al. 2019, 4.3.2). Such a job
-has the stage :class:`~hpo_core.model.trial.Further`; ``Study.train_further`` states the rules.
-"""
+"""Checks of what people ask of a study and of what a loop by hand tells it."""
 
 from __future__ import annotations
 
@@ -41,60 +37,6 @@ def is_known(state: StudyState, given: Params) -> bool:
     """Whether a trial, or a configuration in the queue, has these values already."""
     known = [*(trial.params for trial in state.trials), *state.queue]
     return any(all(name in one and same_scalar(one[name], given[name]) for name in given) for one in known)
-
-
-MAX_RESOURCE = 2**53
-"""Above it a float no longer tells two resources apart."""
-
-
-def check_training(state: StudyState, study: str, trial: int | None, to: int, *, searching: bool) -> int:
-    """The trial to train further than the search did, or None's: the best; see ``Study.trial_to_train``.
-
-    Args:
-        searching: whether the study may still promote it by itself.
-    """
-    where = f"Study {study!r}"
-    if searching:
-        raise HpoError(
-            f"{where}: its search is not over, and may train that trial further by itself. Let it finish first "
-            f"(`hpo resume {study}`), or interrupt it: a halted search stays halted meanwhile."
-        )
-    if trial is None:
-        if state.incumbent is None:
-            raise HpoError(
-                f"{where} has no finite result yet{_feasible(state)}, so there is no best trial to train further."
-            )
-        trial = state.incumbent.trial
-    if isinstance(trial, bool) or not isinstance(trial, int) or not 0 <= trial < len(state.trials):
-        known = f"its trials are 0 to {len(state.trials) - 1}" if state.trials else "it has none yet"
-        raise HpoError(f"{where} has no trial {trial!r}; {known}.")
-    record = state.trials[trial]
-    where = f"{where}, trial {trial}"
-    if record.abandoned is not None:
-        raise HpoError(f"{where} was abandoned ({record.abandoned.reason}); train another trial further.")
-    if trial in state.waiting or (record.running and trial not in state.extended):
-        raise HpoError(f"{where}: its job for the search is not done; `hpo resume {study}` goes on with it first.")
-    results = record.all_results
-    if not results:
-        raise HpoError(f"{where} has no result yet; train a trial further that has one.")
-    if record.loss is None and not results[-1].losses:
-        raise HpoError(
-            f"{where}: its loss at {record.resource} is not finite, so nothing good comes of more training; take "
-            "another trial."
-        )
-    if isinstance(to, bool) or not isinstance(to, int) or not record.resource < to <= MAX_RESOURCE:
-        raise HpoError(
-            f"{where} is trained to {record.resource} already; to = {to!r} must be an integer above that and at most "
-            f"{MAX_RESOURCE:,}, for it counts all units of training, those behind the trial included."
-        )
-    asked = state.extended.get(trial)
-    if asked is not None and to < asked.target:
-        raise HpoError(f"{where} is to be trained to {asked.target} already; give at least that.")
-    return trial
-
-
-def _feasible(state: StudyState) -> str:
-    return " that satisfies its constraints" if state.infeasible_results else ""
 
 
 def told_report(spec: StudySpec, job: Job, told: Mapping[str, float]) -> Report:
@@ -146,5 +88,5 @@ def check_abandoned(state: StudyState, study: str, trial: int, *, ruled_out: Con
     record = state.trials[trial]
     if record.abandoned is not None or record.stopped is not None:
         raise HpoError(f"Study {study!r}: trial {trial} is {record.status} already.")
-    if not (record.running or record.waiting or trial in state.extended) and trial in ruled_out:
+    if not (record.running or record.waiting) and trial in ruled_out:
         raise HpoError(f"Study {study!r}: trial {trial} will not go on anyway; there is nothing to give up.")

@@ -35,13 +35,10 @@ from hpo_core.model.events import (
     StudyHalted,
     StudyReopened,
     StudyRequested,
-    TrainingRequested,
     TrialAbandoned,
-    TrialExtended,
-    TrialExtensionEnded,
 )
 from hpo_core.model.judged_results import total_violation
-from hpo_core.model.trial import Further, Metrics, Outcome, Report
+from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.state import TrialRecord, retries_left
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts
@@ -86,14 +83,12 @@ class Decider:
                 yield from grants.fill()
             case ClockTicked():
                 yield from grants.stop_if_due()
-                if state.extended:
-                    yield from grants.fill()
             case StudyRequested():
                 yield StudyCreated(stimulus.spec)
             case ControllerStarted():
                 yield ControllerChanged(stimulus.controller, stimulus.objective)
                 yield CapacityChanged(EMPTY)
-                if state.halted is not None and not stimulus.keep_halt:
+                if state.halted is not None:
                     yield StudyReopened()
                 gone = "the controller that ran this attempt is gone"
                 for grant in list(state.running.values()):
@@ -107,12 +102,8 @@ class Decider:
             case ConfigurationRequested():
                 yield ConfigurationEnqueued(stimulus.params, stimulus.request)
                 yield from grants.fill()
-            case TrainingRequested():
-                start = self._parts.checkpoints.further_start(stimulus.trial)
-                yield TrialExtended(stimulus.trial, stimulus.target, start)
-                yield from grants.fill()
             case StopRequested():
-                if state.halted is None or (state.extended and not state.further_held):
+                if state.halted is None:
                     yield StudyHalted(stimulus.reason)
             case AbandonRequested():
                 yield from self._on_abandon(state.trials[stimulus.trial])
@@ -124,9 +115,7 @@ class Decider:
             yield AttemptFailed(
                 grant.trial, grant.attempt, grant.stage, target=grant.target, outcome=Outcome.PREEMPTED, message=reason
             )
-        # where it was heading for, or where its result stands; training beyond the search is at no rung
-        rung = trial.rung if type(grant.stage) is Further else grant.rung
-        yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
+        yield TrialAbandoned(trial.number, grant.bracket, grant.rung, reason)
         yield from self._facts_of_results()
 
     def _on_report(self, report: Report) -> Iterator[Event]:
@@ -138,7 +127,7 @@ class Decider:
         if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
             result = self._result(report, grant)
             yield result
-            if result.loss is None and not result.losses and type(grant.stage) is not Further:
+            if result.loss is None and not result.losses:
                 yield from self._diverged(report.message)
         else:
             yield from self._failed(grant, report)
@@ -163,7 +152,7 @@ class Decider:
             elif loss is not None:
                 violation = found or NO_VIOLATION
         curve: tuple[tuple[int, float], ...] = ()
-        if self._method.reads_curves and type(grant.stage) is not Further:
+        if self._method.reads_curves:
             name, sign = self._objectives[0]
             curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
         return JobCompleted(
@@ -217,9 +206,7 @@ class Decider:
         )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
-        if type(grant.stage) is Further:
-            yield from self._beyond_search(trial, report)
-        elif report.outcome is Outcome.STORAGE:
+        if report.outcome is Outcome.STORAGE:
             if self._state.halted is None:
                 yield StudyHalted(report.message)
         elif report.outcome is Outcome.LOST and self._spec.training.max_lost is not None:
@@ -283,15 +270,6 @@ class Decider:
             yield StudyHalted(
                 f"the {more} {limit} trials all ended without a finite value of {metrics}: {counts}{last}"
             )
-
-    def _beyond_search(self, trial: TrialRecord, report: Report) -> Iterator[Event]:
-        """A job beyond the search that is given up costs the trial nothing that it had."""
-        if report.outcome is Outcome.STORAGE:
-            yield StudyHalted(report.message)  # also where it is halted: this holds the job back as well
-        elif not retries_left(self._state, trial, report.outcome):
-            times = _times(sum(failure.outcome == report.outcome for failure in trial.failures))
-            target = self._state.extended[trial.number].target
-            yield TrialExtensionEnded(trial.number, target, f"{report.outcome} {times}: {report.message}")
 
 
 def _times(count: int) -> str:

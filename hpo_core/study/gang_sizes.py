@@ -142,8 +142,7 @@ def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
 def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
     """Jobs that could be granted now, counted up to ``most``: the size of the stack of the paper on ASHA (5.3)."""
     again = len(state.waiting)
-    beyond = sum(not state.trials[number].running for number in state.extended) if state.extended else 0
-    return again + beyond + method.grantable(max(0, most - again - beyond))
+    return again + method.grantable(max(0, most - again))
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Grants: the next job of a study, one to be tried again, one of the search, or one beyond it."""
+"""Grants: the next job of a study, one to be tried again or one of the search."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from hpo_core.model.events import (
     SamplerExhausted,
     StudyHalted,
     TrialCreated,
-    TrialExtended,
 )
 from hpo_core.model.space.search_space import given_values
-from hpo_core.model.trial import Checkpoint, Further, Generation, Params, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Generation, Params, Rung, Stage
 from hpo_core.search.method import WAIT, Action, Finish, Promote, Reproduce, Sample, Wait
-from hpo_core.spec import StudySpec
-from hpo_core.state import StudyState, TrialRecord
+from hpo_core.state import TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
 from hpo_core.study.parts import StudyParts
 
@@ -51,17 +49,6 @@ class Grants:
             if self._limits_resource:
                 yield from self.stop_if_due()
 
-    def one(self, room: int | None = None) -> Iterator[Event]:
-        """Grant one job, if there is one that fits.
-
-        Args:
-            room: slots that it may take; None: whatever the capacity.
-        """
-        running = len(self._state.running)
-        yield from self._by_search(room)
-        if len(self._state.running) == running:
-            yield from self._beyond_search(room)
-
     def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
         """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
         while self._parts.budget is not None and (removal := self._parts.budget.removal(more, turn)) is not None:
@@ -69,34 +56,11 @@ class Grants:
 
     def stop_if_due(self) -> Iterator[Event]:
         """Halt the search where a stop rule is met."""
-        searching = self._state.halted is None and not self.trains_further
-        due = self._parts.rules.due(self._state) if searching else None
+        due = self._parts.rules.due(self._state) if self._state.halted is None else None
         if due is not None:
             yield StudyHalted(due[1], due[0])
 
     # Questions.
-
-    @property
-    def searching(self) -> bool:
-        """Whether the search may go on by itself."""
-        state = self._state
-        if state.halted is not None:
-            return False
-        running = any(type(grant.stage) is not Further for grant in state.running.values())
-        return running or bool(state.waiting) or not isinstance(self._method.next_action(), Finish)
-
-    @property
-    def trains_further(self) -> bool:
-        """Whether a job beyond the search runs."""
-        return self._state.further_running > 0
-
-    def next_further(self) -> int | None:
-        """The trial whose training beyond the search can be granted now; None: there is none."""
-        state = self._state
-        if not state.extended or state.further_held or self.searching:
-            return None
-        free = (number for number in state.extended if not state.trials[number].running)
-        return next((number for number in free if number not in state.waiting), None)
 
     def next_again(self) -> tuple[int | None, Action]:
         """The trial to be tried again now, or None, and what the method wants instead.
@@ -127,20 +91,21 @@ class Grants:
         room = state.capacity - state.slots_in_use
         if room <= 0:
             return
-        if (further := self.next_further()) is not None and self._size().slots <= room:
-            full = budget is not None and bool(state.running) and budget.over(1)
-            assert full, f"a slot is idle although trial {further} is to be trained further"
         if state.halted is None:
             again, action = self.next_again()
             idle = again is None and not isinstance(action, Sample | Promote | Reproduce)
             idle = idle or (budget is not None and bool(state.running) and budget.over(1))
-            idle = idle or (isinstance(action, Promote) and state.trials[action.trial].running)
             idle = idle or self._size(again).slots > room
             assert idle, f"a slot is idle although {action} could run"
 
-    # The search.
+    # One grant.
 
-    def _by_search(self, room: int | None) -> Iterator[Event]:
+    def one(self, room: int | None = None) -> Iterator[Event]:
+        """Grant one job, if there is one that fits.
+
+        Args:
+            room: slots that it may take; None: whatever the capacity.
+        """
         state = self._state
         if state.halted is not None:
             return
@@ -158,15 +123,13 @@ class Grants:
             assert failed is not None
             number, stage, target = again, failed.stage, failed.target
         elif isinstance(action, Promote):
-            if state.trials[action.trial].running:
-                return  # a person has it trained further meanwhile, and a trial has one job at a time
             number, target = action.trial, action.target
             stage = self._rung(number, action.bracket, action.rung)
         elif isinstance(action, Sample):
             created = self._sampled(number, action.bracket)
             yield created
             if isinstance(created, SamplerExhausted):
-                yield from self._by_search(room)  # the method wants no further configuration now
+                yield from self.one(room)  # the method wants no further configuration now
                 return
             stage, target = self._rung(number, action.bracket, action.rung), action.target
         else:
@@ -249,47 +212,7 @@ class Grants:
             return self._state.start_of(trial.number)
         return self._state.start_of(trial.number, set(self._method.ruled_out))
 
-    # Beyond the search.
-
-    def _beyond_search(self, room: int | None) -> Iterator[Event]:
-        """A job beyond the search, where there is nothing left to grant for the search."""
-        state = self._state
-        recorded = recorded_training(self._spec, state) if state.halted is None and not self.searching else None
-        if recorded is not None:
-            yield TrialExtended(*recorded, self._parts.checkpoints.further_start(recorded[0]))
-        number = self.next_further()
-        demand = self._size()
-        if number is None or (room is not None and demand.slots > room):
-            return
-        if self._parts.budget is not None and not (yield from self._fits(self._parts.budget)):
-            return
-        trial, target = state.trials[number], state.extended[number].target
-        again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
-        start = self._parts.checkpoints.further_start(number)
-        yield JobGranted(
-            number,
-            trial.attempts,
-            Further(trial.bracket),
-            target=target,
-            checkpoint=start,
-            retry=again,
-            demand=demand,
-        )
-
 
 def _loaded(action: Action) -> int | None:
     """The trial whose checkpoint the job of an action would load."""
     return action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
-
-
-def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | None:
-    """(trial, target) that a rerun has yet to train beyond its search, as its source did; None: nothing."""
-    record = spec.search.record()
-    for further in record.further if record is not None else ():
-        trial = state.trials[further.trial] if further.trial < len(state.trials) else None
-        if trial is None or trial.abandoned is not None or further.trial in state.extended:
-            continue
-        failed = max((ended.target for ended in trial.given_up), default=0)
-        if trial.all_results and max(trial.resource, failed) < further.target:
-            return further.trial, further.target
-    return None

@@ -97,7 +97,7 @@ class OptunaTrials:
         record = self._state.trials[number]
         state = self._state_of(record, ended=ended)
         params, distributions, others = shown(self._space, record.params)
-        last = record.all_results[-1] if record.all_results else None
+        last = record.results[-1] if record.results else None
         values = None if last is None else self._values(last)
         if values is not None and (state is TrialState.FAIL or math.isnan(values[0])):
             values = None
@@ -123,8 +123,8 @@ class OptunaTrials:
         full = self._full
         if ended and (full is None or full > self._best):
             full = self._best
-        if record.results and full is not None and record.searched >= full:
-            return TrialState.FAIL if math.isnan(self._values(record.all_results[-1])[0]) else TrialState.COMPLETE
+        if record.results and full is not None and record.resource >= full:
+            return TrialState.FAIL if math.isnan(self._values(record.results[-1])[0]) else TrialState.COMPLETE
         if record.stopped is not None or ended:
             return TrialState.PRUNED if record.results else TrialState.FAIL
         return TrialState.RUNNING
@@ -157,16 +157,16 @@ class OptunaTrials:
 
     def _attributes(self, record: TrialRecord, others: dict[str, Any]) -> dict[str, Any]:
         """User attributes: facts that Optuna has no field for; none changes once the trial has ended there."""
-        number, last = record.number, record.all_results[-1] if record.all_results else None
+        number, last = record.number, record.results[-1] if record.results else None
         grant = record.granted
-        timed = [result for result in record.all_results if result.started]
+        timed = [result for result in record.results if result.started]
         bracket, rung = record.bracket, record.rung if grant is None else max(grant.rung, record.rung)
         found: dict[str, Any] = {
             TRIAL: number,
             "hpo.bracket": None if self._shares_rungs else bracket,
             "hpo.rung": bracket + rung if self._shares_rungs else rung,
             "hpo.resource": record.resource,
-            RESULTS: [result.resource for result in record.all_results],
+            RESULTS: [result.resource for result in record.results],
             "hpo.parent": record.parent,
             "hpo.queued": record.queued or None,
             "hpo.worker": last.worker if last is not None and last.worker else None,

@@ -31,9 +31,6 @@ class StopRules:
     A person who resumes a study that a rule ended wants more of it: the same resource and the same seconds
     again, and no stop at a target that is reached already. Seconds count while a controller drives the study,
     not while it is down or stands still.
-
-    What a person has trained beyond the search (``Study.train_further``) counts for no rule, and while such a job runs
-    no seconds pass.
     """
 
     def __init__(self, spec: StudySpec) -> None:
@@ -46,12 +43,12 @@ class StopRules:
         self._used_before = 0
         self._reached_before = False
 
-    def count_time(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
+    def count_time(self, stimulus: Stimulus, time: float) -> None:
         """Add the time that passed until this stimulus."""
         kind = type(stimulus)
         if kind is AbandonRequested:  # by a person, perhaps while no controller drives it
             return
-        if searching and kind not in _NO_TIME_BEFORE:
+        if kind not in _NO_TIME_BEFORE:
             stood_still = stimulus.stood_still if isinstance(stimulus, ClockTicked) else 0.0
             self.seconds += max(0.0, time - self._last - stood_still)
         self._last = time
@@ -59,7 +56,7 @@ class StopRules:
     def reopen(self, state: StudyState) -> None:
         """Count anew: a halted study goes on."""
         self.seconds = 0.0
-        self._used_before = _used(state)
+        self._used_before = state.resource_used
         self._reached_before = self._reached(state)
 
     def seconds_at(self, now: float) -> float:
@@ -70,8 +67,8 @@ class StopRules:
         """Units still to be trained until ``total_resource`` is used up; None without that rule."""
         if self._rules.total_resource is None:
             return None
-        used = _used(state) - self._used_before
-        return max(state.resource_running - state.further_running, self._rules.total_resource - used)
+        used = state.resource_used - self._used_before
+        return max(state.resource_running, self._rules.total_resource - used)
 
     def seconds_left(self, now: float) -> float | None:
         """Seconds until the rule about them is due; None without that rule."""
@@ -81,7 +78,7 @@ class StopRules:
         """How near each rule is, in words: ``120 of 1,000 units trained``."""
         rules, found = self._rules, []
         if rules.total_resource is not None:
-            found.append(f"{_used(state) - self._used_before:,} of {rules.total_resource:,} units trained")
+            found.append(f"{state.resource_used - self._used_before:,} of {rules.total_resource:,} units trained")
         if rules.seconds is not None:
             found.append(f"{self.seconds_at(now):.0f} of {rules.seconds:g} seconds")
         if rules.target is not None:
@@ -111,7 +108,7 @@ class StopRules:
             value = state.incumbent.loss * self._sign
             return "target", f"target reached: {self._metric} = {value:.6g} (wanted {rules.target:g})"
         if rules.total_resource is not None:
-            used = _used(state) + state.resource_running - state.further_running - self._used_before
+            used = state.resource_used + state.resource_running - self._used_before
             if used >= rules.total_resource:
                 return "total_resource", f"total_resource = {rules.total_resource:,} units of training are given out"
         if rules.seconds is not None:
@@ -119,11 +116,6 @@ class StopRules:
             if seconds >= rules.seconds:
                 return "seconds", f"{rules.seconds:g} seconds are over"
         return None
-
-
-def _used(state: StudyState) -> int:
-    """Units trained by the search."""
-    return state.resource_used - state.further_used
 
 
 class StudyParts:

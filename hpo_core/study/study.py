@@ -42,22 +42,20 @@ from hpo_core.model.events import (
     Stimulus,
     StopRequested,
     StudyRequested,
-    TrainingRequested,
 )
-from hpo_core.model.trial import Checkpoint, Further, Job, Report
+from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Finish
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent
 from hpo_core.study.checked_requests import (
     check_abandoned,
-    check_training,
     checked_configuration,
     is_known,
     told_report,
 )
 from hpo_core.study.decider import Decider
-from hpo_core.study.job_grants import Grants, recorded_training
+from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts
 
 if TYPE_CHECKING:
@@ -223,7 +221,7 @@ class Study:
 
     def count_time(self, stimulus: Stimulus, time: float) -> None:
         """Count the time until this stimulus; called before its events are applied."""
-        self.rules.count_time(stimulus, time, searching=not self.state.further_running)
+        self.rules.count_time(stimulus, time)
 
     # What a loop asks and tells.
 
@@ -299,38 +297,27 @@ class Study:
         """
         return self._decide_and_record(StateCopied(trial, attempt))
 
-    def recover(self, controller: str, *, keep_halt: bool = False, objective: str = "") -> list[Job]:
+    def recover(self, controller: str, *, objective: str = "") -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
 
         Args:
-            keep_halt: a halted study stays halted (for :meth:`train_further`); else it goes on with its search.
             objective: the training function from here on; empty: the same as before.
         """
-        return self._decide_and_record(ControllerStarted(controller, keep_halt, objective))
+        return self._decide_and_record(ControllerStarted(controller, objective))
 
-    def tick(self) -> list[Job]:
-        """Check stop rules about time; records nothing unless one is due.
+    def tick(self) -> None:
+        """Check stop rules about time; records nothing unless one is due."""
+        if self.state.halted is None and self.rules.due(self.state, self._clock()):
+            self._decide_and_record(ClockTicked())
 
-        Returns:
-            Jobs beyond the search that were granted because a rule ended it.
-        """
-        if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
-            return self._decide_and_record(ClockTicked())
-        return []
-
-    def note_standstill(self, seconds: float) -> list[Job]:
-        """The controller did not run for so long; noted where a stop rule about time would count it.
-
-        Returns:
-            Jobs as of :meth:`tick`.
-        """
-        if self.has_time_rule and self.state.halted is None and not self._grants.trains_further:
-            return self._decide_and_record(ClockTicked(round(seconds, 3)))
-        return []
+    def note_standstill(self, seconds: float) -> None:
+        """The controller did not run for so long; noted where a stop rule about time would count it."""
+        if self.has_time_rule and self.state.halted is None:
+            self._decide_and_record(ClockTicked(round(seconds, 3)))
 
     def seconds_to_rule(self) -> float | None:
         """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""
-        if not self.has_time_rule or self.state.halted is not None or self._grants.trains_further:
+        if not self.has_time_rule or self.state.halted is not None:
             return None
         return self.rules.seconds_left(self._clock())
 
@@ -379,30 +366,6 @@ class Study:
             )
         return self.spec.search.refuse_extension(self.name, self.method)
 
-    def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
-        """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.
-
-        The job goes on from the trial's newest checkpoint; where none was kept, from the start. No search method
-        ranks its result and no stop rule counts it, but it can be the incumbent. A halted search stays halted.
-
-        Args:
-            trial: its number; None: the best trial.
-            to: units of training in all, those behind it included.
-
-        Raises:
-            HpoError: what :meth:`trial_to_train` says.
-        """
-        return self._decide_and_record(TrainingRequested(self.trial_to_train(trial, to), to))
-
-    def trial_to_train(self, trial: int | None, to: int) -> int:
-        """The trial that :meth:`train_further` would train; records nothing.
-
-        Raises:
-            HpoError: there is no such trial, it has no finite result, it was trained so far already, or the search
-                is not over yet.
-        """
-        return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
-
     def stop(self, reason: str) -> None:
         """Grant no further jobs until the study is recovered or extended."""
         self._decide_and_record(StopRequested(reason))
@@ -439,8 +402,7 @@ class Study:
     def best_of_highest_rung(self) -> Incumbent | None:
         """Best finite loss among the results at the largest resource that has one.
 
-        A smaller sample, compared at equal training: the better choice where the winner is trained on. Further
-        training of a trial (:meth:`train_further`) counts at the rung that it had reached by the search.
+        A smaller sample, compared at equal training: the better choice where the winner is trained on.
         """
         return self.state.best_of_highest_rung.incumbent
 
@@ -461,15 +423,14 @@ class Study:
         """
         size = self.parts.sizes.demanded(most)
         state, slots = self.state, self.state.slots_in_use
-        if state.halted is not None or self._grants.trains_further or not self._grants.searching:
-            waiting = sum(not state.trials[number].running for number in state.extended)
-            return min(most, slots + (0 if state.further_held else waiting * size))
+        if state.halted is not None:
+            return min(most, slots)
         again = (state.trials[number].granted for number in state.waiting)
         slots += sum(grant.demand.slots for grant in again if grant is not None)  # as many as before
         jobs = self.method.grantable(-(-max(0, most - slots) // size))
         left = self.rules.resource_left(state)
         if left is not None:
-            jobs = min(jobs, max(0, left - state.resource_running + state.further_running))
+            jobs = min(jobs, max(0, left - state.resource_running))
         return min(most, slots + self._grants.fitting(jobs) * size)
 
     def spare(self, most: int) -> int:
@@ -490,14 +451,12 @@ class Study:
     def finished(self) -> bool:
         """Whether no job runs and none will be granted any more."""
         state = self.state
-        if state.running or state.waiting or state.extended or recorded_training(self.spec, self.state) is not None:
-            return False
-        return isinstance(self.method.next_action(), Finish)
+        return not (state.running or state.waiting) and isinstance(self.method.next_action(), Finish)
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing will be granted, unless somebody asks for more or resumes the study."""
-        return self.finished or (self.state.halted is not None and self._grants.next_further() is None)
+        return self.finished or self.state.halted is not None
 
     @property
     def status(self) -> str:
@@ -526,15 +485,10 @@ class Study:
         return self.parts.checkpoints
 
     def to_cancel(self) -> list[tuple[int, int]]:
-        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks.
-
-        A job that a person asked for (:meth:`train_further`) is no part of what the rule ends.
-        """
+        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks."""
         if not self.rules.cancels(self.state):
             return []
-        return [
-            (grant.trial, grant.attempt) for grant in self.state.running.values() if type(grant.stage) is not Further
-        ]
+        return [(grant.trial, grant.attempt) for grant in self.state.running.values()]
 
     def to_optuna(self, storage: Any = None, name: str | None = None) -> optuna.Study:
         """A copy as an Optuna study, for Optuna's figures: all trials as they are now.

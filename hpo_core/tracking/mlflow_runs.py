@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
 from hpo_core.model.space import NumberParameter
-from hpo_core.model.trial import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
@@ -228,7 +227,7 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
-    "hpo.violation": lambda trial: trial.record.all_results[-1].violation if trial.record.infeasible else None,
+    "hpo.violation": lambda trial: trial.record.results[-1].violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
 }
@@ -264,8 +263,7 @@ def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, st
 def _rung_of(trial: _Trial) -> int:
     """The rung that its running or latest job is for, as a place in its ladder."""
     record = trial.record
-    searching = record.granted is not None and record.granted.rung != FURTHER
-    rung = record.granted.rung if record.granted is not None and searching else record.rung
+    rung = record.granted.rung if record.granted is not None else record.rung
     return trial.fold.names.place(record.bracket, rung)[1]
 
 

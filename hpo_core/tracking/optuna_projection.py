@@ -2,8 +2,8 @@
 
 What an Optuna trial shows is a function of the journal (:mod:`hpo_core.study.optuna_trials`); here it is compared with
 what the storage holds, and the difference is written. The cursor goes last, so a crash after any call is made good by
-the next attempt. Optuna changes no trial that has ended. Where one goes on all the same (a resumed study, training
-beyond the search), the whole copy is deleted and made anew.
+the next attempt. Optuna changes no trial that has ended. Where one goes on all the same (a resumed study), the
+whole copy is deleted and made anew.
 """
 
 from __future__ import annotations

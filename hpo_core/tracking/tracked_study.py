@@ -25,11 +25,9 @@ from hpo_core.model.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
-    TrialExtended,
-    TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.trial import FURTHER, Metrics, Params, Report
+from hpo_core.model.trial import Metrics, Params, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
 from hpo_core.search.pareto_rungs import ParetoRung
@@ -74,8 +72,7 @@ def _key(loss: Loss, trial: int) -> tuple[Any, int]:
 BYTES_MOVED = "bytes_moved"
 """Metric of a trial's run, where models hop: bytes of all states that its model hopped with until then."""
 _OF_A_RUN = (
-    TrialCreated, JobGranted, JobCompleted, AttemptFailed, TrialAbandoned, TrialStopped, TrialExtended,
-    TrialExtensionEnded,
+    TrialCreated, JobGranted, JobCompleted, AttemptFailed, TrialAbandoned, TrialStopped,
 )  # fmt: skip
 """What changes the run of its trial."""
 FINAL = "final_"
@@ -256,7 +253,7 @@ class TrackedStudy:
     def _granted(self, event: JobGranted, entry: Entry) -> None:
         """Note a promotion, with the rank of its trial in the rung that it leaves."""
         results = self.state.trials[event.trial].results
-        if event.retry or not results or event.rung == FURTHER:
+        if event.retry or not results:
             return
         below = results[-1]
         place = self.names.place(below.bracket, below.rung)
@@ -287,7 +284,7 @@ class TrackedStudy:
     def _waiting_ended(self, entry: Entry, at: int) -> None:
         """Runs of trials that waited when event ``at`` of the entry halted or reopened the study."""
         later = {event.trial for event in entry.events[at + 1 :] if type(event) is AttemptFailed}
-        for number in (*self.state.waiting, *self.state.extended):
+        for number in self.state.waiting:
             if number not in later:
                 self.touched[number] = None
                 self.trials[number].ended = entry.time
@@ -325,10 +322,9 @@ class TrackedStudy:
             if key not in event.metrics:  # what the user reports goes before
                 step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
                 self._point(notes, MetricPoint(key, value, notes.ended, step))
-        if event.rung != FURTHER:
-            complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
-            base = self.state.trials[event.trial].results[0].resource
-            self._count(event, base, loss_of(event) if complete else None)
+        complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
+        base = self.state.trials[event.trial].results[0].resource
+        self._count(event, base, loss_of(event) if complete else None)
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
         """Metrics of a result besides those that the user reports."""
@@ -343,7 +339,7 @@ class TrackedStudy:
             event.resource
         )  # an axis beside the metric: results of different rungs do not compare
         if event.visits:
-            visits = (visit for result in trial.all_results for visit in result.visits or ())
+            visits = (visit for result in trial.results for visit in result.visits or ())
             found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
         return found
 

@@ -8,7 +8,6 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from hpo_core.model.events import JobCompleted
-from hpo_core.model.trial import FURTHER
 from hpo_core.search.search_settings import Outline
 from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.spec import StudySpec
@@ -53,7 +52,7 @@ def trial_description(fold: TrackedStudy, number: int) -> str:
     came += ", given by a person" if trial.queued else ""
     lines.append(f"- created {at(notes.created)}{came}")
     promotions = {promotion.resource: promotion for promotion in notes.promotions}
-    for result in trial.all_results:
+    for result in trial.results:
         label = fold.names.label(result.bracket, result.rung)
         line = f"- {label}, after {plural(result.resource, spec.unit_word)}: {_values(spec, result)}"
         lines.append(line + _what_then(fold, result, promotions.get(result.resource), outline))
@@ -78,8 +77,6 @@ def _what_then(fold: TrackedStudy, result: JobCompleted, promotion: Promotion | 
         rule = rule_of(spec, promotion.among)
         why = f"; place {promotion.rank} of {promotion.among}, among the {rule}" if rule else ""
         return f"{why}; went on {start} to {promotion.target} ({at(promotion.time)})"
-    if result.rung == FURTHER:
-        return ""
     stopped = trial.stopped
     if stopped is not None and (stopped.bracket, stopped.rung) == (result.bracket, result.rung):
         return f"; place {stopped.rank} of {stopped.results}, not among the {rule_of(spec, stopped.results)}: stopped"

@@ -26,7 +26,7 @@ from hpo_core.spec.sent_functions import (
 
 FOLDER = "code"
 """In the study's folder."""
-_PLACE = re.compile(r"(/.*)/code/(by_value\.s[0-9a-f]{16}\.d[0-9a-f]{64}:[A-Za-z_]\w*)")
+_PLACE = re.compile(r"(/.*)/code/(by_value(?:\.s[0-9a-f]{16})?\.d[0-9a-f]{64}:[A-Za-z_]\w*)")
 
 
 def keep(name: str, study_folder: Path, studies: Path) -> None:

@@ -40,8 +40,6 @@ class Span:
     """Resource it started from (0: from nothing)."""
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
-    further: bool = False
-    """Whether it trained beyond the search."""
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
     slots: int = 1
@@ -114,7 +112,7 @@ def ended_attempts(state: StudyState) -> list[Span]:
     found = []
     for trial in state.trials:
         ended: list[tuple[JobCompleted | AttemptFailed, int, Outcome]] = [
-            (result, result.resource, Outcome.COMPLETED) for result in trial.all_results
+            (result, result.resource, Outcome.COMPLETED) for result in trial.results
         ]
         ended += [(failure, failure.target, failure.outcome) for failure in trial.failures]
         for event, target, outcome in ended:
@@ -335,7 +333,7 @@ def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
     estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
     for trial in study.state.trials:
         params = {**spec.constants, **trial.params}
-        for result in trial.all_results:
+        for result in trial.results:
             if result.usage and result.usage.load is not None:
                 estimates.learn(params, result.usage, at=result.ended)
     learned = estimates.ratios

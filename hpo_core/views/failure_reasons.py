@@ -82,7 +82,7 @@ def failures_of(state: StudyState) -> Failures:
             error, message = _split(last.message)
             key = (last.outcome.value, error, _VARYING.sub("#", message))
             found.setdefault(key, []).append((trial, message))
-        elif trial.all_results and trial.loss is None:
+        elif trial.results and trial.loss is None:
             diverged += 1
     groups = [
         FailureGroup(

@@ -62,7 +62,7 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     found = []
     for trial in state.trials:
         before = ""
-        for result in trial.all_results:
+        for result in trial.results:
             for unit in units_of(result.visits or (), result.together):
                 for rank, visit in enumerate(unit):
                     began = clock(visit.started)
@@ -379,7 +379,7 @@ def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
     names = PartitionNames.of(spec)
     if names is None:
         return
-    for result in trial.all_results:
+    for result in trial.results:
         yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
 
 
@@ -399,7 +399,7 @@ def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
             "bytes": visit.size,
             **({"rank": rank} if len(unit) > 1 else {}),
         }
-        for result in trial.all_results
+        for result in trial.results
         for unit in units_of(result.visits or (), result.together)
         for rank, visit in enumerate(unit)
     ]

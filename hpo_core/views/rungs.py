@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from hpo_core.model.events import CeilingRaised, JobCompleted, StudyHalted, TrialStopped
-from hpo_core.model.trial import FURTHER, Stage
+from hpo_core.model.trial import Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
@@ -33,12 +33,10 @@ class RungNames:
 
     def place(self, bracket: int, rung: int) -> Place:
         """(bracket, or None where rungs are shared; place in its ladder)."""
-        return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
+        return (None, bracket + rung) if self.shared else (bracket, rung)
 
     def label(self, bracket: int, rung: int) -> str:
-        """``rung 2``, or ``rung 2 of bracket 1``, or ``trained further`` beyond the search."""
-        if rung == FURTHER:
-            return "trained further"
+        """``rung 2``, or ``rung 2 of bracket 1``."""
         own, place = self.place(bracket, rung)
         named = own is not None and (self.several or own > 0)  # an extended study may get its second bracket late
         return f"rung {place} of bracket {own}" if named else f"rung {place}"
@@ -181,9 +179,8 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
 
     busy = {state.trials[number].bracket for number in state.waiting}
     for grant in state.running.values():
-        if grant.stage.rung != FURTHER:  # training beyond the search stands at no rung
-            busy.add(grant.stage.bracket)
-            rung_at(grant.stage, grant.target).running += 1
+        busy.add(grant.stage.bracket)
+        rung_at(grant.stage, grant.target).running += 1
     unlimited = is_unlimited(study.spec)
     for bracket, view in views.items():
         if bracket is None or bracket in busy:
@@ -325,7 +322,7 @@ class Bands:
                 self.all.append(Band(i, rung, kind))
         for trial in study.state.trials:
             granted = trial.granted
-            target = 0 if granted is None else trial.searched if granted.stage.rung == FURTHER else granted.target
+            target = 0 if granted is None else granted.target
             for result in trial.results:
                 band = self.all[self.of(result.stage.bracket, result.stage.rung)]
                 band.results.append(result)

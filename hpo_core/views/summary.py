@@ -9,7 +9,7 @@ import msgspec
 
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.model.trial import FURTHER, Params
+from hpo_core.model.trial import Params
 from hpo_core.pool.words import share_words
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
@@ -78,8 +78,8 @@ class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     trial: int
     bracket: int
-    rung: int | None
-    """Place in its ladder; None beyond the search."""
+    rung: int
+    """Place in its ladder."""
     target: int
     attempt: int
     device: str | None = None
@@ -88,13 +88,6 @@ class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of the device that the job was given."""
     ranks: int = 1
     """Processes that train it, each on a slot of its own."""
-
-
-class TrialTarget(msgspec.Struct, frozen=True):
-    """A trial that a person wants trained further."""
-
-    trial: int
-    to: int
 
 
 class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +111,6 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[JobSummary, ...]
     waiting: tuple[int, ...]
     """Trials whose job failed and is wanted again."""
-    to_train_further: tuple[TrialTarget, ...]
     abandoned: int
     failed_attempts: int
     resource: int
@@ -147,7 +139,7 @@ def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) 
     return JobSummary(
         trial=grant.trial,
         bracket=grant.bracket,
-        rung=None if grant.rung == FURTHER else names.place(grant.bracket, grant.rung)[1],
+        rung=names.place(grant.bracket, grant.rung)[1],
         target=grant.target,
         attempt=grant.attempt,
         device=None if placed is None else placed.device,
@@ -174,7 +166,6 @@ def summarize(study: Study) -> StudySummary:
         jobs=state.completed_jobs,
         running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),
         waiting=tuple(state.waiting),
-        to_train_further=tuple(TrialTarget(wanted.trial, wanted.target) for wanted in state.extended.values()),
         abandoned=state.abandoned_trials,
         failed_attempts=state.failed_attempts,
         resource=state.resource_used,
@@ -198,7 +189,7 @@ def exhausted_words(study: Study) -> str:
 
 def notices_of(study: Study) -> list[str]:
     """What was to be known of the study before its start, as far as it is still true."""
-    reached = max((trial.searched for trial in study.state.trials), default=0)
+    reached = max((trial.resource for trial in study.state.trials), default=0)
     return notices(study.spec, study.state.extra_configs, reached)
 
 
@@ -237,39 +228,6 @@ def best_result(study: Study, best: Incumbent | None) -> BestResult | None:
     value = study.metric_value(best.loss)
     params = study.state.trials[best.trial].params
     return BestResult(best.trial, value, best.resource, params)
-
-
-class Extension(msgspec.Struct, frozen=True):
-    """A trial, its target, and how it ended."""
-
-    trial: int
-    to: int
-    reached: bool
-    value: float | None
-    """The metric there; None where it was not reached or is not finite."""
-    words: str
-    """A sentence about it."""
-
-
-def extension_of(study: Study, number_of_trial: int, to: int) -> Extension:
-    """Whether a trial was trained to ``to`` units, and what came of it."""
-    trial = study.state.trials[number_of_trial]
-    result = next((r for r in reversed(trial.further) if r.resource >= to), None)
-    value = None if result is None or result.loss is None else study.metric_value(result.loss)
-    if result is not None:
-        shown = "not finite" if value is None else number(value, 5)
-        words = f"trial {trial.number} trained further, to {result.resource}: {study.spec.metric.name} = {shown}"
-    elif trial.number in study.state.extended:
-        halted = study.state.halted
-        why = f" ({halted.reason})" if halted is not None and study.state.further_held else ""
-        words = (
-            f"Study {study.name!r}, trial {trial.number} is not trained to {to} yet{why}. Mend that, then "
-            f"`hpo extend {study.name} --trial {trial.number} --to {to}` goes on."
-        )
-    else:
-        why = trial.given_up[-1].reason if trial.given_up else trial.status
-        words = f"Study {study.name!r}, trial {trial.number} was not trained to {to}: {why}"
-    return Extension(trial.number, to, result is not None, value, words)
 
 
 def packing_words(packing: PackingSpec | None) -> str:

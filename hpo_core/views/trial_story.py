@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import UsageField
 from hpo_core.model.events import AttemptReported, Entry, JobGranted
-from hpo_core.model.trial import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
@@ -27,7 +26,7 @@ def trial_state(study: Study, trial: TrialRecord) -> str:
         return "diverged"
     if status == "paused" and study.status == "finished":
         outline = study.spec.search.outline()
-        short = outline.max_resource is not None and trial.searched < outline.max_resource
+        short = outline.max_resource is not None and trial.resource < outline.max_resource
         return "not promoted" if short and not outline.members else "completed"
     return status
 
@@ -100,8 +99,8 @@ def trial_story(study: Study, number: int) -> list[str]:
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
-    for r in trial.all_results:
-        rung = f"{'' if r.stage.rung == FURTHER else 'reached '}{names.label(r.stage.bracket, r.stage.rung)}"
+    for r in trial.results:
+        rung = f"reached {names.label(r.stage.bracket, r.stage.rung)}"
         values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
         violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
         broken = f"; infeasible: {violated}" if violated else ""
@@ -119,10 +118,6 @@ def trial_story(study: Study, number: int) -> list[str]:
     if (abandoned := trial.abandoned) is not None:
         where = "at" if trial.is_at(abandoned) else "on the way to"
         lines.append(f"abandoned {where} {names.label(abandoned.bracket, abandoned.rung)}: {abandoned.reason}")
-    lines += [f"not trained further to {ended.target}: {ended.reason}" for ended in trial.given_up]
-    if (wanted := state.extended.get(number)) is not None:
-        start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
-        lines.append(f"to be trained further to {wanted.target}, from {start}")
     lines.append(_state_line(study, trial))
     return lines
 

@@ -10,7 +10,7 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints.retention import Hold, LiveCheckpoints, promotion_chance
 from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
-from hpo_core.model.trial import FURTHER, Checkpoint, Job, Report, Rung
+from hpo_core.model.trial import Checkpoint, Job, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.random import Straight
@@ -24,7 +24,7 @@ NINE = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "r
 
 
 def written(job: Job, size: int = 100) -> Checkpoint:
-    place = f"r{job.rung}" if job.rung != FURTHER else f"further-{job.target}"
+    place = f"r{job.rung}"
     return Checkpoint(f"t{job.trial}-{place}", "", job.target, size, job.checkpoint.uri if job.checkpoint else None)
 
 
@@ -63,7 +63,7 @@ class Disk(World):
                 self.files.pop(uri, None)
             study.check()
             assert set(self.files) == live.uris
-            searching = {number for number, grant in study.state.running.items() if grant.rung != FURTHER}
+            searching = set(study.state.running)
             assert not set(study.method.ruled_out) & searching, "ruled out, and goes on"
 
 

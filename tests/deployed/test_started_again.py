@@ -18,7 +18,7 @@ from hpo_core.model import process_start
 from hpo_core.model.errors import StudyBusyError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed.study_runs import RunMarker, read_marker, resumed, train_further, write_marker
+from hpo_flows.deployed.study_runs import RunMarker, read_marker, resumed, write_marker
 from tests.deployed.deployment_server import TOY
 
 
@@ -62,33 +62,6 @@ def test_configurations_are_asked_for_once(home: Home) -> None:
     assert started(run, 16) == 0, "an old run retried after another one"
     study = Study.open("toy", home.open_journal(), reading=True)
     assert study.state.extra_configs == 24
-
-
-def test_the_trial_that_is_trained_further_stays_the_same(home: Home) -> None:
-    """The best one was meant; started again after a crash, the run goes on with that one, and then does nothing."""
-    journal = home.open_journal()
-    study = Study.open("toy", journal)
-    while (job := study.ask()) is not None:
-        study.tell(job, {"loss": job.params["x"]})
-    best = study.best
-    assert best is not None and study.finished
-    run = uuid4()
-    session = resumed("toy", run, 0, take_over=False, train=(None, 40))
-    session.close()
-    marker = read_marker(home.study_folder("toy"), run)
-    assert session.train == (best.trial, 40) and marker is not None and marker.train == (best.trial, 40)
-    other = next(t.number for t in study.state.trials if t.number != best.trial and t.results)
-    study = Study.open("toy", journal)
-    study.train_further(other, 30)
-    while (job := study.ask()) is not None:
-        study.tell(job, {"loss": -5.0})
-    assert study.best is not None and study.best.trial == other
-    study.train_further(best.trial, 40)
-    job = study.ask()
-    assert job is not None
-    study.tell(job, {"loss": 1.0})
-    said = train_further("toy", run, False, trial=None, to=40)
-    assert said.message == f"trial {best.trial} is trained to 40 already"
 
 
 def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other: Owner) -> None:

@@ -11,17 +11,17 @@ import signal
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpo_core import Study, StudySpec
 from hpo_core.journal.sql import SqlJournal, current_owner
-from hpo_core.model.events import Entry, JobCompleted, TrialExtended
+from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.replay.audit import audit
 from tests.conftest import World, fresh, make_spec
-from tests.methods import facts, judge, spec_of
+from tests.methods import judge, spec_of
 
 SPEC = make_spec(search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3})
 
@@ -40,14 +40,8 @@ class DeadlyJournal(SqlJournal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def controller(
-    url: str, spec: StudySpec, *, at: int = -1, before: bool = False, train: Sequence[tuple[int, int]] = ()
-) -> None:
-    """Drive the study to its end, or to the moment it is killed.
-
-    Args:
-        train: (trial, target): then train these trials further, each unless it was asked for before.
-    """
+def controller(url: str, spec: StudySpec, *, at: int = -1, before: bool = False) -> None:
+    """Drive the study to its end, or to the moment it is killed."""
     journal = DeadlyJournal(url)
     journal.at, journal.before = at, before
     world = World(at, failures=0.05, nans=0.05)
@@ -58,20 +52,16 @@ def controller(
     study.epoch = epoch
     study.recover("controller")
     world.play(study)
-    world.nans = 0.0  # whose loss is not finite is not trained on
-    for trial, to in train:
-        if not {(trial, to)} & {(e.trial, e.target) for e in facts(journal.entries("world"), TrialExtended)}:
-            world.play(study, study.train_further(trial, to))
     journal.release("world", epoch)
     journal.close()
 
 
-def in_child(url: str, *, at: int, before: bool, spec: StudySpec = SPEC, train: Sequence[tuple[int, int]] = ()) -> int:
+def in_child(url: str, *, at: int, before: bool, spec: StudySpec = SPEC) -> int:
     """Run a controller in a forked process; returns its wait status."""
     pid = os.fork()
     if pid == 0:
         try:
-            controller(url, spec, at=at, before=before, train=train)
+            controller(url, spec, at=at, before=before)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -79,7 +69,7 @@ def in_child(url: str, *, at: int, before: bool, spec: StudySpec = SPEC, train: 
     return os.waitpid(pid, 0)[1]
 
 
-def assert_whole(url: str, configs: int = 60, *, further: bool = False) -> list[Entry]:
+def assert_whole(url: str, configs: int = 60) -> list[Entry]:
     journal = SqlJournal(url)
     entries = list(journal.entries("world"))
     assert audit(entries).clean
@@ -89,10 +79,7 @@ def assert_whole(url: str, configs: int = 60, *, further: bool = False) -> list[
     assert len(study.state.trials) == configs
     assert all(trial.results or trial.abandoned for trial in study.state.trials), "a trial was lost"
     counted = Counter(
-        (event.trial, event.rung, event.resource if further else 0)
-        for entry in entries
-        for event in entry.events
-        if isinstance(event, JobCompleted)
+        (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
     )
     assert set(counted.values()) == {1}, "a result was counted twice"
     journal.close()
@@ -156,59 +143,6 @@ def test_a_controller_killed_after_each_entry_of_every_method_recovers(folder: P
         at += 1
     print(f"{name}: {killed} kills")
     assert killed > 10
-
-
-@pytest.mark.parametrize("before", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["after", "before"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "asha",
-        "pbt",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                "stopping",
-                "sha",
-                "hyperband",
-                "pasha",
-                "random",
-                "grid",
-            )
-        ),
-    ],
-)
-def test_a_controller_killed_after_each_entry_of_further_training_recovers(
-    folder: Path, name: str, before: bool
-) -> None:
-    spec = spec_of(name)
-    base = f"sqlite:///{folder / 'base.db'}"
-    controller(base, spec)
-    journal = SqlJournal(base)
-    study = Study.open("world", journal, reading=True)
-    journal.close()
-    good = [trial.number for trial in study.state.trials if trial.results and trial.loss is not None]
-    train = [(good[0], 100), (good[-1], 90), (good[0], 200)]
-    killed = 0
-    for at in range(study.seq, study.seq + 50):
-        path = folder / f"{at}.db"
-        path.write_bytes((folder / "base.db").read_bytes())
-        url = f"sqlite:///{path}"
-        status = in_child(url, at=at, before=before, spec=spec, train=train)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        killed += 1
-        controller(url, spec, train=train)
-        after = Study.from_entries(assert_whole(url, configs=len(study.state.trials), further=True))
-        assert after.method.rungs() == study.method.rungs()
-        for trial, to in train:
-            record = after.state.trials[trial]
-            ended = [r.resource for r in record.further] + [gone.target for gone in record.given_up]
-            assert ended.count(to) == 1, f"trial {trial} to {to}: {ended}"
-    else:
-        raise AssertionError("it never came to its end")
-    assert killed >= 8
 
 
 @pytest.mark.slow

@@ -68,35 +68,6 @@ def limited() -> Study:
     return study
 
 
-def trained_further() -> Study:
-    """Trials that were trained beyond the search: from a checkpoint, from scratch, retried, given up, while halted."""
-    world = World(17)
-    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
-
-    def play(jobs: list[Job]) -> None:
-        while jobs:
-            job = jobs.pop(0)
-            checkpoint = Checkpoint(f"t{job.trial}r{job.target}a{job.attempt}", "ab", job.target, 7)
-            jobs += study.tell_report(completed(job, world.loss(job), checkpoint=checkpoint))
-
-    jobs = world.play(study, steps=5)
-    study.stop("a person")
-    play(jobs)
-    study.recover("second:2", keep_halt=True)
-    study.train_further(to=40)
-    play(study.set_capacity(2))
-    study.recover("third:3")
-    play(study.set_capacity(3))
-    other = next(trial.number for trial in study.state.trials if not trial.all_results[-1].resource > 1)
-    (job,) = study.train_further(other, 60)
-    play(study.tell_report(failed(job, Outcome.CRASHED)))
-    (job,) = study.train_further(other, 90)
-    study.tell_report(failed(job, Outcome.ERROR, "no such layer"))
-    study.extend(2)
-    play(study.state.wanted())
-    return study
-
-
 def abandoned() -> Study:
     """A study in which one trial loses every worker, and a person gives up others: running, waiting, paused."""
     world = World(17, workers=3)
@@ -270,7 +241,7 @@ def beside() -> Study:
 
 
 def gangs() -> Study:
-    """A study whose jobs are gangs of three slots, on five to eight slots, with retries and a job beyond the search."""
+    """A study whose jobs are gangs of three slots, on five to eight slots, with retries."""
     world = World(53, failures=0.1)
     cluster = {"kind": "local", "workers": 8}
     study = fresh(make_spec(study="golden", training={"gang": 3}, cluster=cluster), MemoryJournal(), world)
@@ -281,9 +252,6 @@ def gangs() -> Study:
         told += 1
         if told in (4, 8):
             running += study.set_capacity({4: 5, 8: 7}[told])
-    running = study.train_further(to=40)
-    while running:
-        running += study.tell_report(world.report(running.pop(0)))
     return study
 
 
@@ -405,7 +373,6 @@ def studies() -> dict[str, Study]:
     found = {
         "every-event": every_kind_of_event(),
         "limited": limited(),
-        "further": trained_further(),
         "abandoned": abandoned(),
         "enqueued": enqueued(),
         "exhausted": exhausted(),
@@ -443,7 +410,6 @@ def summary(study: Study) -> dict[str, object]:
                 "attempts": trial.attempts,
                 "results": [[r.rung, r.resource, r.loss] for r in trial.results],
                 "condemned": sorted(trial.condemned),
-                **({"further": [[r.resource, r.loss] for r in trial.further]} if trial.further else {}),
             }
             for trial in state.trials
         ],

@@ -23,6 +23,8 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec import StudySpec
 from tests.golden.make import FOLDER, METHODS, studies, summary
 
 JOURNALS = sorted(FOLDER.glob("*.jsonl"))
@@ -65,6 +67,25 @@ def test_a_study_whose_models_hopped_by_the_exact_policy_is_refused_in_one_sente
     lines = (FOLDER / "gone" / f"exact-hops-format-{FORMAT}.jsonl").read_text().splitlines()
     with pytest.raises(SpecError, match="data.scheduler = exact: this version has no such policy; read this study"):
         Study.from_entries([decode_entry(line) for line in lines])
+
+
+@pytest.mark.parametrize("name", ["further", "gangs-further"])
+def test_a_study_with_training_beyond_the_search_is_refused_in_one_sentence(name: str) -> None:
+    lines = (FOLDER / "gone" / f"{name}-format-{FORMAT}.jsonl").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if "TrialExtended" in line)
+    Study.from_entries([decode_entry(line) for line in lines[:at]]).check()
+    with pytest.raises(JournalError, match=f"entry {at}: a trial was trained beyond the search.* read this study with"):
+        decode_entry(lines[at])
+
+
+def test_a_rerun_that_trains_beyond_its_record_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "every-event-format-1.jsonl").read_text().splitlines()
+    record = rerun_spec([decode_entry(line) for line in lines], "again").plain()
+    none = record["search"]["study_record"] | {"further": []}
+    assert StudySpec.from_journal(record | {"search": record["search"] | {"study_record": none}}).plain() == record
+    some = none | {"further": [{"trial": 0, "target": 90}]}
+    with pytest.raises(SpecError, match="further: this version trains no trial beyond the search; read this study"):
+        StudySpec.from_journal(record | {"search": record["search"] | {"study_record": some}})
 
 
 def test_every_kind_of_fact_is_in_them() -> None:

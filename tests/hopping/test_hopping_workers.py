@@ -63,7 +63,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     found.close()
 
 
-@pytest.fixture(params=["folder", "carried", "s3", "sftp"])
+@pytest.fixture(params=["folder", "s3", "sftp"])
 def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """What the study file says of them; but for ``folder`` no worker sees the study's folder."""
     with contextlib.ExitStack() as stack:

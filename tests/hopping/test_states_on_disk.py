@@ -20,7 +20,7 @@ from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
-from hpo_core.model.trial import Checkpoint, Further, Generation, Job, Outcome, Report, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
@@ -174,7 +174,7 @@ def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -
     assert isinstance(found, Usage) and found.unit_seconds == 10.0
 
 
-@pytest.mark.parametrize("stage", [Rung(0, 2), Generation(3, 1), Further(0)])
+@pytest.mark.parametrize("stage", [Rung(0, 2), Generation(3, 1)])
 @pytest.mark.parametrize("base", ["checkpoints", "s3://bucket/rung-0/study"])
 def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
     """One that was lost may still write when it is repeated, whatever the job is for."""

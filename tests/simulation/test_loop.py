@@ -92,21 +92,6 @@ def train(trial: Any) -> None:
         trial.report(loss=trial.params["x"])
 
 
-def test_job_beyond_the_search_that_a_time_rule_lets_begin_is_trained() -> None:
-    search = {"method": "sha", "configs": 3, "min_resource": 1, "max_resource": 3, "reduction_factor": 3}
-    clock = VirtualClock()
-    study = Study.create(make_spec(search=search, metric=METRIC, stop={"seconds": 10.0}), clock=clock)
-    Loop(study, virtual(study.spec, clock, slow=2)).run(max_reports=2)
-    study.stop("a person")
-    study.train_further(0, 9)
-    study.recover("later:1")  # the search goes on, and waits at its rung for trial 2: a slot is free
-    status = Loop(study, virtual(study.spec, clock, slow=2)).run()
-    assert status == "halted"
-    assert not study.state.running and not study.state.extended
-    assert study.state.trials[0].resource == 9
-    study.check()
-
-
 def test_jobs_that_an_observer_had_granted_are_trained() -> None:
     clock = VirtualClock()
     study = Study.create(make_spec(search=RANDOM | {"configs": 1}, metric=METRIC), clock=clock)

@@ -225,7 +225,7 @@ def test_the_notice_stays_until_a_trial_is_there(method: str) -> None:
         study = fresh(spec, None, world)
         assert notices_of(study) == notices(spec) != []
         assert not world.play(study, steps=MOST_REPORTS)
-        tops.append(max(trial.searched for trial in study.state.trials))
+        tops.append(max(trial.resource for trial in study.state.trials))
         page = head(read_series(list(study.journal.entries("world"))), {})
         expected = notices(spec) if tops[-1] < 27 else []
         assert notices_of(study) == expected and ("may not bring one" in page) == bool(expected), tops

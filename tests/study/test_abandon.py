@@ -240,21 +240,3 @@ def test_the_command(tmp_path: Path) -> None:
     World(4).play(again)
     assert again.status == "finished" and abandoned(again) == {running, paused, best}
     assert hpo(tmp_path, "audit", "world").exit_code == 0
-
-
-@pytest.mark.parametrize("running", [True, False])
-def test_a_trial_that_is_trained_further_can_be_given_up(running: bool) -> None:
-    study = study_of(search={"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3})
-    World(3, workers=2).play(study)
-    assert study.finished and study.best is not None
-    trial = study.best.trial
-    rung = study.state.trials[trial].rung
-    study.set_capacity(1 if running else 0)
-    study.train_further(trial, 20)
-    assert study.state.trials[trial].running is running
-    study.abandon(trial)
-    study.check()
-    assert study.finished and not study.state.extended
-    (gone,) = facts(study.journal.entries("world"), TrialAbandoned)
-    assert (gone.trial, gone.rung) == (trial, rung), "training beyond the search is at no rung"
-    assert audit(list(study.journal.entries("world"))).clean

@@ -16,7 +16,6 @@ from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
-from hpo_core.model.trial import Further
 from hpo_core.replay.audit import audit
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
@@ -25,7 +24,7 @@ from hpo_core.tracking.mlflow_runs import description
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import other_best_words, summarize
 from tests.checkpoints.test_checkpoints import Disk
-from tests.conftest import World, completed, fresh, make_spec
+from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, spec_of
 
 LADDER = {"method": "asha", "configs": 30, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -41,14 +40,11 @@ class Rising(Disk):
 
 def usable(events: Iterable[JobCompleted]) -> list[tuple[int, JobCompleted]]:
     """Finite, feasible and complete results with the rung that each counts at, in their order."""
-    reached: dict[int, int] = {}
     found = []
     for event in events:
-        if type(event.stage) is not Further:
-            reached[event.trial] = event.resource
         missing = any(math.isnan(loss) for loss in event.losses)
         if event.loss is not None and not event.infeasible and not missing:
-            found.append((reached.get(event.trial, 0), event))
+            found.append((event.resource, event))
     return found
 
 
@@ -174,19 +170,3 @@ def test_a_result_of_a_higher_rung_replaces_a_better_one_of_a_lower() -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(SpecError, match=r"best_of.*all_rungs.*highest_rung"):
         make_spec(best_of="last_rung")
-
-
-def test_further_training_counts_at_the_rung_the_search_had_reached() -> None:
-    for rule in RULES:
-        study = rising(rule)
-        low = next(trial for trial in study.state.trials if trial.searched == 1 and trial.all_results)
-        (job,) = study.train_further(low.number, 100)
-        study.tell_report(completed(job, -5.0))
-        assert study.best is not None
-        assert study.best.trial == (low.number if rule == "all_rungs" else study.best_of_highest_rung.trial)
-        assert study.best_of_highest_rung.resource == 27, "it was never compared with those of the highest rung"
-        top = study.best_of_highest_rung.trial
-        (job,) = study.train_further(top, 100)
-        study.tell_report(completed(job, -4.0))
-        assert (study.best_of_highest_rung.trial, study.best_of_highest_rung.resource) == (top, 100)
-        study.state.check()

@@ -340,5 +340,5 @@ def _digests(trial: TrialRecord) -> list[tuple[Any, ...]]:
     """What its results are, and the digests of their checkpoints."""
     return [
         (result.resource, result.loss, None if result.checkpoint is None else result.checkpoint.digest)
-        for result in trial.all_results
+        for result in trial.results
     ]

@@ -33,7 +33,7 @@ def test_states_from_memory_are_counted(tmp_path: Path) -> None:
     entries = [decode_entry(line) for line in text.splitlines()]
     study = Study.from_entries(entries)
     counted = study.state.states_from_memory
-    assert counted == 2 * sum(bool(result.usage) for trial in study.state.trials for result in trial.all_results) > 0
+    assert counted == 2 * sum(bool(result.usage) for trial in study.state.trials for result in trial.results) > 0
     assert any("0.5 s per unit, 2 states from memory;" in line for line in trial_story(study, 4))
     journal = Home(tmp_path).open_journal()
     journal.create("golden", entries[0])

@@ -27,14 +27,13 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.training.by_value import placed
 from hpo_core.training.worker import trainers
-from hpo_flows.dask.carried_files import CarriedFiles
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
@@ -50,6 +49,7 @@ from hpo_flows.dask.on_worker import (
 from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
+from hpo_flows.dask.shared_folder import SharedFolder
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
 _QUIET = {
@@ -106,7 +106,7 @@ class DaskExecutor:
         self._folder = folder
         self._kind = cluster_of(spec, folder)
         self._kind.security = security
-        self._files = CarriedFiles(folder, filter(None, (spec.objective, *spec.functions.values())))
+        self._shared = SharedFolder.of(folder)
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
         """How many slots the cluster has, where they are too few for a gang, and since when."""
@@ -160,7 +160,7 @@ class DaskExecutor:
             self._watch,
             self.room,
             requests=requests,
-            files=self._files,
+            shared=self._shared,
             study=spec.study,
             folder=self._folder,
             timeout=timeout,
@@ -175,7 +175,7 @@ class DaskExecutor:
             requests.threads,
             requests.load,
             spec.checkpoint_base,
-            self._files.code(),
+            self._shared,
         )
 
     def _wait_for_room(self) -> None:
@@ -412,7 +412,7 @@ class DaskExecutor:
             else:
                 if in_this_process:
                     trainers.close_all(self._folder)
-                self._run_on_each(forget_study, self._spec.study, *study, self._files.code(), seconds=2 * CLOSE_SECONDS)
+                self._run_on_each(forget_study, self._spec.study, *study, self._shared, seconds=2 * CLOSE_SECONDS)
             self._kept = None
             with contextlib.suppress(Exception):
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
@@ -430,6 +430,11 @@ def _check_import(address: str, answer: concurrent.futures.Future[Any]) -> None:
     problem = answer.exception() or answer.result()
     if isinstance(problem, CommClosedError):  # the watch will see it; a worker that lives on imports for its first job
         return
+    if isinstance(problem, ObjectiveError | SpecError) and not address.startswith("inproc://"):
+        raise type(problem)(
+            f"Dask worker {address}: {problem} A worker imports it from the study's pythonpath, seen there under "
+            "the same path (a shared file system), or from a package that is installed there."
+        )
     if isinstance(problem, HpoError):
         raise problem
     if isinstance(problem, BaseException):

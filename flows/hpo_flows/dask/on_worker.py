@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import distributed
 
 from hpo_core.checkpoints.storage import check_base
-from hpo_core.model.trial import RESULTS
+from hpo_core.model.errors import StorageError
+from hpo_core.model.trial import RESULTS, Outcome
+from hpo_core.security.private_files import private_folder
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
-from hpo_core.training.request import decode_report
+from hpo_core.training.request import decode_report, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
-from hpo_flows.dask.carried_files import Carried, Returned, forget_folder, objective_here, sees, train_apart
+from hpo_flows.dask.shared_folder import SharedFolder
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 OPEN_SECONDS = 1.0
@@ -162,15 +166,12 @@ def gpu_of(worker: distributed.Worker) -> str:
 
 
 def train(
-    request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None, carried: Carried | None = None
-) -> tuple[bytes, str, Returned | None]:
-    """The Dask task: train a job, and short ones that follow.
-
-    Returns:
-        The last report, the worker's address, and files, where the worker does not see the study's folder.
+    request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None, shared: SharedFolder | None = None
+) -> tuple[bytes, str]:
+    """The Dask task: train a job, and short ones that follow; return the last report and the worker's address.
 
     Args:
-        carried: files that go with the job.
+        shared: the study's folder; None: this worker sees it.
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. A
             placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
@@ -179,7 +180,7 @@ def train(
     worker.metrics[METRIC] = lambda _: trainers.heartbeats(address)  # goes out with each heartbeat
     if workers is not None:
         if address not in workers:
-            return lost_report(request, "its Dask worker went before the job reached it"), "", None
+            return lost_report(request, "its Dask worker went before the job reached it"), ""
         distributed.secede()  # type: ignore[no-untyped-call]
 
     def publish(report: bytes | None) -> None:
@@ -187,12 +188,22 @@ def train(
             distributed.secede()  # type: ignore[no-untyped-call]
         worker.log_event(topic, (key, address, report))
 
-    if carried is not None and not sees(carried):
-        report, returned = train_apart(
-            request, carried, worker.local_directory, worker=address, on_free=lambda: publish(None)
-        )
-        return report, address, returned
-    return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address, None
+    if shared is not None and not shared.is_seen():
+        return _train_without_folder(request, shared, worker, publish), address
+    return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address
+
+
+def _train_without_folder(
+    request: bytes, shared: SharedFolder, worker: distributed.Worker, publish: Callable[[bytes | None], None]
+) -> bytes:
+    asked = decode_request(request)
+    try:
+        shared.check_not_needed(asked.checkpoint_base, (asked.objective, asked.load), gang=asked.gang is not None)
+    except StorageError as error:
+        return encode_report(asked.report(Outcome.STORAGE, str(error)))
+    folder = shared.instead(worker.local_directory)
+    private_folder(Path(folder))
+    return train_job(request, lambda: publish(None), worker=worker.address, gpu=gpu_of(worker), folder=folder)
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
@@ -222,15 +233,13 @@ async def forget_study(
     folder: str,
     objective: str,
     pythonpath: tuple[str, ...],
-    carried: Carried,
+    shared: SharedFolder,
     dask_worker: distributed.Worker,
 ) -> None:
     """Leave a worker of others: end tasks and trainers of this study, watch no partitions, tell nothing more."""
     close_open_tasks(f"{study}/")
-    objective = objective_here(objective, carried, dask_worker.local_directory)
     await asyncio.to_thread(trainers.forget, folder, objective, pythonpath)
-    if not sees(carried):
-        await asyncio.to_thread(forget_folder, carried, dask_worker.local_directory)
+    await asyncio.to_thread(shutil.rmtree, shared.instead(dask_worker.local_directory), ignore_errors=True)
     await asyncio.to_thread(forget_partitions, folder)
     if not trainers.heartbeats(dask_worker.address):  # no other study trains; one between two jobs asks again
         for metric in (METRIC, DEVICES, USAGES, PARTITIONS):
@@ -243,18 +252,18 @@ async def prepare(
     threads: int | None,
     load: str,
     base: str,
-    carried: Carried,
+    shared: SharedFolder,
     dask_worker: distributed.Worker,
 ) -> None:
     """Import the objective, and find ``data.load``, which may take minutes.
 
     Args:
         base: of the study's checkpoints; a URL is written to.
-        carried: functions that were sent by value.
     """
+    if not await asyncio.to_thread(shared.is_seen):
+        shared.check_not_needed(base, (objective, load))
     await asyncio.to_thread(check_base, base)
-    objective, load = (objective_here(name, carried, dask_worker.local_directory) for name in (objective, load))
-    gpu, folder, jobs = gpu_of(dask_worker), carried.folder, dask_worker.state.nthreads
+    gpu, folder, jobs = gpu_of(dask_worker), shared.path, dask_worker.state.nthreads
     await asyncio.to_thread(
         trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder, jobs=jobs
     )

@@ -29,17 +29,16 @@ from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.errors import StorageError
 from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.process_group import LOST_PEER, gang_report
 from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
-from hpo_flows.dask.carried_files import CarriedFiles
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, offer_next, train, train_next
 from hpo_flows.dask.scheduler_client import SchedulerClient
+from hpo_flows.dask.shared_folder import SharedFolder
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
@@ -104,7 +103,7 @@ class RankTasks:
         watch: of the workers.
         room: says which workers are where.
         requests: of the study.
-        files: carries those of jobs.
+        shared: the study's folder, as workers are told of it.
         study: its name, which Dask's keys begin with.
         folder: absolute study folder.
         timeout: seconds that a worker may take to answer.
@@ -117,13 +116,13 @@ class RankTasks:
         room: ClusterRoom,
         *,
         requests: JobRequests,
-        files: CarriedFiles,
+        shared: SharedFolder,
         study: str,
         folder: str,
         timeout: float,
     ) -> None:
         self._client = connection.client
-        self._watch, self._room, self._requests, self._files = watch, room, requests, files
+        self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
         self._study, self._folder = study, Path(folder)
         self._timeout = timeout
         self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
@@ -245,11 +244,6 @@ class RankTasks:
         """
         if may_be_open and self._started_in_open_task(rank):
             return
-        try:
-            carried = self._files.of(rank.request)
-        except StorageError as error:
-            self._take_report(rank, rank.without_result(Outcome.STORAGE, str(error)))
-            return
         job = rank.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
@@ -269,7 +263,7 @@ class RankTasks:
                 key,
                 self.topic,
                 rank.workers,
-                carried,
+                self._shared,
                 key=key,
                 pure=False,
                 retries=0,
@@ -341,7 +335,7 @@ class RankTasks:
     def _report_of(self, rank: _Rank, future: Any) -> Report | None:
         """How the rank ended, from the end of its task; None: the task ended before the rank reached it."""
         try:
-            data, worker, returned = future.result()
+            data, worker = future.result()
             report = decode_report(data)
         except KilledWorker as error:
             worker = error.last_worker.address
@@ -353,7 +347,7 @@ class RankTasks:
             return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
         if rank.key != _reported_key(report):
             return None
-        return self._files.take(rank.request, msgspec.structs.replace(report, worker=worker), returned)
+        return msgspec.structs.replace(report, worker=worker)
 
     def _asks(self, rank: _Rank, address: str) -> None:
         """The process of a rank that ended waits at this worker for the study's answer; empty: none waits."""

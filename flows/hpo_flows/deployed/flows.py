@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
-from hpo_core.model.errors import SpecError
 from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.deployed.flow_run import form_flow
@@ -36,7 +35,6 @@ from hpo_flows.deployed.study_runs import (
     recorded_study,
     resumed,
     this_flow_run,
-    train_further,
 )
 
 _NEW_NAME = "Name of the new study. Empty: the old one's with date and time."
@@ -77,25 +75,13 @@ class ResumeForm(FormPart):
     take_over: bool = Field(
         default=False, description="Even if another run seems to drive it still; that one can then write nothing more."
     )
-    to: Annotated[int, Field(ge=1, le=2**53)] | None = Field(
-        default=None,
-        description="Train one trial further, beyond the search, to so many units of training in all, and do nothing "
-        "else.",
-    )
-    trial: TrialNumber | None = Field(default=None, description="Which trial that is. Empty: the best.")
 
 
 @form_flow("resume")
 def resume(form: ResumeForm) -> State[Any]:
-    """Go on with a study that was cancelled, halted, or whose flow run crashed; or train its best trial further."""
+    """Go on with a study that was cancelled, halted, or whose flow run crashed."""
     run = this_flow_run().id
-    if form.to is None and form.trial is None:
-        return drive_to_end(resumed(form.study, run, form.configs, take_over=form.take_over), "resume")
-    if form.to is None or form.configs:
-        raise SpecError(
-            "resume: to trains one trial further, and nothing else: give it without configs, and trial only with it."
-        )
-    return train_further(form.study, run, form.take_over, trial=form.trial, to=form.to)
+    return drive_to_end(resumed(form.study, run, form.configs, take_over=form.take_over), "resume")
 
 
 class RerunForm(FormPart):

@@ -14,7 +14,6 @@ from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
-from prefect.states import Completed
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
@@ -23,7 +22,6 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_core.views.summary import extension_of
 from hpo_flows.deployed.flow_run import drive
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
@@ -40,8 +38,6 @@ class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
     """It began the study, and did not find it."""
     owner: Owner | None = None
     """Owner of the study's last process."""
-    train: tuple[int, int] | None = None
-    """The trial to train further, and to what: "the best" may be another one when the run is started again."""
     configs: int | None = None
     """As many configurations as will have been asked for, beyond the study's own, once its wish is fulfilled."""
 
@@ -74,16 +70,6 @@ _LOOKED_AT = 200
 """Latest runs among which the one that was to begin a study is looked for."""
 
 
-def train_further(study: str, run: UUID, take_over: bool, *, trial: int | None, to: int) -> State[Any]:
-    marker = read_marker(deployed_home().study_folder(study), run)
-    if marker is not None and marker.train is not None:  # this run was here before
-        trial = marker.train[0]
-        record = recorded_study(study).state.trials[trial]
-        if record.resource >= to:
-            return Completed(message=f"trial {trial} is trained to {record.resource} already")
-    return drive_to_end(resumed(study, run, 0, take_over=take_over, train=(trial, to)), "extend")
-
-
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
     home = deployed_home()
@@ -100,9 +86,7 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     return drive_to_end(session, action)
 
 
-def resumed(
-    study: str, run: UUID, configs: int, *, take_over: bool, train: tuple[int | None, int] | None = None
-) -> Session:
+def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
     """Claim a recorded study for a flow run that may have been here before.
 
     Raises:
@@ -120,14 +104,14 @@ def resumed(
     target = asked + configs if marker.configs is None else marker.configs
     extend = max(0, target - asked)
     try:
-        session = Session(home, study, force=take_over and known is None, extend=extend, train=train)
+        session = Session(home, study, force=take_over and known is None, extend=extend)
     except StudyBusyError:
         with closing(home.open_journal()) as journal:
             owner = journal.info(study).owner
         if owner is None or owner != marker.owner:
             raise StudyBusyError(_busy_words(study, owner, folder)) from None
-        session = Session(home, study, force=True, extend=extend, train=train)
-    left = msgspec.structs.replace(marker, owner=session.owner, configs=target, train=session.train)
+        session = Session(home, study, force=True, extend=extend)
+    left = msgspec.structs.replace(marker, owner=session.owner, configs=target)
     _leave_marker(session, folder, run, left)
     return session
 
@@ -185,11 +169,7 @@ def recorded_study(study: str) -> Study:
 def drive_to_end(session: Session, action: str) -> State[Any]:
     with closing(session):
         study = drive(session, action)
-    if session.train is not None:
-        found = extension_of(study, *session.train)
-        state = Completed(message=found.words) if found.reached else failed(found.words)
-    else:
-        state = end_state(study, failed, _cure(study))
+    state = end_state(study, failed, _cure(study))
     if not api_is_unreachable():
         with get_client(sync_client=True) as client:
             now = this_flow_run().state

@@ -31,7 +31,7 @@ from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import StudyExtended
-from hpo_core.model.trial import RESULTS, Further, Generation, Job, JobKey, Outcome, Report
+from hpo_core.model.trial import RESULTS, Generation, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
@@ -91,8 +91,6 @@ def group_name(of: Job) -> str:
     match of.stage:
         case Generation():
             return f"generation {of.rung}"
-        case Further():
-            return "training beyond the search"
         case _:
             return f"rung {of.rung} of bracket {of.bracket}, to {of.target}"
 

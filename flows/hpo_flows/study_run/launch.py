@@ -26,7 +26,7 @@ from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import optuna_links, read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
-from hpo_core.views.summary import extension_of, notices_of, summarize
+from hpo_core.views.summary import notices_of, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.session import Session, Summary
@@ -47,7 +47,6 @@ def launch(
     force: bool = False,
     extend: int = 0,
     prefect: bool | None = None,
-    train: tuple[int | None, int] | None = None,
 ) -> None:
     """Start what is missing, drive the study in this process, say how it ended.
 
@@ -55,7 +54,7 @@ def launch(
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
     """
-    session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
+    session = Session(home, name, spec=spec, force=force, extend=extend)
     shown = session.spec.prefect.tasks != "off" if prefect is None else prefect
     crowding = oversubscription(session.spec, available_cores(), os.environ)
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
@@ -123,8 +122,6 @@ def _say_what_starts(session: Session, shown: bool) -> None:
 def _how_to_go_on(session: Session) -> str:
     """The command that goes on with an interrupted study."""
     name = session.name
-    if session.train is not None:
-        return f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
     try:
         known = name in [info.name for info in session.home.open_journal().studies()]
     except HpoError:
@@ -164,14 +161,12 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
     known = summarize(study)
-    further = None if session.train is None else extension_of(study, *session.train)
     rule = known.rule if summary.reason else ""
     result = RunResult(
         summary=msgspec.structs.replace(known, status=summary.status, reason=summary.reason, rule=rule),
         seconds=round(summary.seconds, 1),
         failures=failures_of(study.state),
         notices=notices_of(study),
-        trained_further=further,
         mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
         optuna=optuna_links(session.home, session.spec).get("Optuna"),
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
@@ -179,10 +174,6 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
     )
     following, then = next_command(study, file), command_after(study, file)
     print_run_result(result, following=following, then=then, folder=str(session.folder), as_json=as_json)
-    if further is not None:
-        if not further.reached:
-            raise HpoError(further.words)
-        return
     if summary.status != "finished":
         raise typer.Exit(HALTED)
     if words := no_result_words(study):

@@ -34,7 +34,7 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sent_functions import digest_of, short_name, stable_name
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
@@ -105,8 +105,6 @@ class Session:
         force: take the study over from a controller that seems alive.
         extend: ask for so many further configurations before driving on.
         objective: name of the function that is trained from now on; empty: as before.
-        train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
-            search is over or halted.
         cluster: settings of a cluster in place of the one that the study names, for this run.
         security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
@@ -122,7 +120,6 @@ class Session:
         force: bool = False,
         extend: int = 0,
         objective: str = "",
-        train: tuple[int | None, int] | None = None,
         cluster: dict[str, Any] | None = None,
         security: Any = None,
         temporary: bool = False,
@@ -134,8 +131,6 @@ class Session:
         self._force = force
         self._extend = extend
         self._objective = objective
-        self.train: tuple[int, int] | None = None
-        """The trial to train further, and to what."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
         self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
@@ -152,7 +147,7 @@ class Session:
         self._epoch: int | None = None
         """Number of this controller, from the journal; None until the study is claimed."""
         try:
-            self.spec = self._find_spec(train)
+            self.spec = self._find_spec()
             self.folder = home.study_folder(name, create=True)
             for function in filter(digest_of, self.spec.functions.values()):
                 by_value.keep(function, self.folder, self.folder.parent)
@@ -190,7 +185,7 @@ class Session:
             )
         return self.spec.model_copy(update={"pythonpath": folders})
 
-    def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
+    def _find_spec(self) -> StudySpec:
         """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
         if self._given is not None:
             try:
@@ -200,16 +195,12 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(
-                f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}{self._other_function()}"
-            )
+            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
         spec = Study.current_spec(self.name, self.journal)
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
-        if train is not None:
-            self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
         self._check_functions(spec)
         if not self._force:
             self._claim()
@@ -246,17 +237,6 @@ class Session:
             f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
             f"the new one another name, {other}."
         )
-
-    def _other_function(self) -> str:
-        """How the function by value that is given differs from the study's."""
-        assert self._given is not None
-        if digest_of(self._given.objective) is None:
-            return ""
-        recorded = Study.current_spec(self.name, self.journal).objective
-        if stable_name(recorded) == stable_name(self._given.objective):
-            return ""
-        it, other = short_name(recorded), short_name(self._given.objective)
-        return f" Its training function is another one: it began with {it}, and {other} is given."
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, force=self._force)
@@ -338,7 +318,7 @@ class Session:
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
-            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train, objective=self._objective),
+            takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:
             status = loop.run()

@@ -129,14 +129,14 @@ def wire(
             found.executor,
             spec,
             folder,
-            running=[*study.state.running, *study.state.waiting, *study.state.extended],
+            running=[*study.state.running, *study.state.waiting],
             workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
             entries=study.journal.entries(spec.study),
         )
         if shared is not None:
             shared[1].useful = hopping.useful_workers
         found.executor = hopping
-        found.after.append(lambda: hopping.keep_only([*study.state.waiting, *study.state.extended]))
+        found.after.append(lambda: hopping.keep_only([*study.state.waiting]))
     if shared_devices is not None:
         found.observers += [
             PlacementWriter(study, shared_devices),
