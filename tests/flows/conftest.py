@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
+from hpo_core.model.errors import HpoError
 from hpo_flows.command import app
 from tests.nvml_stub.cards import GIB, Cards, build
 
@@ -91,7 +92,7 @@ class Runner:
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> str:
         if arguments[0] in READING and not code:
-            return self._read(*arguments)
+            return self.here(*arguments)
         process = self.start(*arguments)
         out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
@@ -99,17 +100,21 @@ class Runner:
 
     def json(self, *arguments: str | Path, code: int = 0) -> Any:
         if arguments[0] in READING and not code:
-            return json.loads(self._read(*arguments, "--json"))
+            return json.loads(self.here(*arguments, "--json"))
         process = self.start(*arguments, "--json")
         out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         return json.loads(out)
 
-    def _read(self, *arguments: str | Path) -> str:
+    def here(self, *arguments: str | Path, code: int = 0) -> str:
+        """The same in this process: for what starts nothing, or is refused before it does."""
         with contextlib.chdir(self.folder):
             done = CliRunner().invoke(app, [str(word) for word in arguments], env=self.environment)
-        assert done.exit_code == 0, (done.exception, done.output)
-        return done.stdout
+        if isinstance(done.exception, HpoError):
+            assert done.exception.exit_code == code, done.exception
+            return f"{done.output}{done.exception}"
+        assert done.exit_code == code, (done.exception, done.output)
+        return done.output if code else done.stdout
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_clust
         assert not descendants(worker, "hpo_core.training.child.zygote"), "trainers left on the user's workers"
 
 
+@pytest.mark.slow
 def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: DaskProcesses) -> None:
     file = hpo.study(
         "slow",

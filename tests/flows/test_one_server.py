@@ -99,6 +99,7 @@ def runs_of(hpo: Runner) -> list[tuple[str, str]]:
         return []
 
 
+@pytest.mark.slow
 def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONGER, prefect="rungs"))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)

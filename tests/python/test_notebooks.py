@@ -294,6 +294,7 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
     assert not found.error and found.shown[-1]["text/plain"] == "'finished'"
 
 
+@pytest.mark.slow
 def test_nothing_goes_on_after_a_kernel_that_is_killed(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     try:

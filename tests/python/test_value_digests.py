@@ -265,11 +265,11 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def digests(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
-    """Of each kind of value and of another one of it, in three processes."""
+    """Of each kind of value and of another one of it, in two processes."""
     folder = tmp_path_factory.mktemp("values")
     (folder / "values.py").write_text(VALUES)
     found = []
-    for seed in ("0", "1", "77"):
+    for seed in ("0", "77"):
         environment = os.environ | {"PYTHONHASHSEED": seed, "PADDING": "x" * int(seed)}  # other addresses
         run = subprocess.run(
             [sys.executable, folder / "values.py"], env=environment, capture_output=True, text=True, cwd="/"
@@ -280,7 +280,7 @@ def digests(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str
 
 
 def test_the_digest_of_a_value_is_the_same_in_every_process(digests: list[dict[str, list[str]]]) -> None:
-    others = [kind for kind in digests[0] if not digests[0][kind] == digests[1][kind] == digests[2][kind]]
+    others = [kind for kind in digests[0] if digests[0][kind] != digests[1][kind]]
     assert not others
     assert len(digests[0]) > 70
 
@@ -290,27 +290,24 @@ def test_the_digest_of_another_value_is_another_one(digests: list[dict[str, list
 
 
 SCRIPT = """
-import torch
-from torch.utils.data import TensorDataset
+import numpy as np
 
 import hpo_core as hpo
 
-x = torch.linspace(-1, 1, 8).unsqueeze(1)
-net = torch.nn.Linear(1, 1, bias=False)
-torch.nn.init.constant_(net.weight, 2.0)
-rows, more = TensorDataset(x, torch.sin(x)), {"x": x, "names": {"a", "b", "c"}}
+x = np.linspace(-1, 1, 8)
+more = {"x": x, "names": {"a", "b", "c"}}
 
 
 def train(trial):
     total = hpo.State(value=0.0)
     trial.track(total=total)
     for step in trial.steps():
-        total.value += trial.params["rate"] * float(net(rows[0][0] + more["x"][0]).detach()) + len(more["names"])
+        total.value += trial.params["rate"] * float(x[1] + more["x"][0]) + len(more["names"])
         trial.report(loss=total.value)
 
 
 result = hpo.tune(
-    train, {"rate": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=40, max_resource=2), name="again",
+    train, {"rate": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=16, max_resource=2), name="again",
     resume=True, home="home", prefect="off", tracking={"mlflow": "off"}, progress=False, workers=1, seed=1,
 )
 print(result.status, len(result.trials), result.best.value)
@@ -335,9 +332,9 @@ def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
     eventually(lambda: results() > 0 or first.poll() is not None)
     first.kill()
     first.communicate()
-    assert 0 < results() < 40
+    assert 0 < results() < 16
     second, third = (begin().communicate()[0] for _ in range(2))
-    assert second.startswith("finished 40"), second
+    assert second.startswith("finished 16"), second
     assert third == second
     script.write_text(SCRIPT.replace("linspace(-1, 1", "linspace(-1, 2"))
     assert "accept_changes=True) goes on with a changed function" in begin().communicate()[0]
