@@ -167,12 +167,10 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     assert states.count("Failed") == 12 and set(states) == {"Completed", "Failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "says"),
-    [
-        ("raises", "ValueError: width .* is not what I like"),
-        pytest.param("silent", "loss", marks=pytest.mark.slow),
-    ],
+    [("raises", "ValueError: width .* is not what I like"), ("silent", "loss")],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
     facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto", cluster=ONE), code=7)

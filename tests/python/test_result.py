@@ -224,7 +224,7 @@ def test_a_running_study_is_read_as_far_as_it_is(tmp_path: Path) -> None:
 
     def slow(trial: hpo.Trial) -> None:
         if trial.number == 2:
-            go_on.wait(60)
+            go_on.wait(600)
         train(trial)
 
     spec = hpo.StudySpec(
