@@ -48,12 +48,14 @@ LONG_FOLDERS = (
     "faults",
     "python",
     "deployed",
+    "sharing",
     "security",
     "retraining",
     "mlflow",
     "docs",
     "install",
     "training",
+    "samplers",
 )
 """Tests of real services and processes. They begin first, so that no process is left with a long file at the end."""
 
