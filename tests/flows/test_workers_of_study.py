@@ -156,6 +156,7 @@ def test_resume_goes_on_with_the_range(tmp_path: Path) -> None:
     assert there[0] == 0 and max(there) == 2 and there.count(0) == 2, "a start and a resume"
 
 
+@pytest.mark.slow
 def test_without_a_home_all_threads_of_a_range_are_there() -> None:
     result = hpo.tune(
         paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=4, max_resource=1),

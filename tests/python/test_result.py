@@ -54,7 +54,8 @@ class GoldenHome(Home):
 
 
 def test_a_result_can_be_copied_to_optuna(tmp_path: Path) -> None:
-    kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=tmp_path, prefect="off", progress=False)
+    off: dict[str, Any] = {"prefect": "off", "tracking": hpo.Tracking(mlflow="off"), "progress": False}
+    kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=tmp_path, **off)
     nothing_kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=None, progress=False)
     for result in (kept, hpo.load(kept.name, home=tmp_path), nothing_kept, nothing_kept.refresh()):
         copied = result.study.to_optuna()
