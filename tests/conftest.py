@@ -48,12 +48,14 @@ LONG_FOLDERS = (
     "faults",
     "python",
     "deployed",
+    "sharing",
     "security",
     "retraining",
     "mlflow",
     "docs",
     "install",
     "training",
+    "samplers",
 )
 """Tests of real services and processes. They begin first, so that no process is left with a long file at the end."""
 
@@ -121,10 +123,14 @@ def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
-    """A Prefect server of our own: one for all tests of this process, for each start takes seconds."""
+    """A Prefect server of our own: one for all processes of this run, for each costs as much as a worker.
+
+    Tests find what is theirs in it by names of their own. Deployments have no such names: ``deployments_api``.
+    """
     from hpo_flows.prefect_api.shared_server import SharedServer
 
-    server = SharedServer(tmp_path_factory.mktemp("prefect"))
+    folder = tmp_path_factory.getbasetemp()
+    server = SharedServer((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect")
     try:
         server.start()
         server.wait()
@@ -145,6 +151,20 @@ def dask_processes(tmp_path: Path) -> Iterator[DaskProcesses]:
 def prefect_api(prefect_server: SharedServer) -> dict[str, str]:
     """Environment that points at the server of all tests."""
     return prefect_server.client_settings()
+
+
+@pytest.fixture(scope="module")
+def deployments_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same of a server that no other file uses: a worker of the pool ``hpo`` takes everybody's runs."""
+    from hpo_flows.prefect_api.shared_server import SharedServer
+
+    server = SharedServer(tmp_path_factory.mktemp("deployments") / "prefect")
+    try:
+        server.start()
+        server.wait()
+        yield server.client_settings()
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

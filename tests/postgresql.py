@@ -73,7 +73,7 @@ class PostgreSQL:
     def _call(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [*self._as_user, str(self._bin / program), *map(str, arguments)]
         with (self._folder / "said").open("ab") as said:  # a pipe would be held open by the server
-            done = subprocess.run(command, stdout=said, stderr=said, cwd=self._folder, timeout=180)
+            done = subprocess.run(command, stdout=said, stderr=said, cwd=self._folder, timeout=600)
         return subprocess.CompletedProcess(command, done.returncode, "", (self._folder / "said").read_text()[-2000:])
 
     def _run(self, program: str, *arguments: str | Path) -> None:

@@ -106,7 +106,7 @@ def test_removals_at_a_url_hold_nobody_up(tmp_path: Path) -> None:
     """The thread that asks renews the study's lease."""
     gate, removed = threading.Event(), []
     removals = Removals(tmp_path, "memory://bucket/study")
-    removals.run(lambda: removed.append(gate.wait(60)))
+    removals.run(lambda: removed.append(gate.wait(600)))
     removals.run(lambda: removed.append("second"))
     assert not removed
     gate.set()

@@ -177,7 +177,7 @@ def test_a_study_does_not_wait_long_for_another_who_writes(
     seconds = time.monotonic() - began
     waits = adding.is_alive()
     other.close()
-    adding.join(60)
+    adding.join(600)
     assert not waits and seconds >= 0.3
     assert [one.measured_at for one in kept.read("m:f", "c")] == [1.0]
     quiet.add([measurement(3.0)])

@@ -20,7 +20,7 @@ def build(folder: Path) -> Path:
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", folder / "libcuda.so.1", SOURCE],
         check=True,
-        timeout=120,
+        timeout=600,
     )
     return folder
 

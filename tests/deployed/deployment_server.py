@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,16 +162,14 @@ def gone(processes: list[psutil.Process], seconds: float = 60) -> bool:
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Iterator[Deployed]:
-    with serving(Deployed(tmp_path_factory.mktemp("deployed"), prefect_api)) as made:
+def deployed(tmp_path_factory: pytest.TempPathFactory, deployments_api: dict[str, str]) -> Iterator[Deployed]:
+    with serving(Deployed(tmp_path_factory.mktemp("deployed"), deployments_api)) as made:
         yield made
 
 
 @contextlib.contextmanager
 def serving(made: Deployed) -> Iterator[Deployed]:
     """Register the deployments, and have a worker serve them."""
-    with contextlib.suppress(urllib.error.HTTPError):  # another module's
-        made.api("work_pools/hpo", method="DELETE")
     made.api(
         "work_pools/", {"name": "hpo", "type": "process", "base_job_template": Worker.get_default_base_job_template()}
     )

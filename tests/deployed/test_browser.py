@@ -63,9 +63,9 @@ def address(deployed: Deployed, path: str) -> str:
 
 
 @pytest.fixture
-def page_inside(page: Any, prefect_api: dict[str, str]) -> Any:
+def page_inside(page: Any, deployments_api: dict[str, str]) -> Any:
     """A page of the server whose password was given before, as the UI keeps it."""
-    word = base64.b64encode(prefect_api["PREFECT_API_AUTH_STRING"].encode()).decode()
+    word = base64.b64encode(deployments_api["PREFECT_API_AUTH_STRING"].encode()).decode()
     page.add_init_script(f"localStorage.setItem('prefect-password', '{word}')")
     return page
 

@@ -34,9 +34,9 @@ def job() -> None:
 
 
 @pytest.fixture
-def client(prefect_api: dict[str, str]) -> Iterator[SyncPrefectClient]:
+def client(deployments_api: dict[str, str]) -> Iterator[SyncPrefectClient]:
     with SyncPrefectClient(
-        prefect_api["PREFECT_API_URL"], auth_string=prefect_api["PREFECT_API_AUTH_STRING"]
+        deployments_api["PREFECT_API_URL"], auth_string=deployments_api["PREFECT_API_AUTH_STRING"]
     ) as opened:
         yield opened
 

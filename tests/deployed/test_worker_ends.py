@@ -25,9 +25,9 @@ BUSY = 10.0
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Deployed:
+def alone(tmp_path_factory: pytest.TempPathFactory, deployments_api: dict[str, str]) -> Deployed:
     """Deployments without a worker."""
-    made = Deployed(tmp_path_factory.mktemp("alone"), prefect_api)
+    made = Deployed(tmp_path_factory.mktemp("alone"), deployments_api)
     long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
     long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
     (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))

@@ -43,7 +43,6 @@ def test_example_of_the_first_page_has_twenty_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
 
 
-@pytest.mark.slow
 def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path, prefect_api: dict[str, str]) -> None:
     write_files(tmp_path, "sine.py")
     printed = run(tmp_path / "sine.py", prefect_api)

@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,12 +155,9 @@ def test_check_names_what_differs_as_written(tmp_path: Path) -> None:
 def test_simulation_prints_exactly_what_is_written(shown: Sample, tmp_path: Path) -> None:
     """The same on every machine, for its draws have a seed."""
     write_files(tmp_path, "study.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "hpo_flows", *shlex.split(shown.command)[1:]],
-        cwd=tmp_path, env=Runner(tmp_path, {}).environment | {"COLUMNS": "120"}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    check(shown, done.stdout, exactly=True)
+    hpo = Runner(tmp_path, {})
+    hpo.environment["COLUMNS"] = "120"
+    check(shown, hpo.here(*shlex.split(shown.command)[1:]), exactly=True)
 
 
 def test_optuna_import_says_what_is_written(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class Watcher(threading.Thread):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("storage")
 def test_disk_use_stays_below_the_limit(tmp_path: Path) -> None:
     real = Real(tmp_path, "heavy", checkpoints={"max_bytes": LIMIT})

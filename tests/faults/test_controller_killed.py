@@ -23,7 +23,14 @@ from hpo_core.replay.audit import audit
 from tests.conftest import World, fresh, make_spec
 from tests.methods import judge, spec_of
 
-SPEC = make_spec(search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3})
+
+def asha(configs: int) -> StudySpec:
+    return make_spec(
+        search={"method": "asha", "configs": configs, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+    )
+
+
+SPEC = asha(60)
 
 
 class DeadlyJournal(SqlJournal):
@@ -97,31 +104,38 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "before",
-    [pytest.param(False, id="after-entry"), pytest.param(True, id="before-entry", marks=pytest.mark.slow)],
+    ("configs", "before"),
+    [
+        pytest.param(18, False, id="after-entry"),
+        *(pytest.param(60, before, id=f"{before}", marks=pytest.mark.slow) for before in (False, True)),
+    ],
 )
-def test_a_controller_killed_after_each_entry_recovers(folder: Path, before: bool) -> None:
+def test_a_controller_killed_after_each_entry_recovers(folder: Path, configs: int, before: bool) -> None:
+    spec = asha(configs)
     at, killed = 1, 0
     while True:
         url = f"sqlite:///{folder / f'{at}.db'}"
-        status = in_child(url, at=at, before=before)
+        status = in_child(url, at=at, before=before, spec=spec)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0
             break  # the study ended before entry `at`
         assert os.WTERMSIG(status) == signal.SIGKILL
         killed += 1
-        controller(url, SPEC)  # in another process than the killed one
-        assert_whole(url)
+        controller(url, spec)  # in another process than the killed one
+        assert_whole(url, configs)
         at += 1
     print(f"{killed} kills")
-    assert killed > 80
+    assert killed > configs
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("asha-shared", "hyperband", "pbt", "pareto-asha-brackets"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("stopping-brackets", "sha", "pasha", "grid-drawn")),
+        *("hyperband", "pbt"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("asha-shared", "pareto-asha-brackets", "stopping-brackets", "sha", "pasha", "grid-drawn")
+        ),
     ],
 )
 def test_a_controller_killed_after_each_entry_of_every_method_recovers(folder: Path, name: str) -> None:

@@ -49,13 +49,13 @@ def test_calls_wait_for_a_locked_sqlite_file(tmp_path: Path) -> None:
     study.journal = RetryingJournal(record, 60)
     lock = Lock(tmp_path / "journal.db")
     lock.__enter__()
-    timer = threading.Timer(3.0, lock.__exit__)
+    timer = threading.Timer(1.0, lock.__exit__)
     timer.start()
     assert len(study.set_capacity(2)) == 2
     timer.join()
     assert audit(record.entries("world")).clean and record.info("world").entries == study.seq
     with Lock(tmp_path / "journal.db"), pytest.raises(JournalUnavailableError, match="locked"):
-        study.journal.seconds = 1.5
+        study.journal.seconds = 0.5
         study.stop("now")
 
 
@@ -111,7 +111,7 @@ class Controller:
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("down", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("down", [2.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
     server.start()

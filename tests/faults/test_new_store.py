@@ -15,7 +15,8 @@ from hpo_core.tracking.mlflow_client import open_client
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("grown", [100_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 300_000))])
+@pytest.mark.slow
+@pytest.mark.parametrize("grown", [1, 100_000, 300_000])
 def test_an_interrupted_creation_of_the_store_is_repaired(tmp_path: Path, grown: int) -> None:
     """MLflow's migrations are no transaction; cut short, they left a store that no MLflow could open again."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

@@ -258,6 +258,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
     assert outcomes["out_of_memory"] + outcomes["crashed"] == 1, outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("storage")
 def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
@@ -285,6 +286,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     real.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("storage")
 def test_a_corrupt_checkpoint_makes_the_trial_start_earlier(tmp_path: Path) -> None:
     real = Real(tmp_path, configs=12)

@@ -221,7 +221,7 @@ def test_a_local_worker_that_a_thread_holds_up_is_replaced(tmp_path: Path) -> No
         held = client.submit(hold, pure=False)
         (before,) = client.scheduler_info()["workers"]
         client.sync(kind.replace_worker, client, before)
-        assert client.submit(int, 7, pure=False).result(timeout=60) == 7
+        assert client.submit(int, 7, pure=False).result(timeout=600) == 7
         held.cancel()
         ((after, facts),) = client.scheduler_info()["workers"].items()
         assert after != before and facts["nthreads"] == 2

@@ -96,6 +96,7 @@ def test_two_studies_in_one_process_have_gpus_of_their_own(tmp_path: Path) -> No
         check_one_gpu_each(tmp_path / name, numbers)
 
 
+@pytest.mark.slow
 def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     tuned(tmp_path, [0, 3], method=hpo_core.Random(configs=2, max_resource=1), training={"gang": 2, "process": "fresh"})

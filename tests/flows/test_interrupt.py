@@ -14,11 +14,16 @@ from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM], ids=["ctrl-c", "sigterm"]
+    ("number", "prefect"),
+    [
+        pytest.param(signal.SIGINT, "auto", marks=pytest.mark.slow, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, "off", id="sigterm"),
+        pytest.param(signal.SIGTERM, "auto", marks=pytest.mark.slow, id="sigterm-in-prefect"),
+    ],
 )
-def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, number: int) -> None:
+def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, number: int, prefect: str) -> None:
     search = {"method": "random", "configs": 20, "max_resource": 2}
-    process = hpo.start("tune", hpo.study("slow", search=search, prefect="auto"))
+    process = hpo.start("tune", hpo.study("slow", search=search, prefect=prefect))
     wait_for_entries(hpo, "toy", 4, process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
@@ -61,6 +66,7 @@ def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_clust
         assert not descendants(worker, "hpo_core.training.child.zygote"), "trainers left on the user's workers"
 
 
+@pytest.mark.slow
 def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: DaskProcesses) -> None:
     file = hpo.study(
         "slow",

@@ -76,8 +76,9 @@ def run_twice(hpo: Runner, method: str, **changes: Any) -> tuple[list[Entry], li
     return inside, task_runs(hpo, run, count=granted(inside) + 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "pbt" else pytest.mark.slow) for name in SEARCHES]
+)
 def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runner, method: str) -> None:
     inside, runs = run_twice(hpo, method, search=SEARCHES[method])
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)
@@ -96,7 +97,6 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
             assert holders[parents(run)[0]].endswith(f"to {run['name'].rpartition('-> ')[2]}")
 
 
-@pytest.mark.slow
 def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0, 1], validation=1)
     inside, runs = run_twice(

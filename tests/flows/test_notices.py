@@ -40,15 +40,16 @@ def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: R
 
 
 def test_simulate_says_it_too(alone: Runner) -> None:
-    found = alone.json("simulate", alone.study(search=SHORT), "--repeat", 1, "--picture", "off")
+    options = ("--repeat", "1", "--picture", "off", "--json")
+    found = json.loads(alone.here("simulate", alone.study(search=SHORT), *options))
     assert WORDS in found["limits"][0]
-    found = alone.json("simulate", alone.study(search=SHORT | {"configs": 9}), "--repeat", 1, "--picture", "off")
+    found = json.loads(alone.here("simulate", alone.study(search=SHORT | {"configs": 9}), *options))
     assert not any("may not bring" in line for line in found["limits"])
 
 
 def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
     huge = alone.study(search=SHORT | {"configs": 10**9})
-    assert "at most 2,000,000 are simulated" in alone("simulate", huge, "--picture", "off", code=2)
+    assert "at most 2,000,000 are simulated" in alone.here("simulate", huge, "--picture", "off", code=2)
 
 
 @pytest.mark.parametrize("brackets", [[0], [0, 1, 2], [0, 1, 2, 3, 4]])
@@ -61,7 +62,7 @@ def test_brackets_in_a_form_on_the_command_line_and_in_a_file(brackets: list[int
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})
     options = ("--repeat", "1", "--picture", "off", "--set", f"search.brackets={brackets}")
-    (scenario,) = alone.json("simulate", bare, *options)["scenarios"]
+    (scenario,) = json.loads(alone.here("simulate", bare, *options, "--json"))["scenarios"]
     assert scenario["rungs"][0]["trained_to"] == 1 and scenario["rungs"][-1]["trained_to"] == 256
     assert load_spec(bare, [f"search.brackets={brackets}"]).search == made.search
     assert load_spec(alone.study(search=everything)).search == made.search

@@ -99,6 +99,7 @@ def runs_of(hpo: Runner) -> list[tuple[str, str]]:
         return []
 
 
+@pytest.mark.slow
 def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONGER, prefect="rungs"))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)
@@ -231,7 +232,13 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("environment", "profile", "nowhere"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (".env", "prefect.toml", "pyproject.toml")),
+    ],
+)
 def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
     if source == ".env" and version("prefect").startswith("3.4."):
         pytest.skip("Prefect 3.4 itself does not read .env beside pydantic-settings 2.16")

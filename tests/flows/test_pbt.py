@@ -20,6 +20,7 @@ def evolved(hpo: Runner) -> dict[str, Any]:
     return hpo.json("tune", hpo.study(study="evolved", search=POPULATION))
 
 
+@pytest.mark.slow
 def test_a_population_evolves_and_an_ancestry_is_trained_again(hpo: Runner, evolved: dict[str, Any]) -> None:
     journal = Home(hpo.home).open_journal()
     entries = list(journal.entries("evolved"))

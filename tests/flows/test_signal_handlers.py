@@ -66,13 +66,13 @@ def test_other_threads_set_handlers_meanwhile_and_an_error_leaves_nothing_behind
     def held() -> None:
         with pytest.raises(ImportError), signal_handlers_kept():
             entered.set()
-            leave.wait(60)
+            leave.wait(600)
             raise ImportError
 
     thread = threading.Thread(target=held)
     thread.start()
     try:
-        assert entered.wait(60)
+        assert entered.wait(600)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
     finally:

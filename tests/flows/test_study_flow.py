@@ -165,7 +165,6 @@ def test_a_cancelled_command_ends_soon_also_where_it_ignores_ctrl_c(hpo: Runner)
     assert hpo.json("resume", "stopped")["status"] == "finished"
 
 
-@pytest.mark.slow
 def test_a_killed_controller_leaves_nothing_running(hpo: Runner) -> None:
     gate = hpo.folder / "gate"
     gate.write_text("3")

@@ -28,7 +28,7 @@ def test_the_report_is_written_once_its_imports_are_made(
 
     def slow_imports() -> None:
         results = Study.open(spec.study, driven.journal).state.completed_jobs
-        time.sleep(3.0)
+        time.sleep(1.0)
         ended.append(f"imports of {results}")
 
     def write_report(*arguments: object, **named: object) -> Path:

@@ -84,7 +84,7 @@ hpo.tune("tests.flows.objectives:slow", {"x": hpo.Float(-1, 1)}, metric="loss", 
 """
 
 
-@pytest.mark.parametrize("how", ["command", "script"])
+@pytest.mark.parametrize("how", ["command", pytest.param("script", marks=pytest.mark.slow)])
 def test_a_study_that_is_to_outlive_its_terminal_does(how: str, hpo: Runner) -> None:
     """As with nohup, or a shell that disowns it; the board was drawn in that terminal."""
     (hpo.folder / "script.py").write_text(SCRIPT.replace("ROOT", repr(str(ROOT))))
@@ -110,10 +110,10 @@ def drain_until(hpo: Runner, terminal: int, process: subprocess.Popen[bytes], en
         assert process.poll() is None
 
 
-@pytest.mark.parametrize("whom", ["leader", "group"])
+@pytest.mark.parametrize("whom", ["leader", pytest.param("group", marks=pytest.mark.slow)])
 def test_the_end_of_its_terminal_halts_a_study_in_order(whom: str, hpo: Runner) -> None:
     """The kernel tells the leader of the session; a shell tells each of its jobs, workers included."""
-    search = SEARCH | {"configs": 40}
+    search = SEARCH | {"configs": 24}
     terminal, output = pty.openpty()
     process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("slow", search=search))], output)
     os.close(output)
@@ -129,9 +129,10 @@ def test_the_end_of_its_terminal_halts_a_study_in_order(whom: str, hpo: Runner) 
     assert state.halted is not None and state.halted.reason == "interrupted"
     assert not [failure for trial in state.trials for failure in trial.failures if failure.outcome is Outcome.LOST]
     hpo("resume", "toy", "--no-prefect")
-    assert is_finished(hpo, 40)
+    assert is_finished(hpo, 24)
 
 
+@pytest.mark.slow
 def test_a_study_in_the_background_of_a_script_ends_at_sigterm(hpo: Runner) -> None:
     """There Ctrl-C is ignored."""
     log = os.open(hpo.folder / "log", os.O_WRONLY | os.O_CREAT)

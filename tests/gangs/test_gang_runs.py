@@ -235,7 +235,7 @@ def test_a_gang_that_does_not_fit_waits_with_a_word_until_workers_join(runs: Run
     finally:
         for server in reversed(servers):
             server.terminate()
-            server.wait(60)
+            server.wait(600)
 
 
 def _server(*arguments: str) -> subprocess.Popen[bytes]:

@@ -81,7 +81,7 @@ def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(here, "FIRST_SECONDS", 0.01)
     with pytest.raises(RuntimeError):
         here.watch_partitions("study", str(tmp_path), FILES)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while "study" not in here.held_partitions() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert here.held_partitions()["study"][0] == [0] and not failures

@@ -23,7 +23,7 @@ def build(folder: Path) -> Path:
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library, SOURCE],
         check=True,
-        timeout=120,
+        timeout=600,
     )
     return folder
 

@@ -484,10 +484,11 @@ def test_a_function_that_replaced_an_allowed_one_is_not_allowed_by_that(
         recorded_study("mine")
 
 
+@pytest.mark.slow
 def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
     """`hpo extend`, and `hpo rerun`, whose new study has the function, too; both are compared."""
     place = ["--home", str(study.folder), "--no-prefect"]
-    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=120)
+    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=600)
     commands = (
         ["extend", "mine", "--configs", "1", *place],
         ["rerun", "mine", "--as", "again", *place],

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import hpo_core as hpo
+from tests.flows.conftest import LIMIT
 from tests.python.training import train
 
 SCRIPT = """
@@ -78,8 +79,8 @@ class Script:
 
     def end(self) -> str:
         """What it still says; fails where it does not end, or where a process of it is left."""
-        said, errors = self.process.communicate(timeout=120)
-        deadline = time.monotonic() + 30
+        said, errors = self.process.communicate(timeout=LIMIT)
+        deadline = time.monotonic() + LIMIT
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not left, [process.cmdline() for process in left]
@@ -109,7 +110,7 @@ def scripts(tmp_path: Path) -> Iterator[list[Script]]:
         script.process.communicate()
 
 
-@pytest.mark.parametrize("phase", ["start", "run"])
+@pytest.mark.parametrize("phase", [pytest.param("start", marks=pytest.mark.slow), "run"])
 def test_one_interrupt_halts_the_study_and_a_resume_ends_it(phase: str, tmp_path: Path, scripts: list[Script]) -> None:
     script = Script(tmp_path, trials=20)
     scripts.append(script)
@@ -136,6 +137,7 @@ def wait_for_worker(script: Script) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_interrupts_while_it_ends_are_ignored(tmp_path: Path, scripts: list[Script]) -> None:
     script = Script(tmp_path, trials=20)
     scripts.append(script)

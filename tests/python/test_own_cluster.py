@@ -26,8 +26,8 @@ from hpo_core.result import Result
 from hpo_flows.dask.process_settings import ProcessSettings
 from tests.python.training import patient, train
 
-LIMIT = 120
-SETTLED_SECONDS = 30.0
+LIMIT = 600
+SETTLED_SECONDS = 600.0
 
 
 def run(function: Any = train, **changes: Any) -> Result:

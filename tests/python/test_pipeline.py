@@ -33,8 +33,9 @@ def test_it_is_served_on_a_schedule_and_its_runs_promote_a_model(prefect_api: di
     with (tmp_path / "log").open("w") as log:
         served = subprocess.Popen([sys.executable, str(PROGRAM)], cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
-        deployment = until(served, tmp_path, lambda: next(iter(ask(prefect_api, "deployments/filter", {})), None))
-        assert deployment["name"] == "digits" and deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * *"
+        wanted = {"deployments": {"name": {"any_": ["digits"]}}}
+        deployment = until(served, tmp_path, lambda: next(iter(ask(prefect_api, "deployments/filter", wanted)), None))
+        assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * *"
         for night in range(2):
             made = ask(prefect_api, f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"configs": 3}})
             run = until(served, tmp_path, lambda made=made: ended(prefect_api, made["id"]))

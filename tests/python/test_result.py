@@ -54,7 +54,8 @@ class GoldenHome(Home):
 
 
 def test_a_result_can_be_copied_to_optuna(tmp_path: Path) -> None:
-    kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=tmp_path, prefect="off", progress=False)
+    off: dict[str, Any] = {"prefect": "off", "tracking": hpo.Tracking(mlflow="off"), "progress": False}
+    kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=tmp_path, **off)
     nothing_kept = hpo.tune(train, SPACE, metric="loss", max_trials=3, home=None, progress=False)
     for result in (kept, hpo.load(kept.name, home=tmp_path), nothing_kept, nothing_kept.refresh()):
         copied = result.study.to_optuna()
@@ -224,7 +225,7 @@ def test_a_running_study_is_read_as_far_as_it_is(tmp_path: Path) -> None:
 
     def slow(trial: hpo.Trial) -> None:
         if trial.number == 2:
-            go_on.wait(60)
+            go_on.wait(600)
         train(trial)
 
     spec = hpo.StudySpec(

@@ -80,7 +80,7 @@ class Script:
         process.wait()
         assert self.ends in printed, printed
         assert (home / "begun").read_text().count("begun") == self.begun, printed
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while left := _processes(self.tag):
             assert time.monotonic() < until, left
             time.sleep(0.1)

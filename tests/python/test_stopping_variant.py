@@ -98,7 +98,7 @@ def test_a_trial_without_checkpoints_trains_each_step_once_in_one_process(
     only_once(search)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_whole_search_has_the_losses_of_trials_that_begin_anew_at_each_rung(tmp_path: Path, workers: int) -> None:
     search = Search(tmp_path, configs=14)
     result = search.run("draws", workers=workers)
@@ -168,6 +168,7 @@ def test_what_a_function_does_at_its_end_is_done_where_its_trial_is_stopped(tmp_
         assert steps == list(range(results[trial][-1][0]))
 
 
+@pytest.mark.slow
 def test_a_controller_killed_while_trials_go_on_leaves_no_process_and_a_resume_ends_the_study(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -197,7 +198,7 @@ def test_a_trial_goes_on_in_the_worker_where_its_process_waits(tmp_path: Path, d
 
 
 @pytest.mark.usefixtures("dask_processes")
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_new_trial_goes_to_the_worker_of_the_one_that_was_stopped(
     tmp_path: Path, dask_processes: DaskProcesses, stopped: int
 ) -> None:

@@ -214,6 +214,7 @@ hpo.tune(train, mode="minimum")
 """
 
 
+@pytest.mark.slow
 def test_a_strict_type_checker_takes_all_classes_and_finds_mistakes(tmp_path: Path) -> None:
     (tmp_path / "sample.py").write_text(SAMPLE + MISTAKES)
     options = ["--config-file", str(REPOSITORY / "pyproject.toml"), "--cache-dir", str(REPOSITORY / ".mypy_cache")]

@@ -18,8 +18,6 @@ from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.flows.prefect_api import ask
 from tests.flows.test_study_flow import task_runs
 
-pytestmark = pytest.mark.slow
-
 CODE = """
 import json, sys
 from hpo_flows.retrain import Rules, retrain
@@ -67,6 +65,7 @@ def shown(hpo: Runner, state: str) -> list[tuple[str, str, str]]:
     return [(one["name"], one["state_type"], one["state"]["message"] or "") for one in runs]
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) -> None:
     begun(hpo)
     similar = retrained(hpo, offset=0.2, seed=1)

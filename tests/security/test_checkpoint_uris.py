@@ -172,4 +172,4 @@ def test_an_evaluation_reads_no_file_outside_the_study(folder: Path, victim: Che
     bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
     model = TrainedModel(0, {}, 1, str(folder), bad, "checkpoints")
     with pytest.raises(ObjectiveError, match="does not lie below"):
-        evaluate_models(EvaluationRequest("json:loads", (), "loss", (model,)), timeout=120)
+        evaluate_models(EvaluationRequest("json:loads", (), "loss", (model,)), timeout=600)

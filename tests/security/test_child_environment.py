@@ -85,7 +85,7 @@ def test_the_evaluation_process_gets_no_private_setting(tmp_path):
     assert report.checkpoint is not None, report
     model = TrainedModel(1, {"note": str(tmp_path / "note")}, 1, str(tmp_path), report.checkpoint)
     asked = EvaluationRequest("poison_objectives:evaluation_environment", (OBJECTIVES,), "loss", (model,))
-    evaluate_models(asked, timeout=120)
+    evaluate_models(asked, timeout=600)
     assert_clean(json.loads((tmp_path / "note").read_text()))
 
 

@@ -50,7 +50,7 @@ def send(server: SharedServer, method: str, path: str, body: object = None, **he
     """One request, with exactly these headers; names with ``_`` for ``-``."""
     port = int(server.url.rpartition(":")[2])
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     try:
         data = None if body is None else json.dumps(body).encode()
         connection.request(method, path, data, {"Content-Type": "application/json"} | named)
@@ -141,13 +141,13 @@ def test_web_sockets_are_checked_like_requests(server: SharedServer, name: str) 
         assert caught.value.response.status_code == 403
     if name == "in" and PREFECT < (3, 6, 14):
         return  # Prefect asks nobody who sends events for the password: SECURITY.md says so
-    with connect(address, subprotocols=["prefect"], open_timeout=60) as opened:  # type: ignore[list-item]
+    with connect(address, subprotocols=["prefect"], open_timeout=600) as opened:  # type: ignore[list-item]
         opened.send(json.dumps({"type": "auth", "token": "wrong"}))
         with pytest.raises(ConnectionClosed, match="Invalid token"):
-            opened.recv(timeout=60)
-    with connect(address, subprotocols=["prefect"], open_timeout=60) as opened:  # type: ignore[list-item]
+            opened.recv(timeout=600)
+    with connect(address, subprotocols=["prefect"], open_timeout=600) as opened:  # type: ignore[list-item]
         opened.send(json.dumps({"type": "auth", "token": server.auth}))
-        assert json.loads(opened.recv(timeout=60))["type"] == "auth_success"
+        assert json.loads(opened.recv(timeout=600))["type"] == "auth_success"
 
 
 def test_it_listens_on_this_machine_only(server: SharedServer) -> None:

@@ -151,9 +151,9 @@ def test_a_study_with_its_own_servers_leaves_nothing_in_the_shared_folder(tmp_pa
 
 @pytest.mark.slow
 def test_a_deployment_and_its_worker_leave_nothing_in_the_shared_folder(
-    tmp_path: Path, shared: Path, prefect_api: dict[str, str]
+    tmp_path: Path, shared: Path, deployments_api: dict[str, str]
 ) -> None:
-    with wide_modes(), watched(shared) as folder, serving(Deployed(tmp_path, prefect_api)) as deployed:
+    with wide_modes(), watched(shared) as folder, serving(Deployed(tmp_path, deployments_api)) as deployed:
         deployed.completed("tune-file", file="toy.yaml")
     assert folder.made, "what they do make is seen"
     assert not [made for made in folder.made if not made.is_private]

@@ -65,9 +65,8 @@ def test_hpo_project_sends_a_named_server_no_credentials(
     assert "Authorization" not in said and PASSWORD not in said and BASIC not in said and TOKEN not in said
 
 
-@pytest.mark.parametrize(
-    "named", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["named by the study, too", "of the environment"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False], ids=["named by the study, too", "of the environment"])
 def test_the_own_server_gets_credentials(hpo: Runner, named: bool) -> None:
     with listening() as own:
         hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url + "/"}

@@ -65,7 +65,7 @@ def run(folder: Path, *words: str) -> str:
         env={"PYTHONPATH": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin", "HPO_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert found.returncode == 0, found.stderr + found.stdout
     return found.stdout

@@ -36,7 +36,7 @@ def full_run(folder: Path, processes: str, files: dict[str, str]) -> subprocess.
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=600,
     )
 
 

@@ -28,9 +28,8 @@ from hpo_core.state import StudyState
 from hpo_core.study import Study
 from tests.dask_processes import DaskProcesses
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-LIMIT = 300.0
+LIMIT = 600.0
 JOB_SECONDS = 4.0
 SHORT = 8.0
 """Seconds for a slot to change hands: a job, two exchanges, and a busy machine."""
@@ -56,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.terminate()
     for process in reversed(running):
         try:
-            process.wait(60)
+            process.wait(600)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -98,6 +97,7 @@ def wait_until(what: str, is_so: Callable[[], bool], limit: float = LIMIT) -> No
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another_comes(
     tmp_path: Path, dask_processes: DaskProcesses, start: Start
 ) -> None:
@@ -183,7 +183,7 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_p
             "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
             "constants": {"mark": name, "seconds": 3600.0, "file": str(measured.file)},
             "search": {"method": "random", "configs": 100, "max_resource": 1},
-            "cluster": {"kind": "local", "workers": 4},
+            "cluster": {"kind": "local", "workers": 2},
             "share": {"pool": "cpu", **share},
             "tracking": {"mlflow": "off"},
         }
@@ -200,21 +200,21 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_p
         return sum(line.startswith(f"{name} begins") for line in lines)
 
     first = study("first")
-    wait_until("the first uses all slots", lambda: begun("first") == 4)
+    wait_until("the first uses all slots", lambda: begun("first") == 2)
     second = study("second", preempt=5)
-    wait_until("the second got its share by preemption", lambda: begun("second") == 2)
+    wait_until("the second got its share by preemption", lambda: begun("second") == 1)
     ended = [trial for trial in state("first").trials if trial.failures]
-    assert [trial.number for trial in ended] == [2, 3], "the youngest attempts were ended"
+    assert [trial.number for trial in ended] == [1], "the youngest attempt was ended"
     assert all(trial.failures[0].outcome is Outcome.PREEMPTED for trial in ended)
     assert "Ended for study 'second'" in ended[0].failures[0].message
-    assert begun("first") == 4, "what was ended waits for its turn"
+    assert begun("first") == 2, "what was ended waits for its turn"
 
     first.send_signal(signal.SIGSTOP)
-    wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 4)
+    wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 2)
     first.send_signal(signal.SIGCONT)
     time.sleep(SHORT)
-    assert (begun("first"), begun("second")) == (4, 4), "it goes on, and begins none"
-    assert len(state("first").running) == 2, "the jobs that it has go on"
+    assert (begun("first"), begun("second")) == (2, 2), "it goes on, and begins none"
+    assert len(state("first").running) == 1, "the job that it has goes on"
     assert first.poll() is None and second.poll() is None
     for name, controller in (("second", second), ("first", first)):
         controller.send_signal(signal.SIGINT)

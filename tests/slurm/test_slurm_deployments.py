@@ -14,7 +14,7 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.replay.audit import audit
-from tests.flows.prefect_api import ask
+from tests.flows.deployments_api import ask
 from tests.slurm.conftest import ROOT, wait_for
 from tests.slurm.one_node import OneNodeSlurm, free_ports
 
@@ -35,7 +35,7 @@ def end_of(run: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def test_the_profile_runs_studies_from_the_deployments(
-    slurm: OneNodeSlurm, tmp_path: Path, prefect_api: dict[str, str]
+    slurm: OneNodeSlurm, tmp_path: Path, deployments_api: dict[str, str]
 ) -> None:
     """One on the profile's Dask scheduler, one of ``kind: slurm`` in the process that Prefect's worker starts."""
     (port,) = free_ports(1)
@@ -56,7 +56,7 @@ def test_the_profile_runs_studies_from_the_deployments(
         } | ({} if cluster is None else {"cluster": cluster})
         (studies / f"{name}.yaml").write_text(json.dumps(study))
     home = tmp_path / "home"
-    environment = os.environ | prefect_api | slurm.environment | {
+    environment = os.environ | deployments_api | slurm.environment | {
         "HPO_HOME": str(home), "HPO_VENV": sys.prefix, "HPO_INTERFACE": "lo", "HPO_PORT": str(port),
         "HPO_ALLOWED_OBJECTIVES": "tests", "HPO_STUDY_FOLDER": str(studies), "HPO_IMPORT_FOLDERS": str(ROOT),
         "HPO_ALLOWED_CLUSTERS": "slurm",

@@ -153,7 +153,7 @@ def test_what_nobody_tells_is_not_known(cards: Cards, library: Path) -> None:
 @pytest.mark.slow
 def test_a_card_that_is_lost_while_it_trains_leaves_what_was_seen(cards: Cards, library: Path) -> None:
     def lose() -> None:
-        until = time.monotonic() + 100
+        until = time.monotonic() + 600
         while not list((cards.folder / "processes").iterdir()) and time.monotonic() < until:
             time.sleep(0.05)
         time.sleep(4)

@@ -255,7 +255,7 @@ def test_the_trainers_of_all_slots_import_side_by_side(tmp_path):
         import os, pathlib, time
         place = pathlib.Path({str(tmp_path)!r})
         (place / f"{{os.getpid()}}.importing").touch()
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         def wait(is_there):
             while not is_there():
                 assert time.monotonic() < until
