@@ -7,6 +7,8 @@ what is new in a study file, follows by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -140,6 +142,11 @@ class _Settings(StudySpec):
     cluster: FormCluster = LocalClusterSpec()  # type: ignore[assignment]
 
 
+@cache
+def _settings() -> Schema:
+    return _Settings.model_json_schema()
+
+
 class StudyForm(FormPart):
     """A study that is described in a form."""
 
@@ -149,7 +156,7 @@ class StudyForm(FormPart):
     @classmethod
     def model_json_schema(cls, *arguments: Any, **more: Any) -> Schema:
         """The settings of a study file, and what the form says otherwise."""
-        schema = _Settings.model_json_schema()
+        schema = deepcopy(_settings())
         fields, parts = schema["properties"], schema["$defs"]
         for name, words in _WORDS.items():
             fields[name] = fields[name] | {"description": words}
