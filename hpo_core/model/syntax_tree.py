@@ -8,8 +8,8 @@ from typing import Literal, overload
 
 _lock = threading.RLock()
 """CPython 3.11 and 3.12 count the depth of a tree for all threads together: where two of them make one at once, either
-raises SystemError (``AST constructor recursion depth mismatch``) or RecursionError. Threads of libraries parse, too, and
-know no lock of ours; then it is done again."""
+raises SystemError (``AST constructor recursion depth mismatch``) or RecursionError. Threads of libraries parse, too,
+and know no lock of ours; then it is done again."""
 _TIMES = 100
 
 

@@ -135,6 +135,9 @@ _FOLDER = (
 )
 
 
+_WITH_PACKING = " With packing the devices say how many there are, and this does not."
+
+
 class _Settings(StudySpec):
     """A study file on the form: without the folders that code is imported from, which are the worker's."""
 
@@ -165,6 +168,10 @@ class StudyForm(FormPart):
         first = {name: fields[name] for name in cls.at_once}
         others = {name: one for name, one in fields.items() if name not in ("study", "pythonpath", *first)}
         parts["DataSpec"]["properties"]["folder"]["description"] = _FOLDER
+        parts["LocalClusterSpec"]["properties"]["workers"]["description"] += _WITH_PACKING
+        for one in ("FloatParameter", "IntParameter"):  # whose inputs take numbers alone
+            for end, words in (("low", "Smallest value."), ("high", "Largest value.")):
+                parts[one]["properties"][end]["description"] = words
         for name in ("proposals", "past"):  # which the study fills in
             del parts["WarmStartSpec"]["properties"][name]
         search = fields["search"]

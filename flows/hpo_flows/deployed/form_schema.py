@@ -113,8 +113,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
             lists = {word: _rows(word, tag, one, definitions) for word, one in _tabs(inner, definitions).items()}
             return head | {"type": "object", "properties": lists, "additionalProperties": False}
         case "section":
-            box = head | _box(said, definitions)
-            return head | {"anyOf": [AS_USUAL, box]} if said["nullable"] or "default" in said else box
+            box = {"title": head["title"]} | _box(said, definitions)
+            return head | ({"anyOf": [AS_USUAL, box]} if said["nullable"] or "default" in said else box)
         case "list":
             found = head | {"type": "array", "items": drawn(said["items"], definitions)}
             found |= {"minItems": said["minItems"]} if "minItems" in said else {}
