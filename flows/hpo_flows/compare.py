@@ -19,7 +19,7 @@ from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.tracker_links import reason_of
 from hpo_flows.deployed.flow_run import form_flow
-from hpo_flows.deployed.form_schema import FormPart
+from hpo_flows.deployed.form import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key
 from hpo_flows.steps import logger, step

@@ -8,7 +8,9 @@ from typing import Literal, overload
 
 _lock = threading.RLock()
 """CPython 3.11 and 3.12 count the depth of a tree for all threads together: where two of them make one at once, either
-raises SystemError (``AST constructor recursion depth mismatch``) or RecursionError."""
+raises SystemError (``AST constructor recursion depth mismatch``) or RecursionError. Threads of libraries parse, too,
+and know no lock of ours; then it is done again."""
+_TIMES = 100
 
 
 @overload
@@ -18,4 +20,10 @@ def syntax_tree(text: str | bytes, file: str, mode: Literal["eval"]) -> ast.Expr
 def syntax_tree(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> ast.AST:
     """``ast.parse`` for any thread."""
     with _lock:
-        return ast.parse(text, file, mode)
+        for left in reversed(range(_TIMES)):
+            try:
+                return ast.parse(text, file, mode)
+            except SystemError:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")

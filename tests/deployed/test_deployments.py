@@ -21,6 +21,10 @@ from tests.deployed.deployment_server import PLANTED, TOY, Deployed, deployed, g
 __all__ = ["deployed"]
 
 pytestmark = pytest.mark.timeout(1200)
+FILLED: dict[str, Any] = {
+    "objective": TOY["objective"], "metric": {"name": "loss"}, "search": {"asha": {"configs": 9, "max_resource": 9}},
+    "space": {"float": [{"name": "x", "low": -1, "high": 1}]},
+}  # fmt: skip
 
 
 def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
@@ -28,10 +32,10 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
         "tune",
         objective="tests.flows.objectives:good",
         metric={"name": "loss", "mode": "min"},
-        numbers=[{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
-        choices=[{"name": "kind", "values": ["plain", "16"]}],
-        method={"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3},
-        name="by-form", seed=3, cluster={"workers": 2},
+        space={"float": [{"name": "x", "low": -1, "high": 1, "log": False}],
+               "categorical": [{"name": "kind", "choices": ["plain", "16"]}]},
+        search={"asha": {"configs": 9, "max_resource": 9, "advanced": {"reduction_factor": 3}}},
+        name="by-form", advanced={"seed": 3}, cluster={"local": {"workers": "2"}},
     )  # fmt: skip
     ended = deployed.ended(run)
     assert ended["state_type"] == "COMPLETED", deployed.logs(run)
@@ -76,12 +80,12 @@ def assert_no_secret(deployed: Deployed, study: str) -> None:
 
 
 def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> None:
-    good = TOY["objective"]
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("tune-file", {"file": "../toy.yaml"}),
-        ("tune", {"objective": "os:system"}),
-        ("tune", {"objective": good, "numbers": [{"name": "x", "low": 0}]}),
-        ("tune", {"objective": good, "method": {"method": "asha", "variant": "other"}}),
+        ("tune", FILLED | {"objective": "os:system"}),
+        ("tune", FILLED | {"space": {"float": [{"name": "x", "low": 0}]}}),
+        ("tune", FILLED | {"search": {"asha": {"configs": "many"}}}),
+        ("tune", {"objective": FILLED["objective"]}),
         ("resume", {"study": "../../elsewhere"}),
     ]
     for flow, parameters in wrong:
@@ -95,7 +99,8 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     """Objectives of study files and of recorded studies are looked at as well: every door leads to a worker."""
     recorded = TOY | {"study": "elsewhere", "objective": "os:system"}
     Study.create(StudySpec.from_plain(recorded), open_journal(deployed.home / "journal.db"))
-    rows = [{"name": "x", "low": 2, "high": 1}]
+    rows = {"float": [{"name": "x", "low": 2, "high": 1}]}
+    data = {"categorical": [{"name": "data", "choices": ["/etc/passwd"]}]}
     grabbed = deployed.folder / "grabbed"
     grab = {"env": {"HPO_ALLOWED_OBJECTIVES": "os"}, "command": f"touch {grabbed}", "working_dir": "/"}
     not_allowed = "objective = 'os:system' is not allowed here. Allowed: tests.flows.objectives"
@@ -103,10 +108,10 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     (deployed.data / "may.json").write_text("{}")
     refused = {
         deployed.start_with("tune-file", {"job_variables": grab}, file="evil.yaml"): not_allowed,
-        deployed.start("tune", objective=TOY["objective"], numbers=rows): "form: space.x: low = 2.0 is larger",
-        deployed.start("tune", objective=TOY["objective"], choices=[{"name": "data", "values": ["/etc/passwd"]}]): (
-            "no file of the deployment's folder of data"
-        ),
+        deployed.start("tune", **FILLED | {"space": rows}): "form: space.x: low = 2.0 is larger",
+        deployed.start("tune", **FILLED | {"space": data}): "no file of the deployment's folder of data",
+        deployed.start("tune", **FILLED | {"advanced": {"packing": {"most": 0}}}): "form: packing.most: ",
+        deployed.start("tune", **FILLED | {"advanced": {"data": {"load": "a:b"}}}): "data.partitions: is required",
         deployed.start("resume", study="elsewhere"): not_allowed,
         deployed.start("rerun", study="elsewhere"): not_allowed,
         deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "is no name",

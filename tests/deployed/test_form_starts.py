@@ -1,4 +1,4 @@
-"""Every search method and every cluster of the form: filled in and started in Chromium, in both UIs, run to the end.
+"""Every search method and every cluster of the form: filled in and started in Chromium, run to the end.
 
 ``pytest -m browser -n 0 tests/deployed/test_form_starts.py``
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from hpo_core.spec import load_spec
 from hpo_flows.deployed.form import Sampler
 from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.deployed.test_browser import PATIENCE, address, choose, field, newer_field, page, page_inside, pictures
+from tests.deployed.test_browser import add_float, address, choose, field, fill, form_of, page, page_inside, pictures
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -46,87 +45,35 @@ def allowed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield dask.address
 
 
-class Older:
-    """The form of the UI at `/`."""
-
-    path = ""
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-
-    def field(self, label: str, nth: int = 0) -> Any:
-        return field(self.page, label, nth)
-
-    def row_field(self, label: str) -> Any:
-        """Of the first row of numbers; the metric has a name, too."""
-        return self.field(label, 1 if label == "Name" else 0)
-
-    def choose(self, label: str, value: str) -> None:
-        choose(self.page, label, value)
-
-    def unfold(self, label: str, nth: int = 0, tab: str = "Advanced") -> None:
-        """Open the section of this label."""
-        self.field(f"{label} (Optional)", nth).get_by_text(tab, exact=True).first.click()
-        self.page.wait_for_timeout(300)
-
-
-OF_ROW, OF_METHOD = 0, 1
-"""Folds called Advanced of a form with one row, from its top on."""
-
-
-class Newer(Older):
-    """The form of the UI at `/v2`."""
-
-    path = "/v2"
-
-    def field(self, label: str, nth: int = 0) -> Any:
-        return newer_field(self.page, label, nth)
-
-    def choose(self, label: str, value: str) -> None:
-        """A list that opens while the form takes what was chosen before closes again: then it is opened once more."""
-        from playwright.sync_api import TimeoutError
-
-        option = self.page.get_by_role("option", name=value, exact=True)
-        for opened_again_after in (5_000, 20_000, PATIENCE):
-            self.field(label).get_by_role("button", name=re.compile("^Select ")).first.click()
-            try:
-                option.click(timeout=opened_again_after)
-                return
-            except TimeoutError:
-                if opened_again_after == PATIENCE:
-                    raise
-                self.page.keyboard.press("Escape")  # it is open still where the machine is busy
-
-
 def open_form(
-    kind: type[Older],
-    deployed: Deployed,
-    page: Any,
-    tab: str,
-    name: str,
-    *,
-    objective: str = OBJECTIVE,
-    metric: str = "loss",
-) -> Older:
+    deployed: Deployed, page: Any, tab: str, name: str, *, objective: str = OBJECTIVE, row: str = "x -1 1"
+) -> None:
     """The form with all that it cannot do without, as quickly as a person who knows what to type."""
-    found = deployed.api("deployments/name/tune/tune")["id"]
-    page.goto(address(deployed, f"{kind.path}/deployments/deployment/{found}/run"))
-    form = kind(page)
-    form.field("objective").wait_for()
-    form.choose("objective", objective)
-    form.field("name (Optional)").locator("textarea, input").first.fill(name)
+    page.goto(form_of(deployed, "tune"))
+    field(page, "Objective").wait_for()
+    choose(page, field(page, "Objective"), objective)
+    fill(page, "Name (Optional)", name)
     if tab != "ASHA":  # which is open
-        form.field("method (Optional)").get_by_text(tab, exact=True).first.click()
-    form.field("metric").locator("textarea, input").first.fill(metric)
-    form.field("numbers").get_by_text("Add item").click()
-    for label, value in {"Name": "x", "Low": "-1", "High": "1"}.items():
-        form.row_field(label).locator("textarea, input").first.fill(value)
-    if tab == "Grid":
-        form.unfold("Advanced", OF_ROW)
-        form.field("Grid Points (Optional)").locator("input").first.fill("2")
+        field(page, "Search").get_by_text(tab, exact=True).first.click()
+    fill(field(page, "Metric"), "Name", "loss" if objective == OBJECTIVE else "val_loss")
+    add_float(page, *row.split())
     page.get_by_text("Jobs at once").first.wait_for()
-    assert not page.get_by_text('Property is type "None"').count() and not page.get_by_text("`").count()
-    return form
+
+
+def unfold(within: Any, label: str, tab: str = "") -> Any:
+    """Open the section of this label: the last one, for a form ends with its own."""
+    count = within.locator(f"xpath=.//label[normalize-space(.)='{label} (Optional)']").count()
+    section = field(within, f"{label} (Optional)", count - 1)
+    section.get_by_text(tab or label, exact=True).last.click()
+    section.page.wait_for_timeout(300)
+    return section
+
+
+def select(page: Any, within: Any, label: str, value: str) -> None:
+    """Choose another value where one is chosen already."""
+    control = field(within, f"{label} (Optional)")
+    control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
+    page.get_by_role("option", name=value, exact=True).click()
 
 
 def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
@@ -156,44 +103,51 @@ def recorded(deployed: Deployed, name: str) -> Any:
     return json.loads(deployed.hpo("export", name).stdout.splitlines()[0])["events"][0]["spec"]
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 @pytest.mark.parametrize("tab", METHODS)
-def test_every_method_is_filled_in_and_runs(
-    tab: str, kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
-) -> None:
+def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_inside: Any, pictures: Path) -> None:
     method, budget = METHODS[tab]
-    name = f"{method}-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, tab, name)
+    open_form(deployed, page_inside, tab, method)
     for label, value in budget.items():
-        form.field(f"{label} (Optional)").locator("input").first.fill(str(value))
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    ended = submitted(deployed, page_inside, name)
-    assert method in ended["parameters"]["method"], "a key that no other method has"
-    search = recorded(deployed, name)["search"]
+        fill(page_inside, f"{label} (Optional)", str(value))
+    if tab == "Grid":
+        fill(unfold(field(page_inside, "Search"), "Advanced"), "Points (Optional)", "{x: 2}")
+    page_inside.screenshot(path=pictures / f"form-{method}.png")
+    ended = submitted(deployed, page_inside, method)
+    assert list(ended["parameters"]["search"]) == [method], "the tab that was opened last, and nothing of the first"
+    search = recorded(deployed, method)["search"]
     assert search["method"] == method and method in ended["tags"]
     asked = {label.lower().replace(" ", "_"): value for label, value in budget.items()}
     assert {key: search[key] for key in asked} == asked
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
-@pytest.mark.parametrize("brackets", [[], [0, 1]], ids=["default", "listed"])
+def test_what_another_tab_shows_is_sent(deployed: Deployed, page_inside: Any) -> None:
+    """The UI kept numbers of the tab before: they were shown, and not sent."""
+    page = page_inside
+    open_form(deployed, page, "ASHA", "other-tab")
+    fill(page, "Configs (Optional)", "9")
+    field(page, "Search").get_by_text("Successive halving", exact=True).first.click()
+    fill(page, "Max Resource (Optional)", "1")
+    assert field(page, "Configs (Optional)").locator("input").first.input_value() == "30"
+    submitted(deployed, page, "other-tab")
+    assert recorded(deployed, "other-tab")["search"]["configs"] == 30
+
+
+@pytest.mark.parametrize("brackets", ["", "[0, 1]"], ids=["default", "listed"])
 def test_the_stopping_variant_of_asha_is_chosen(
-    brackets: list[int], kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+    brackets: str, deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
-    name = f"stopping-{len(brackets)}-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, "ASHA", name)
+    name = f"stopping-{len(brackets)}"
+    open_form(deployed, page_inside, "ASHA", name)
     for budget, number in {"Configs": 6, "Max Resource": 16}.items():
-        form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
-    form.unfold("Advanced", OF_METHOD)
-    form.choose("Variant (Optional)", "stopping")
-    for nth, bracket in enumerate(brackets):
-        form.field("Brackets (Optional)").get_by_text("Add item").click()
-        form.field("Brackets (Optional)").locator("input").nth(nth).fill(str(bracket))
+        fill(page_inside, f"{budget} (Optional)", str(number))
+    advanced = unfold(field(page_inside, "Search"), "Advanced")
+    select(page_inside, advanced, "Variant", "stopping")
+    fill(advanced, "Brackets (Optional)", brackets)
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
     search = recorded(deployed, name)["search"]
     assert search["variant"] == "stopping"
-    assert search["brackets"] == (brackets or [0])
+    assert search["brackets"] == ([0, 1] if brackets else [0])
 
 
 ROWS: dict[str, Any] = {
@@ -215,63 +169,58 @@ ROWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
-    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+    deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
-    """A parameter of each kind that the form knows, and fields that hold YAML; on the cluster of a study file."""
-    name = f"prefilled-{kind.__name__.lower()}"
+    """A parameter of each kind, and fields that hold YAML; on the cluster of a study file."""
+    name, page = "prefilled", page_inside
     file = deployed.folder / "rows.yaml"
     file.write_text(json.dumps(ROWS))
     done = deployed.hpo("deploy", "--prefill", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
-    found = deployed.api("deployments/name/tune/rows")["id"]
-    page_inside.goto(address(deployed, f"{kind.path}/deployments/deployment/{found}/run"))
-    form = kind(page_inside)
-    form.field("name (Optional)").locator("textarea, input").first.fill(name)
-    form.field("cluster (Optional)").get_by_text("Of a study file", exact=True).first.click()
-    form.choose("File", "toy.yaml")
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    form.field("choices").scroll_into_view_if_needed()
-    page_inside.screenshot(path=pictures / f"form-{name}-rows.png")
-    run = submitted(deployed, page_inside, name)["id"]
+    page.goto(form_of(deployed, "tune", "rows"))
+    fill(page, "Name (Optional)", name)
+    cluster = field(page, "Cluster (Optional)")
+    cluster.get_by_text("Of a study file", exact=True).first.click()
+    cluster.get_by_role("combobox").or_(field(cluster, "File", 1).get_by_role("button")).last.click()
+    page.get_by_role("option", name="toy.yaml", exact=True).click()
+    page.screenshot(path=pictures / f"form-{name}.png")
+    field(page, "Categorical (Optional)").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / f"form-{name}-rows.png")
+    run = submitted(deployed, page, name)["id"]
     spec, wanted = recorded(deployed, name), load_spec(file).plain()
     changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
     assert not changed, {key: (spec[key], wanted[key]) for key in changed}
-    page_inside.goto(address(deployed, f"{kind.path}/runs/flow-run/{run}"))
-    page_inside.get_by_text("best loss").first.wait_for()
-    page_inside.wait_for_timeout(10_000)  # a busy machine draws the timeline of the newer UI late
-    page_inside.screenshot(path=pictures / f"run-{name}.png")
-    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
-    (artifact,) = deployed.api("artifacts/filter", wanted)
-    page_inside.goto(address(deployed, f"{kind.path}/artifacts/artifact/{artifact['id']}"))
-    page_inside.get_by_text("units of training").first.wait_for()
-    page_inside.wait_for_timeout(3000)
-    page_inside.screenshot(path=pictures / f"artifact-{name}.png")
+    page.goto(address(deployed, f"/v2/runs/flow-run/{run}"))
+    page.get_by_text("best loss").first.wait_for()
+    page.wait_for_timeout(10_000)  # a busy machine draws the timeline late
+    page.screenshot(path=pictures / f"run-{name}.png")
+    asked = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
+    (artifact,) = deployed.api("artifacts/filter", asked)
+    page.goto(address(deployed, f"/v2/artifacts/artifact/{artifact['id']}"))
+    page.get_by_text("units of training").first.wait_for()
+    page.wait_for_timeout(3000)
+    page.screenshot(path=pictures / f"artifact-{name}.png")
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 def test_a_dask_cluster_is_chosen_and_sections_unfold(
-    kind: type[Older], deployed: Deployed, page_inside: Any, allowed_cluster: str, pictures: Path
+    deployed: Deployed, page_inside: Any, allowed_cluster: str, pictures: Path
 ) -> None:
-    name = f"cluster-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, "Random", name)
-    assert not page_inside.get_by_text("Stall Timeout").count(), "folded"
-    form.field("cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
-    form.field("Configs (Optional)").locator("input").first.fill("2")
-    form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.unfold("advanced")
-    form.unfold("Limits", tab="Limits")
-    form.field("Seconds (Optional)").locator("input").first.fill("500")
-    form.unfold("Training", tab="Attempts")
-    form.field("Max Lost (Optional)").locator("input").first.fill("0")
-    form.choose("Process (Optional)", "kept")
-    form.unfold("Further", tab="Further settings")
-    form.field("Checkpoints (Optional)").locator("textarea, input").first.fill("{max_count: 5}")
-    page_inside.wait_for_timeout(500)
-    form.field("Limits (Optional)").scroll_into_view_if_needed()
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    submitted(deployed, page_inside, name)
+    name, page = "cluster", page_inside
+    open_form(deployed, page, "Random", name)
+    assert not page.get_by_text("Stall Timeout").count(), "folded"
+    field(page, "Cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
+    fill(page, "Configs (Optional)", "2")
+    fill(page, "Max Resource (Optional)", "2")
+    unfold(page, "Advanced")
+    fill(unfold(page, "Stop"), "Seconds (Optional)", "500")
+    training = unfold(page, "Training")
+    fill(training, "Max Lost (Optional)", "0")
+    select(page, training, "Process", "kept")
+    fill(unfold(page, "Checkpoints"), "Max Count (Optional)", "5")
+    page.wait_for_timeout(500)
+    page.screenshot(path=pictures / f"form-{name}.png")
+    submitted(deployed, page, name)
     spec = recorded(deployed, name)
     assert spec["cluster"]["address"] == allowed_cluster
     assert spec["training"]["process"] == "kept"
@@ -279,111 +228,94 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     assert spec["checkpoints"]["max_count"] == 5
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 def test_jobs_that_share_a_device_are_asked_for_and_tagged(
-    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+    deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
-    name = f"packed-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, "Random", name)
-    assert not page_inside.get_by_text("Job Memory").count(), "folded"
-    form.field("Configs (Optional)").locator("input").first.fill("4")
-    form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.unfold("advanced")
-    form.unfold("Packing", tab="Packing")
-    form.choose("Policy (Optional)", "worst_fit")
-    form.choose("Devices (Optional)", "cpu")
-    for label, text in {"Memory": "1GB", "Job Memory": "200MB", "Job Cores": "0.1"}.items():
-        form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
-    form.unfold("Further", tab="Further settings")
-    form.field("Share (Optional)").locator("textarea, input").first.fill("{pool: cpu, weight: 2}")
-    page_inside.wait_for_timeout(500)
-    form.field("Packing (Optional)").scroll_into_view_if_needed()
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    run = submitted(deployed, page_inside, name)["id"]
-    packing, share = (recorded(deployed, name)[part] for part in ("packing", "share"))
-    assert (share["pool"], share["weight"]) == ("cpu", 2.0)
-    assert packing["policy"] == "worst_fit" and packing["devices"] == "cpu" and packing["memory"] == {"default": "1GB"}
-    assert packing["demand"] == {"memory": "200MB", "compute": None, "cores": 0.1, "unit_seconds": None}
+    name, page = "packed", page_inside
+    open_form(deployed, page, "Random", name)
+    fill(page, "Configs (Optional)", "4")
+    fill(page, "Max Resource (Optional)", "2")
+    unfold(page, "Advanced")
+    packing = unfold(page, "Packing")
+    select(page, packing, "Policy", "worst_fit")
+    select(page, packing, "Devices", "cpu")
+    fill(packing, "Memory (Optional)", "1GB")
+    demand = unfold(packing, "Demand")
+    fill(demand, "Memory (Optional)", "200MB")
+    fill(demand, "Cores (Optional)", "0.1")
+    share = unfold(page, "Share")
+    fill(share, "Pool (Optional)", "cpu")
+    fill(share, "Weight (Optional)", "2")
+    page.wait_for_timeout(500)
+    packing.scroll_into_view_if_needed()
+    page.screenshot(path=pictures / f"form-{name}.png")
+    run = submitted(deployed, page, name)["id"]
+    spec = recorded(deployed, name)
+    assert (spec["share"]["pool"], spec["share"]["weight"]) == ("cpu", 2.0)
+    made = spec["packing"]
+    assert made["policy"] == "worst_fit" and made["devices"] == "cpu" and made["memory"] == {"default": "1GB"}
+    assert made["demand"]["memory"] == "200MB" and made["demand"]["cores"] == 0.1
     shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
-    assert len(shown) == 4 and all(sum(tag.startswith("device-cpu-") for tag in one["tags"]) == 1 for one in shown)
-    assert all(" on cpu:" in one["state"]["message"] for one in shown)
+    jobs = [one for one in shown if one["name"].startswith("trial ")]
+    assert len(jobs) == 4 and all(" on cpu:" in one["state"]["message"] for one in jobs)
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 @pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name != "random"])
 def test_every_sampler_is_chosen_and_proposes(
-    sampler: str, kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+    sampler: str, deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
     """Beyond the configurations that each draws at random first, and with a copy for Optuna's own tools."""
-    name = f"{sampler}-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, "ASHA", name)
+    page = page_inside
+    open_form(deployed, page, "ASHA", sampler)
     for budget, number in {"Configs": 14, "Max Resource": 4}.items():
-        form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
-    form.choose("sampler (Optional)", sampler)
-    form.unfold("advanced")
-    form.choose("Optuna (Optional)", "on")
-    page_inside.wait_for_timeout(500)
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    submitted(deployed, page_inside, name)
-    spec = recorded(deployed, name)
+        fill(page, f"{budget} (Optional)", str(number))
+    select(page, field(page, "Sampler (Optional)"), "Name", sampler)
+    unfold(page, "Advanced")
+    choose(page, field(unfold(page, "Tracking"), "Optuna (Optional)"), "on")
+    page.wait_for_timeout(500)
+    page.screenshot(path=pictures / f"form-{sampler}.png")
+    submitted(deployed, page, sampler)
+    spec = recorded(deployed, sampler)
     assert spec["sampler"]["name"] == sampler and spec["tracking"]["optuna"] == "on"
-    assert "clean" in deployed.hpo("audit", name).stdout
-    facts = json.loads(deployed.hpo("status", name, "--json").stdout)
+    assert "clean" in deployed.hpo("audit", sampler).stdout
+    facts = json.loads(deployed.hpo("status", sampler, "--json").stdout)
     assert facts["status"] == "finished" and facts["trials"] == 14
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
-def test_models_that_hop_over_partitions_are_asked_for(
-    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
-) -> None:
-    name = f"hopping-{kind.__name__.lower()}"
+def test_models_that_hop_over_partitions_are_asked_for(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    name, page = "hopping", page_inside
     if not (deployed.data / "part-0.npz").exists():
         write_partitions(deployed.data, [0, 1, 2], validation=1)
-    form = open_form(
-        kind,
-        deployed,
-        page_inside,
-        "Random",
-        name,
-        objective="tests.hopping.hopping_objectives:train",
-        metric="val_loss",
-    )
-    for label, value in {"Name": "lr", "Low": "0.01", "High": "0.1"}.items():
-        form.row_field(label).locator("textarea, input").first.fill(value)
-    assert not page_inside.get_by_text("Concurrent").count(), "folded"
-    form.field("Configs (Optional)").locator("input").first.fill("3")
-    form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.unfold("advanced")
-    form.unfold("Data", tab="Data")
-    filled = {"Partitions": "part-*.npz", "Validation": "val-*.npz", "Load": "tests.hopping.hopping_objectives:load"}
-    for label, text in filled.items():
-        form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
-    form.unfold("Training", tab="Attempts")
-    form.field("Gang (Optional)").locator("textarea, input").first.fill("auto")
-    form.field("Workers (Optional)").locator("input").first.fill("3")
-    page_inside.wait_for_timeout(500)
-    form.field("Data (Optional)").scroll_into_view_if_needed()
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    submitted(deployed, page_inside, name)
-    data, training = (recorded(deployed, name)[part] for part in ("data", "training"))
-    assert training["gang"] == "auto"
-    assert len(data["partitions"]) == 3 and len(data["validation"]) == 1 and data["load"] == filled["Load"]
+    objective = "tests.hopping.hopping_objectives:train"
+    open_form(deployed, page, "Random", name, objective=objective, row="lr 0.01 0.1")
+    fill(page, "Configs (Optional)", "3")
+    fill(page, "Max Resource (Optional)", "2")
+    fill(page, "Workers (Optional)", "3")
+    unfold(page, "Advanced")
+    data = unfold(page, "Data")
+    fill(data, "Partitions", "part-*.npz")
+    fill(data, "Validation (Optional)", "val-*.npz")
+    fill(data, "Load (Optional)", "tests.hopping.hopping_objectives:load")
+    fill(unfold(page, "Training"), "Gang (Optional)", "auto")
+    page.wait_for_timeout(500)
+    data.scroll_into_view_if_needed()
+    page.screenshot(path=pictures / f"form-{name}.png")
+    submitted(deployed, page, name)
+    made, training = (recorded(deployed, name)[part] for part in ("data", "training"))
+    assert training["gang"] == "auto" and made["load"] == "tests.hopping.hopping_objectives:load"
+    assert len(made["partitions"]) == 3 and len(made["validation"]) == 1
     assert "clean" in deployed.hpo("audit", name).stdout
 
 
-@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
-def test_a_number_that_was_typed_and_removed_again_is_not_sent(
-    kind: type[Older], deployed: Deployed, page_inside: Any
-) -> None:
-    name = f"emptied-{kind.__name__.lower()}"
-    form = open_form(kind, deployed, page_inside, "Random", name)
-    form.field("Configs (Optional)").locator("input").first.fill("2")
-    form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.unfold("advanced")
-    form.unfold("Limits", tab="Limits")
-    form.field("Seconds (Optional)").locator("input").first.fill("500")
-    page_inside.wait_for_timeout(500)
-    form.field("Seconds (Optional)").locator("input").first.fill("")
-    page_inside.wait_for_timeout(500)
-    submitted(deployed, page_inside, name)
+def test_a_number_that_was_typed_and_removed_again_is_not_sent(deployed: Deployed, page_inside: Any) -> None:
+    name, page = "emptied", page_inside
+    open_form(deployed, page, "Random", name)
+    fill(page, "Configs (Optional)", "2")
+    fill(page, "Max Resource (Optional)", "2")
+    unfold(page, "Advanced")
+    stop = unfold(page, "Stop")
+    for typed in ("500", ""):
+        fill(stop, "Seconds (Optional)", typed)
+        page.wait_for_timeout(500)
+    submitted(deployed, page, name)
     assert recorded(deployed, name)["stop"]["seconds"] is None

@@ -16,10 +16,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.sections import ShareSpec
 from hpo_core.study import Study
-from hpo_flows.deployed.form import (
-    DaskScheduler,
-    LocalWorkers,
-)
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retraining_run import check_function
@@ -176,9 +172,9 @@ def test_a_file_that_names_no_folder_is_imported_from_beside_it(
 
 def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
     assert made(permissions).build is None
-    assert made(permissions, further={"build": "models.net:build"}).build == "models.net:build"
+    assert made(permissions, build="models.net:build").build == "models.net:build"
     with pytest.raises(NotAllowedError, match="build = 'os:abort' is not allowed here"):
-        made(permissions, further={"build": "os:abort"})
+        made(permissions, build="os:abort")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         given = permissions.load("deep/a.yaml").plain()
         x = given["space"]["x"]
         if kind == "form":
-            made(permissions, choices=[{"name": "data", "values": ["period-3", value]}])
+            made(permissions, space={"categorical": [{"name": "data", "choices": ["period-3", value]}]})
             return
         if kind in ("file", "ordinal"):
             given["space"] = {"x": x, "data": named}
@@ -333,9 +329,9 @@ def test_a_deployment_claims_no_more_of_a_pool_than_its_operator_allows(
     file.write_text((STUDY % tmp_path) + f"\nshare: {json.dumps(share)}\ncluster: {json.dumps(cluster)}\n")
     with pytest.raises(NotAllowedError, match=re.escape(says)):
         limited.load("shared.yaml")
-    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
+    chosen = {"address": {"address": "tls://a:1"}} if at_address else {"local": {"workers": 2}}
     with pytest.raises(NotAllowedError, match=re.escape(says)):
-        made(limited, chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+        made(limited, cluster=chosen, share=share)
     monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models")
     monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
@@ -362,8 +358,8 @@ def test_a_deployment_claims_no_more_of_a_pool_than_its_operator_allows(
 def test_a_claim_within_the_bound_is_taken(
     permissions: Permissions, share: dict[str, Any] | None, at_address: bool
 ) -> None:
-    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
-    spec = made(bounded(permissions), chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+    chosen = {"address": {"address": "tls://a:1"}} if at_address else {"local": {"workers": 2}}
+    spec = made(bounded(permissions), cluster=chosen, share=share)
     assert spec.share == (None if share is None else ShareSpec(**share))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec, load_spec
-from hpo_flows.deployed.form import ClusterOfFile, with_changes
+from hpo_flows.deployed.form import with_changes
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import form_of, prefilled_deployments
 from tests.deployed.filled_forms import filled_in
@@ -51,11 +51,8 @@ SEARCHES: list[dict[str, Any]] = [
 def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]) -> None:
     sampler = "random" if search["method"] == "grid" else "TPESampler"
     spec = StudySpec.from_plain(STUDY | {"search": search, "sampler": {"name": sampler}})
-    form = form_of(spec, "study.yaml")
-    seed = form.pop("seed")
-    described = filled_in(Permissions(MODELS), **form)
-    made = with_changes(described, "rows", Permissions(MODELS), seed=seed, cluster=None)
-    assert made.plain() == spec.plain()
+    made = filled_in(Permissions(MODELS), **form_of(spec, "study.yaml"))
+    assert made.plain() == spec.plain() | {"study": "study", "pythonpath": []}
 
 
 @pytest.mark.parametrize(
@@ -69,20 +66,15 @@ def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]
 )
 def test_a_study_that_packs_is_on_the_form(packing: Any) -> None:
     spec = StudySpec.from_plain(STUDY | {"packing": packing, "sampler": {"name": "TPESampler"}})
-    form = form_of(spec, "study.yaml")
-    seed = form.pop("seed")
-    made = with_changes(filled_in(Permissions(MODELS), **form), "rows", Permissions(MODELS), seed=seed, cluster=None)
-    assert made.plain() == spec.plain() and made.packing is not None
+    made = filled_in(Permissions(MODELS), **form_of(spec, "study.yaml"))
+    assert made.plain() == spec.plain() | {"study": "study", "pythonpath": []} and made.packing is not None
 
 
 def test_a_study_that_shares_slots_is_on_the_form() -> None:
     share = {"pool": "cpu", "weight": 2.5, "priority": 1, "preempt": 30, "slots": 4}
     spec = StudySpec.from_plain(STUDY | {"share": share, "sampler": {"name": "TPESampler"}})
-    form = form_of(spec, "study.yaml")
-    seed = form.pop("seed")
-    described = filled_in(Permissions(MODELS), **form)
-    made = with_changes(described, "rows", Permissions(MODELS), seed=seed, cluster=None)
-    assert made.plain() == spec.plain() and made.share is not None
+    made = filled_in(Permissions(MODELS), **form_of(spec, "study.yaml"))
+    assert made.plain() == spec.plain() | {"study": "study", "pythonpath": []} and made.share is not None
 
 
 @pytest.mark.parametrize(
@@ -95,26 +87,27 @@ def test_a_study_that_shares_slots_is_on_the_form() -> None:
 )
 def test_a_study_whose_models_hop_is_on_the_form(data: Any) -> None:
     spec = StudySpec.from_plain(STUDY | {"style": "handle", "sampler": {"name": "TPESampler"}, "data": data})
-    form = form_of(spec, "study.yaml")
-    seed = form.pop("seed")
-    allowed = Permissions(MODELS, data_folder=Path("/srv"))
-    made = with_changes(filled_in(allowed, **form), "rows", allowed, seed=seed, cluster=None)
-    assert made.plain() == spec.plain() and made.data is not None
+    made = filled_in(Permissions(MODELS, data_folder=Path("/srv")), **form_of(spec, "study.yaml"))
+    assert made.plain() == spec.plain() | {"study": "study", "pythonpath": []} and made.data is not None
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"lr": {"type": "normal", "mean": 0, "std": 1}}, r"space\.lr|numbers"),
-        ({"lr": {"type": "float", "low": 0, "high": 1, "when": {"net.size": {"not": 1}}}}, r"space\.lr"),
-        ({"net.size": {"type": "categorical", "choices": [1, 2, 4], "weights": [1, 2, 3]}}, r"space\.net\.size"),
-    ],
-    ids=["normal", "condition", "weights"],
-)
-def test_what_rows_cannot_say_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
-    spec = StudySpec.from_plain(STUDY | {"space": STUDY["space"] | changes, "start_with": []})
-    with pytest.raises(SpecError, match=says) as found:
-        form_of(spec, "study.yaml")
+def test_every_parameter_and_condition_of_a_study_file_is_on_the_form() -> None:
+    """Rows of numbers and choices once refused these."""
+    changes = {
+        "lr": {"type": "lognormal", "mean": -7, "std": 1, "high": 1},
+        "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"net.size": {"not": 1}}},
+        "net.size": {"type": "ordinal", "choices": [1, 2, 4], "weights": [1, 2, 3], "default": 2},
+    }
+    spec = StudySpec.from_plain(STUDY | {"space": STUDY["space"] | changes, "search": SEARCHES[-1]})
+    made = filled_in(Permissions(MODELS), **form_of(spec, "study.yaml"))
+    assert made.plain() == spec.plain() | {"study": "study", "pythonpath": []}
+
+
+def test_what_the_form_cannot_say_is_refused_by_name() -> None:
+    """An end of a range that is another parameter: its input takes numbers."""
+    space = STUDY["space"] | {"momentum": {"type": "float", "low": 0, "high": {"param": "lr"}}}
+    with pytest.raises(SpecError, match=r"space\.momentum\.high = {param: lr}") as found:
+        form_of(StudySpec.from_plain(STUDY | {"space": space}), "study.yaml")
     assert "tune-file" in str(found.value)
 
 
@@ -126,10 +119,10 @@ def test_an_objective_fills_in_the_space_that_it_suggests(monkeypatch: pytest.Mo
     (made,) = prefilled_deployments([source], Permissions(("tests.flows",)))
     assert made["name"] == "tests.flows.optuna_objectives.conditional"
     form = made["parameters"]
-    assert form["further"]["style"] == "optuna" and form["method"]["asha"] == "asha"
-    rows = {row["name"]: row for row in form["numbers"] + form["choices"]}
-    assert rows["x"]["low"] == -1 and rows["optimizer"]["values"] == ["sgd", "adam"]
-    assert rows["momentum"]["only_if"] == "optimizer = sgd"
+    assert form["advanced"]["style"] == "optuna" and "asha" in form["search"]
+    rows = {row["name"]: row for row in form["space"]["float"] + form["space"]["categorical"]}
+    assert rows["x"]["low"] == -1 and rows["optimizer"]["choices"] == ["sgd", "adam"]
+    assert rows["momentum"]["advanced"]["when"] == "{optimizer: sgd}"
     with pytest.raises(SpecError, match="two sources are called"):
         prefilled_deployments([source, source], Permissions(("tests.flows",)))
 
@@ -145,15 +138,11 @@ def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
     )
     plain = StudySpec.from_plain(STUDY | {"pythonpath": []})
     allowed = Permissions(MODELS, tmp_path, (tmp_path,), ("slurm",))
-    made = with_changes(plain, "rows", allowed, seed=None, cluster=ClusterOfFile(file="slurm.yaml"))
+    made = with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "slurm.yaml"})
     assert made.cluster == load_spec(file).cluster and made.seed == 5
     with pytest.raises(NotAllowedError, match="slurm"):
         with_changes(
-            plain,
-            "rows",
-            Permissions(MODELS, tmp_path, (tmp_path,)),
-            seed=None,
-            cluster=ClusterOfFile(file=file.name),
+            plain, "rows", Permissions(MODELS, tmp_path, (tmp_path,)), cluster={"kind": "file", "file": file.name}
         )
     with pytest.raises(NotAllowedError, match="does not lie in"):
-        with_changes(plain, "rows", allowed, seed=None, cluster=ClusterOfFile(file="../slurm.yaml"))
+        with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "../slurm.yaml"})

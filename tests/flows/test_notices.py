@@ -56,8 +56,9 @@ def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
 def test_brackets_in_a_form_on_the_command_line_and_in_a_file(brackets: list[int], alone: Runner) -> None:
     row = {"name": "x", "low": 0.0, "high": 1.0}
     everything = {"method": "asha", "brackets": brackets, "configs": 400, "max_resource": 256}
-    sent = everything | {"variant": "promotion", "min_resource": None}
-    made = filled_in(Permissions(("a:b",)), objective="a:b", numbers=[row], method=sent)
+    sent = {"configs": 400, "max_resource": 256, "advanced": {"brackets": str(brackets), "variant": "promotion"}}
+    fields = {"objective": "a:b", "metric": {"name": "loss"}, "space": {"float": [row]}, "search": {"asha": sent}}
+    made = filled_in(Permissions(("a:b",)), **fields)
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})

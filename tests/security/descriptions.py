@@ -225,28 +225,38 @@ SETS: dict[str, Callable[[], str]] = {
 }
 
 _ROW = {"name": "x", "low": 0.0, "high": 1.0}
+_ONE = {"space": {"float": [_ROW]}}
+
+
+def _choices(value: str) -> dict[str, Any]:
+    return {"space": {"categorical": [{"name": "c", "choices": [value, "b"]}]}}
+
+
 FORMS: dict[str, Callable[[], dict[str, Any]]] = {
-    "rows": lambda: {"numbers": [_ROW | {"name": f"x{i}"} for i in range(100_000)]},
-    "one-name-in-all-rows": lambda: {"numbers": [_ROW] * 15_000},
-    "values": lambda: {"choices": [{"name": "c", "values": [str(i) for i in range(1_000_000)]}]},
-    "date-that-is-none": lambda: {"choices": [{"name": "c", "values": ["2024-13-45", "b"]}]},
-    "deep-value": lambda: {"choices": [{"name": "c", "values": ["[" * 100_000, "b"]}]},
-    "alias-bomb-as-value": lambda: {"choices": [{"name": "c", "values": [_BOMB, "b"]}]},
-    "integer-of-5000-digits-as-value": lambda: {"choices": [{"name": "c", "values": ["9" * 5000, "b"]}]},
-    "tag-as-value": lambda: {"choices": [{"name": "c", "values": ["!!int abc", "b"]}]},
-    "huge-whole-number": lambda: {"numbers": [_ROW | {"high": 1e308, "whole": True}]},
-    "infinite": lambda: {"numbers": [_ROW | {"high": math.inf}]},
-    "condition-of-a-date": lambda: {"numbers": [_ROW | {"only_if": "y = 2024-13-45"}]},
+    "rows": lambda: {"space": {"float": [_ROW | {"name": f"x{i}"} for i in range(100_000)]}},
+    "one-name-in-all-rows": lambda: {"space": {"float": [_ROW] * 15_000}},
+    "values": lambda: {"space": {"categorical": [{"name": "c", "choices": [str(i) for i in range(1_000_000)]}]}},
+    "date-that-is-none": lambda: _choices("2024-13-45"),
+    "deep-value": lambda: _choices("[" * 100_000),
+    "alias-bomb-as-value": lambda: _choices(_BOMB),
+    "integer-of-5000-digits-as-value": lambda: _choices("9" * 5000),
+    "tag-as-value": lambda: _choices("!!int abc"),
+    "huge-whole-number": lambda: {"space": {"int": [_ROW | {"high": 1e308}]}},
+    "infinite": lambda: {"space": {"float": [_ROW | {"high": math.inf}]}},
+    "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"advanced": {"when": "{y: 2024-13-45}"}}]}},
     "grid-of-1e48-points": lambda: {
-        "numbers": [_ROW | {"name": f"x{i}", "grid_points": 1000} for i in range(16)], "method": {"method": "grid"},
+        "space": {"float": [_ROW | {"name": f"x{i}"} for i in range(16)]},
+        "search": {"grid": {"points": str({f"x{i}": 1000 for i in range(16)})}},
     },
-    "deep": lambda: {"numbers": _nested(100_000)},
-    "wrong-type": lambda: {"numbers": 5},
-    "unknown-field": lambda: {"numbers": [_ROW], "nobody": 1},
-    "unknown-method": lambda: {"numbers": [_ROW], "method": {"method": ["a"]}},
-    "hyperband-of-many-rungs": lambda: {
-        "numbers": [_ROW],
-        "method": {"method": "hyperband", "max_resource": 2**53, "min_resource": 1, "reduction_factor": 1.1},
+    "deep": lambda: {"space": _nested(100_000)},
+    "deep-row": lambda: {"space": {"float": _nested(100_000)}},
+    "wrong-type": lambda: {"space": 5},
+    "rows-that-are-none": lambda: {"space": {"float": [5]}},
+    "unknown-field": lambda: _ONE | {"nobody": 1},
+    "unknown-method": lambda: _ONE | {"search": {"bayes": {}}},
+    "method-that-is-a-list": lambda: _ONE | {"search": ["a"]},
+    "hyperband-of-many-rungs": lambda: _ONE | {
+        "search": {"hyperband": {"max_resource": 2**53, "min_resource": 1, "reduction_factor": 1.1}},
     },
 }  # fmt: skip
 """By name: fields of the form besides the objective."""
@@ -272,7 +282,7 @@ def _of_set(name: str, folder: Path) -> Any:
 
 
 def _of_form(name: str, folder: Path) -> Any:
-    fields = {"objective": "a:b", "method": {"method": "random", "configs": 4}} | FORMS[name]()
+    fields = {"objective": "a:b", "metric": {"name": "loss"}, "search": {"random": {"configs": 4}}} | FORMS[name]()
     return Study.create(filled_in(Permissions(("a:b",)), **fields)).ask()
 
 

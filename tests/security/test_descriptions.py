@@ -252,15 +252,13 @@ def test_any_change_of_the_command_line(text: str) -> None:
 
 
 @FUZZ
-@given(
-    st.dictionaries(st.sampled_from(["numbers", "choices", "method", "metric", "sampler", "limits"]), VALUES), VALUES
-)
+@given(st.dictionaries(st.sampled_from(["space", "search", "metric", "sampler", "stop", "advanced"]), VALUES), VALUES)
 def test_any_form(fields: dict[str, Any], row: Any) -> None:
-    for rows in ({}, {"choices": [{"name": "c", "values": ["a", "b", str(row)], "only_if": str(row)}]}):
+    given = {"objective": "a:b", "metric": {"name": "loss"}, "search": {"random": {"configs": 3}}}
+    choices = {"name": "c", "choices": ["a", "b", str(row)], "when": str(row)}
+    for rows in ({}, {"space": {"categorical": [choices]}}, {"space": {"float": row}}):
         try:
-            made = filled_in(
-                Permissions(("a:b",)), **({"objective": "a:b", "method": {"method": "random"}} | fields | rows)
-            )
+            made = filled_in(Permissions(("a:b",)), **(given | fields | rows))
         except SpecError as error:
             assert len(str(error)) < MESSAGE
         else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +53,28 @@ def test_several_threads_parse_at_once() -> None:
     expected = ast.dump(ast.parse(text))
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: ast.dump(syntax_tree(text)), range(80)))
+    assert found == [expected] * len(found)
+
+
+@pytest.mark.usefixtures("collecting")
+def test_a_library_parses_in_another_thread_meanwhile() -> None:
+    """A flow run ended as Failed with a SystemError: Prefect's own threads parse, too."""
+    text = Path(__file__).read_text()
+    expected = ast.dump(ast.parse(text))
+    ended = threading.Event()
+
+    def library() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(SystemError, RecursionError):
+                ast.parse(text)
+
+    other = threading.Thread(target=library)
+    other.start()
+    try:
+        found = [ast.dump(syntax_tree(text)) for _ in range(80)]
+    finally:
+        ended.set()
+        other.join()
     assert found == [expected] * len(found)
 
 

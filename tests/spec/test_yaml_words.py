@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from hpo_core.model.errors import SpecError
-from hpo_core.spec.study_file import changed, read_yaml
+from hpo_core.spec.study_file import changed, read_scalar, read_yaml
 from hpo_core.spec.study_yaml import as_yaml, in_one_line
-from hpo_flows.deployed.form import read_scalar, text_of
+from hpo_flows.deployed.form_schema import text_of
 from tests.conftest import make_spec
 
 TABLE: dict[str, Any] = {

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, Signature
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -22,8 +23,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT, end_with_worker
-from hpo_flows.deployed.form import Form, read_form
-from hpo_flows.deployed.form_schema import drawn_signature, run_signature
+from hpo_flows.deployed.form import Form
+from hpo_flows.deployed.form_schema import form_parameters
 from hpo_flows.prefect_pages.flow_states import failed, present_run, tell_first
 from hpo_flows.study_run import study_flow
 from hpo_flows.study_run.session import Session, Summary
@@ -104,7 +105,10 @@ def form_flow(
 
     def decorate(function: Callable[[Form], Any]) -> Flow[..., Any]:
         form: type[Form] = next(iter(get_type_hints(function).values()))
-        signature = run_signature(form)
+        drawn = form_parameters(form.form())
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        names = [*drawn.parameters, *(name for name in form.settings()["properties"] if name not in drawn.parameters)]
+        signature = Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
 
         @wraps(function)
         def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
@@ -112,7 +116,7 @@ def form_flow(
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 with masked_errors():  # the form shows the values that it does not take
-                    return function(read_form(form, parameters))
+                    return function(form.read(parameters))
             except Exception as error:
                 if deployment.id is None:
                     raise
@@ -123,7 +127,7 @@ def form_flow(
 
         run.__signature__ = signature  # type: ignore[attr-defined]
         made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
-        made.__signature__ = drawn_signature(form)  # type: ignore[attr-defined]
+        made.__signature__ = drawn  # type: ignore[attr-defined]
         return made
 
     return decorate

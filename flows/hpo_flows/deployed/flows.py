@@ -15,17 +15,15 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import (
-    DaskScheduler,
-    FilledIn,
-    LocalWorkers,
+    FormCluster,
+    FormPart,
     Seed,
-    StudyFile,
+    StudyForm,
     StudyName,
     TrialNumber,
     study_of,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import AsTabs, FormPart
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import (
     begin,
@@ -41,14 +39,12 @@ _NEW_NAME = "Name of the new study. Empty: the old one's with date and time."
 
 
 class TuneFileForm(FormPart):
-    file: StudyFile = Field(description="Everything not given below comes from it.")
+    file: str = Field(description="Everything not given below comes from it.")
     name: StudyName | None = Field(default=None, description=_NEW_NAME.replace("old one", "file"))
     seed: Seed | None = Field(
         default=None, description="All draws and all training seeds follow from it. Empty: the file's."
     )
-    cluster: Annotated[LocalWorkers | DaskScheduler | None, AsTabs(closed="As the file says")] = Field(
-        default=None, description="Where jobs train."
-    )
+    cluster: FormCluster | None = Field(default=None, description="Where jobs train; as usual: as the file says.")
 
 
 @form_flow("tune-file")
@@ -59,7 +55,8 @@ def tune_file(form: TuneFileForm) -> State[Any]:
     path = Path(form.file)
     stem = path.parent.name if path.stem == "study" and path.parent.name else path.stem  # most are called study.yaml
     name = form.name or dated_name(stem, run)
-    spec = with_changes(permissions.load(form.file), name, permissions, seed=form.seed, cluster=form.cluster)
+    cluster = None if form.cluster is None else form.cluster.model_dump(mode="json")
+    spec = with_changes(permissions.load(form.file), name, permissions, seed=form.seed, cluster=cluster)
     return begin("tune", run, spec)
 
 
@@ -104,14 +101,12 @@ def rerun(form: RerunForm) -> State[Any]:
 
 
 @form_flow("tune")
-def tune(form: FilledIn) -> Any:
+def tune(form: StudyForm) -> Any:
     """Run a new study, described here, to its end.
 
     The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Pause and Resume
     (or Retry) go on with the same study.
     """
-    permissions = Permissions.of_environment()
     run = this_flow_run()
-    name = form.name or dated_name("study", run)
-    described = study_of(form, permissions, form.cluster)
-    return begin("tune", run, with_changes(described, name, permissions, seed=None, cluster=form.cluster))
+    name = (form.model_extra or {}).get("name") or dated_name("study", run)
+    return begin("tune", run, study_of(form, name, Permissions.of_environment()))

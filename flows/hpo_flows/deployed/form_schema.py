@@ -1,293 +1,188 @@
-"""JSON schemas as both of Prefect's UIs draw them, where Pydantic's own would not do.
+"""Settings of a study file on a form of Prefect: how they are drawn, read, and filled in.
 
-Enums become selects, unions of models tabs. Four things are given another shape here, and only in the schema:
+All three follow the JSON schema of the settings' own classes. A setting has one of these shapes:
 
-- **Unions.** The older UI shows the tab that has most of a value's keys, and of several such tabs the first; a tab
-  that is opened takes the default of the whole union. The newer one mixes the defaults of two tabs where a tab as a
-  whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
-- **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
-  drawn as what it holds; empty, it is not sent.
-- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
-- **Words.** The newer UI shows the marks of Markdown as they are; descriptions have none.
+========  =============================================  ========================================================
+shape     in a study file                                on a form
+========  =============================================  ========================================================
+value     a number, text, truth value or choice          its input; where null is not the default, 0 stands for it
+list      a list                                         a list of inputs
+section   a mapping with settings of its own             a box; folded (a tab that is empty, one with the box) where
+                                                         a study needs none of it
+tabs      one of several sections, by a tag              a tab for each, ``{tag: {...}}``
+rows      such sections by name (``space``)              a list for each tag, ``{tag: [{name: ..., ...}, ...]}``
+text      anything else                                  a text as in a study file (YAML)
+========  =============================================  ========================================================
+
+The tag of a tab is a key, since Prefect's UI (3.8) keeps what a field held when another tab has a field of that name:
+it is shown, and not sent. None is no alternative: it would be a tab of its own that has to be left before anything can
+be typed. Bounds are left to the run in tabs, of which Prefect would say that all of them are "not valid under any of
+the given schemas". An empty tab takes anything, for the same reason. Descriptions have no marks of Markdown, which the
+UI does not draw, and only the first paragraph.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from inspect import Parameter, Signature
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args
+from typing import Any
 
 import pydantic
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    create_model,
-    model_validator,
-)
-from pydantic.json_schema import PydanticJsonSchemaWarning
-from pydantic_core import CoreSchema
+import yaml
+from pydantic import Field
 
+from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import shown
 from hpo_core.search.registry import BY_NAME
-from hpo_core.search.search_settings import SearchSettings
+from hpo_core.spec.study_file import read_scalar, read_yaml
+from hpo_core.spec.study_yaml import in_one_line
 
+Schema = dict[str, Any]
 FOLD = "advanced"
-"""The key of what is folded."""
-_TITLE = FOLD.capitalize()
-AS_USUAL = "As usual"
+"""The key of the settings that are folded."""
+BEGINS = "begins"
+"""The key of a schema for what a form begins with, where that is not the default of a study file."""
+AS_USUAL: Schema = {"title": "As usual", "type": "object", "properties": {}}
+"""An empty tab: nothing is sent while it is open. An object, for of None the UI writes 'Property is type "None"'."""
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "minLength", "pattern"}
+_KEPT = {"type", "enum", "const", *_BOUNDS}
+_TITLES = {name: settings.title for name, settings in BY_NAME.items() if settings.offered} | {
+    "local": "Local workers",
+    "address": "Dask scheduler",
+    "local_cuda": "GPUs of this machine",
+    "file": "Of a study file",
+}
+_NUMBERS = ("integer", "number")
 
 
-def empty_tab(title: str) -> dict[str, Any]:
-    """A tab without fields: nothing is sent while it is open.
-
-    An object, not None, of which both UIs write 'Property is type "None"'.
-    """
-    return {"type": "object", "title": title, "properties": {}, "additionalProperties": False}
-
-
-def fold(values: Mapping[str, Any], basic: Collection[str]) -> dict[str, Any]:
-    """All but the basic ones moved into the fold, where the form draws them; None there would be no value."""
-    flat = unfold(values)
-    if FOLD in flat:
-        return flat  # something that is filled in later, as a template
-    rest = {name: value for name, value in flat.items() if name not in basic and value is not None}
-    return {name: value for name, value in flat.items() if name in basic} | ({FOLD: rest} if rest else {})
+def resolved(schema: Schema, definitions: Schema) -> Schema:
+    """The schema without reference, and with ``nullable`` instead of an alternative None."""
+    nullable = False
+    while True:
+        if "$ref" in schema:
+            found = definitions[schema["$ref"].rpartition("/")[2]]
+        else:
+            others = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+            nullable = nullable or len(others) < len(schema.get("anyOf", ()))
+            if len(others) != 1:
+                return schema | {"nullable": nullable}
+            found = others[0]
+        schema = found | {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
 
 
-def unfold(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without a fold.
-
-    Raises:
-        ValueError: a setting stands inside and outside of the fold.
-    """
-    folded = values.get(FOLD)
-    if FOLD not in values or not isinstance(folded, Mapping | None):
-        return dict(values)
-    found = {name: value for name, value in values.items() if name != FOLD}
-    if twice := [name for name in folded or () if name in found]:
-        raise ValueError(f"{', '.join(twice)} stands in {FOLD} and beside it; give it once")
-    return found | dict(folded or {})
-
-
-def fold_fields(definition: dict[str, Any], basic: Collection[str]) -> None:
-    """Draw all fields of a model but the basic ones within a section that opens empty; elsewhere they are taken."""
-    fields = definition["properties"]
-    if not (rest := {name: field for name, field in fields.items() if name not in basic}):
-        return
-    opened = {"type": "object", "title": _TITLE, "properties": rest}
-    titles = ", ".join(field["title"].lower() for field in rest.values())
-    section = {
-        "title": _TITLE,
-        "description": f"{titles[0].upper()}{titles[1:]}.",
-        "anyOf": [empty_tab(AS_USUAL), opened],
-    }
-    definition["properties"] = {name: field for name, field in fields.items() if name in basic} | {FOLD: section}
-    unfolded = {f"^{name}$": field for name, field in rest.items()}
-    definition["patternProperties"] = definition.get("patternProperties", {}) | unfolded  # taken, and not drawn
+def _shape(said: Schema, definitions: Schema) -> str:
+    inner = said.get("additionalProperties")
+    if "discriminator" in said:
+        return "tabs"
+    if "properties" in said:
+        return "section"
+    if isinstance(inner, dict) and "discriminator" in inner:
+        return "rows"
+    if said.get("type") == "array" and said.get("items"):
+        items = resolved(said["items"], definitions)
+        return "list" if _shape(items, definitions) in ("value", "section", "text") else "text"
+    return "value" if said.get("type") in ("string", "boolean", *_NUMBERS) else "text"
 
 
-class FormPart(BaseModel):
-    """Fields of a form; those that may be None are drawn as what else they may be."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    basic: ClassVar[Sequence[str]] = ()
-    """Fields that are shown at once, in this order; empty: all."""
-    needed: ClassVar[Sequence[str]] = ()
-    """Fields with a default that the form does not call optional. The form begins with the default."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_typed(cls, data: Any) -> Any:
-        """Unfolds; and where None is not the default, the form says it by 0."""
-        if not isinstance(data, dict):
-            return data
-        zero = zero_means_none(cls)
-        return {name: None if name in zero and value == 0 else value for name, value in unfold(data).items()}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        model = handler.resolve_ref_schema(schema)
-        for name, field in model.get("properties", {}).items():
-            title = {"title": name.replace("_", " ").title()}  # which Pydantic leaves out where it refers to a model
-            model["properties"][name] = drawn = title | without_none(without_marks(field))
-            if name in zero_means_none(cls):
-                words = drawn.get("description", "")
-                drawn["description"] = f"{words} 0: {'null' if 'null' in words else 'none'}.".strip()
-                drawn.pop("exclusiveMinimum", None)
-                drawn.pop("minimum", None)
-        if cls.basic:
-            fold_fields(model, cls.basic)
-        return schema
+def _tabs(said: Schema, definitions: Schema) -> dict[str, Schema]:
+    """The sections of a union by their tags, in their order."""
+    tag = said["discriminator"]["propertyName"]
+    sections = [resolved(one, definitions) for one in said["oneOf"]]
+    return {one["properties"][tag]["default"]: one for one in sections}
 
 
-def run_signature(form: type[FormPart]) -> Signature:
-    """What a run of a flow may name: the fields of its form and the fold; the form itself checks their values."""
-    names = [*form.model_fields, *([FOLD] if form.basic else [])]
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    return Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
+def _nothing_is_zero(said: Schema) -> bool:
+    """Whether 0 stands for null, since a field that is left empty would be the default."""
+    begins = said.get(BEGINS, said.get("default"))
+    return bool(said["nullable"]) and isinstance(begins, int | float) and said.get("type") in _NUMBERS
 
 
-def drawn_signature(form: type[FormPart]) -> Signature:
-    """What Prefect makes the form of a flow of: the fields shown at once, and the others in a fold at its end."""
-    names = form.basic or list(form.model_fields)
-    parameters = [_parameter(name, form.model_fields[name], name in form.needed) for name in names]
-    rest = {name: (one.annotation, copy(one)) for name, one in form.model_fields.items() if name not in names}
-    if rest:
-        folded: Any = create_model(_TITLE, __base__=FormPart, **rest)  # type: ignore[call-overload]
-        words = f"{', '.join(name.replace('_', ' ') for name in rest)}."
-        section = Field(default=None, description=f"{words[0].upper()}{words[1:]}")
-        parameters.append(_parameter(FOLD, section, False, Annotated[folded | None, AsTabs(closed=AS_USUAL)]))
-    return Signature(parameters)
+def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
+    """A setting as the form has it."""
+    said = resolved(schema, definitions)
+    head = {"title": schema.get("title") or name.replace("_", " ").title()} | _words(said.get("description", ""))
+    begins = said.get(BEGINS, said.get("default"))
+    match _shape(said, definitions):
+        case "tabs":
+            tag = said["discriminator"]["propertyName"]
+            tabs = [_tab(word, tag, one, definitions) for word, one in _tabs(said, definitions).items()]
+            return head | {"anyOf": [AS_USUAL, *tabs] if said["nullable"] else tabs}
+        case "rows":
+            inner = said["additionalProperties"]
+            tag = inner["discriminator"]["propertyName"]
+            lists = {word: _rows(word, tag, one, definitions) for word, one in _tabs(inner, definitions).items()}
+            return head | {"type": "object", "properties": lists, "additionalProperties": False}
+        case "section":
+            box = {"title": head["title"]} | _box(said, definitions)
+            return head | ({"anyOf": [AS_USUAL, box]} if said["nullable"] or "default" in said else box)
+        case "list":
+            found = head | {"type": "array", "items": drawn(said["items"], definitions)}
+            found |= {"minItems": said["minItems"]} if "minItems" in said else {}
+        case "value":
+            found = head | {key: value for key, value in said.items() if key in _KEPT}
+            if _nothing_is_zero(said):
+                found = {key: value for key, value in found.items() if key not in ("minimum", "exclusiveMinimum")}
+                _add(found, f"0: {'null' if 'null' in head.get('description', '') else 'none'}.")
+        case _:
+            found = head | {"type": "string"}
+            _add(found, "As in a study file (YAML).")
+            begins = None if begins is None else text_of(begins)
+    return found | ({} if begins is None else {"default": begins})
 
 
-def _parameter(name: str, field: Any, needed: bool, annotation: Any = None) -> Parameter:
-    annotation = annotation or Annotated[field.annotation, *(field.metadata or [None]), _WithoutNone()]
-    drawn: dict[str, Any] = {"default": NOTHING if field.default is None else field.default}
-    if needed:
-        plain = field.default.model_dump(mode="json") if isinstance(field.default, BaseModel) else field.default
-        # without a least number of its own, the newer UI takes an empty list for one that is missing
-        least = {"minItems": 0} if isinstance(plain, list) else {}
-        drawn = {"json_schema_extra": {"default": plain} | least}
-    default = Field(description=field.description, **drawn)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _words(description: str) -> Schema:
+    words = " ".join(description.partition("\n\n")[0].replace("`", "").split())
+    return {"description": words} if words else {}
 
 
-NOTHING: Any = getattr(pydantic, "MISSING", None) or object()
-"""A default that no schema shows; before Pydantic 2.14 it is one that no JSON can say."""
-if not hasattr(pydantic, "MISSING"):
-    warnings.filterwarnings("ignore", "Default value <object object", PydanticJsonSchemaWarning)
-
-_METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
-
-_FILLED = {"configs": 30, "max_resource": 27, "population": 10, "generations": 3, "steps_per_generation": 9}
-"""The budgets that stand in a form, the same for every method: about 30 trials, the best of them trained to 27."""
-BASIC_OF_METHOD = frozenset({"method", *_METHODS, *_FILLED})
-"""What of a search method is not folded: which one it is, and its budget."""
-DEFAULT_METHOD: Any = {"method": "asha", "configs": _FILLED["configs"], "max_resource": _FILLED["max_resource"]}
-"""Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
-_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
+def _add(found: Schema, words: str) -> None:
+    found["description"] = f"{found.get('description', '')} {words}".strip()
 
 
-@dataclass(frozen=True)
-class Offered:
-    """A string whose values are read off the deployment's settings when the schema is made."""
-
-    values: Callable[[], list[str]]
-    otherwise: str = ""
-    """Offered alone where there is nothing to offer; empty: any text."""
-    filled: bool = False
-    """Whether the first one is filled in."""
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        if offered := self.values() or ([self.otherwise] if self.otherwise else []):
-            schema["enum"] = offered
-            if self.filled:
-                schema["default"] = offered[0]
-        return schema
+def _box(said: Schema, definitions: Schema, without: str = "") -> Schema:
+    fields = {name: drawn(one, definitions, name) for name, one in said["properties"].items() if name != without}
+    if said.get("additionalProperties") is True:
+        words = "Further arguments as in a study file (YAML): {n_startup_trials: 20}."
+        fields["arguments"] = {"title": "Arguments", "type": "string", "description": words}
+    required = {"required": said["required"]} if "required" in said else {}
+    return {"type": "object", "properties": fields, "additionalProperties": False} | required
 
 
-def zero_means_none(section: type[BaseModel]) -> list[str]:
-    """Fields of a section that may be None, and are something else by default."""
-    fields = section.model_fields.items()
-    return [
-        name
-        for name, field in fields
-        if NoneType in get_args(field.annotation) and isinstance(field.default, int | float)
-    ]
+_AT_ONCE = {"log", "type", "workers", "configs", "max_resource", "population", "generations", "steps_per_generation"}
+"""Settings of tabs and rows that are shown at once, beside those that are required."""
 
 
-def without_none(field: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field without its alternative None, and without None as its default."""
-    field = {key: value for key, value in field.items() if key != "default" or value is not None}
-    if "anyOf" not in field:
-        return field
-    others = [one for one in field["anyOf"] if one.get("type") != "null"]
-    if len(others) == 1 and "$ref" not in others[0]:
-        del field["anyOf"]
-        only: dict[str, Any] = others[0]
-        return only | field
-    return field | {"anyOf": others}
+def _tab(word: str, tag: str, section: Schema, definitions: Schema) -> Schema:
+    title = _TITLES.get(word, word.replace("_", " ").capitalize())
+    box = _box(section, definitions, without=tag)
+    box = _without_bounds(fold_fields(box, _AT_ONCE)) | {"title": title} | _words(section.get("description", ""))
+    if not any("default" in one for one in box["properties"].values()) and "required" not in box:
+        box["default"] = {}  # of a box without values the UI sends nothing
+    return {"title": title, "type": "object", "properties": {word: box}, "required": [word],
+            "additionalProperties": False}  # fmt: skip
 
 
-def without_marks(field: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a field with its description in plain text."""
-    return field | {"description": field["description"].replace("`", "")} if "description" in field else field
+def _rows(word: str, tag: str, section: Schema, definitions: Schema) -> Schema:
+    """Rows of one tag; where a class has several, the row says which."""
+    box = _box(section, definitions, without="" if "enum" in section["properties"][tag] else tag)
+    name = {"title": "Name", "type": "string", "description": "As the training function reads it: trial.params[NAME]."}
+    box["required"] = ["name", *box.get("required", [])]
+    first = {key: box["properties"][key] for key in box["required"][1:]}
+    box["properties"] = {"name": name} | first | box["properties"]
+    items = fold_fields(box, _AT_ONCE) | {"title": word.capitalize()}
+    return {"title": word.capitalize(), "type": "array", "items": items} | _words(section.get("description", ""))
 
 
-@dataclass(frozen=True)
-class _WithoutNone:
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return without_none(handler(core))
-
-
-@dataclass(frozen=True)
-class AsTabs:
-    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name, the first one opened.
-
-    Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
-    "not valid under any of the given schemas".
-    """
-
-    closed: str = ""
-    """Name of a first tab that is empty; without it None is no choice."""
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        tabs = [tab for tab in schema.get("oneOf") or schema["anyOf"] if tab.get("type") != "null"]
-        for tab in tabs:
-            _draw_tab(handler.resolve_ref_schema(tab))
-        return {"anyOf": [empty_tab(self.closed), *tabs] if self.closed else tabs}
-
-
-def _draw_tab(definition: dict[str, Any]) -> None:
-    definition.update(without_marks(definition))
-    fields = definition["properties"].items()
-    properties = {name: _without_bounds(without_none(without_marks(field))) for name, field in fields}
-    if "method" in properties:
-        definition.pop("description", None)  # of the class, for readers of the code; each field has its own
-        method = properties["method"]["const"]
-        properties = _of_method(method, properties)
-        definition["title"] = _METHODS[method].title
-        definition.pop("required", None)
-        definition["patternProperties"] = {"^method$": {"const": method}}  # as a study file says it: taken, not drawn
-        definition["properties"] = properties
-        fold_fields(definition, BASIC_OF_METHOD)
-    else:
-        definition["properties"] = properties
-
-
-def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a search method as they are drawn, the budget first."""
-    settings = _METHODS[method]
-    named = {
-        "title": "Method",
-        "type": "string",
-        "enum": [method],
-        "default": method,
-        "description": "As the tab says.",
-    }
-    drawn = {name: field for name, field in properties.items() if name not in settings.only_in_files | {"method"}}
-    for name in _FILLED.keys() & drawn.keys():
-        if not (name == "configs" and "points" in settings.model_fields):  # a grid has all its points
-            drawn[name]["default"] = _FILLED[name]
-    if "brackets" in drawn:
-        brackets = drawn["brackets"]
-        description = brackets["description"].partition(" aggressive, ")[0]
-        drawn["brackets"] = {"title": brackets["title"], "description": description, "type": "array",
-                             "items": brackets["items"]}  # fmt: skip
-    if "reduction_factor" in drawn:  # written out it also decides the first rung, in a study file as here
-        usual = drawn["reduction_factor"].pop("default")
-        drawn["reduction_factor"]["description"] += f" Empty: {usual:g}."
-    budget = [name for name in _FILLED if name in drawn]
-    return {method: named} | {name: drawn[name] for name in budget} | drawn
+def fold_fields(box: Schema, at_once: Collection[str]) -> Schema:
+    """The box with all fields but those shown at once, and the required ones, in a section that opens empty."""
+    at_once = {*at_once, *box.get("required", ())}
+    if not (rest := {name: one for name, one in box["properties"].items() if name not in at_once}):
+        return box
+    inside = {"title": "Advanced", "type": "object", "properties": rest, "additionalProperties": False}
+    names = ", ".join(one["title"].lower() for one in rest.values())
+    fold = {"title": "Advanced", "description": f"{names.capitalize()}.", "anyOf": [AS_USUAL, inside]}
+    shown_fields = {name: one for name, one in box["properties"].items() if name in at_once}
+    return box | {"properties": shown_fields | {FOLD: fold}}
 
 
 def _without_bounds(schema: Any) -> Any:
@@ -298,33 +193,165 @@ def _without_bounds(schema: Any) -> Any:
     return schema
 
 
-def _as_written(data: Any) -> Any:
-    """A form sends every field, with its default where nothing was typed; a study file only what matters."""
-    if not isinstance(data, dict):
-        return data
-    data = unfold(data)
-    tabs = [tag for tag in _METHODS if data.get(tag) == tag]
-    if "method" not in data and len(tabs) == 1:
-        data = {"method": tabs[0]} | {name: value for name, value in data.items() if name != tabs[0]}
-    if "method" not in data:
-        raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
-    if not isinstance(data["method"], str) or data["method"] not in _METHODS:
-        return data
-    fields = _METHODS[data["method"]].model_fields
-    return {
-        name: value
-        for name, value in data.items()
-        if name == "method" or name not in fields or not (value in (None, []) or _is_usual(name, value, fields))
-    }
+def read(schema: Schema, definitions: Schema, value: Any, where: str) -> Any:
+    """A filled setting as a study file has it. What has the wrong type stays as it is, for the settings to refuse.
+
+    Raises:
+        SpecError: a text is no YAML, a tag is unknown, or something is there twice.
+    """
+    said = resolved(schema, definitions)
+    match _shape(said, definitions):
+        case "tabs" if isinstance(value, Mapping):
+            sections = _tabs(said, definitions)
+            tag, inside = next(iter(value.items()), (None, None))
+            if len(value) != 1 or tag not in sections or not isinstance(inside, Mapping):
+                one_of = ", ".join(f"{{{word}: {{...}}}}" for word in sections)
+                raise SpecError(f"{where} = {shown(value)} must be one of {one_of}.")
+            return {said["discriminator"]["propertyName"]: tag} | read(sections[tag], definitions, inside, where)
+        case "rows" if isinstance(value, Mapping):
+            inner = said["additionalProperties"]
+            return dict(_read_rows(inner["discriminator"]["propertyName"], inner, definitions, value, where))
+        case "section" if isinstance(value, Mapping):
+            fields: Schema = said["properties"]
+            found: dict[str, Any] = {}
+            for name, one in unfolded(value, where).items():
+                if name == "arguments" and said.get("additionalProperties") is True:
+                    arguments = read({}, definitions, one, f"{where}.{name}")
+                    found |= arguments if isinstance(arguments, Mapping) else {name: arguments}
+                elif one is not None:
+                    found[name] = read(fields[name], definitions, one, f"{where}.{name}") if name in fields else one
+            return found
+        case "list" if isinstance(value, list | tuple):
+            return [read(said["items"], definitions, one, f"{where}.{at}") for at, one in enumerate(value)]
+        case "value" if value == 0 and not isinstance(value, bool) and _nothing_is_zero(said):
+            return None
+        case "text" if isinstance(value, str):
+            return _read_text(said, value, where)
+    return value
 
 
-def _is_usual(name: str, value: Any, fields: Mapping[str, Any]) -> bool:
-    return name != "reduction_factor" and value == fields[name].default
+def _read_rows(
+    tag: str, inner: Schema, definitions: Schema, lists: Mapping[str, Any], where: str
+) -> Iterator[tuple[str, Any]]:
+    sections, seen = _tabs(inner, definitions), set()
+    for word, rows in lists.items():
+        if word not in sections or not isinstance(rows, list | tuple):
+            raise SpecError(f"{where}.{word} = {shown(rows)} must be a list of rows, by {', '.join(sections)}.")
+        for at, row in enumerate(rows):
+            if not isinstance(row, Mapping) or not isinstance(name := row.get("name"), str):
+                raise SpecError(f"{where}.{word}.{at} = {shown(row)} must be a row with a name.")
+            if name in seen:
+                raise SpecError(f"{where}: there are two rows for {shown(name)}; remove one.")
+            seen.add(name)
+            fields = {key: value for key, value in row.items() if key != "name"}
+            yield name, {tag: word} | read(sections[word], definitions, fields, f"{where}.{name}")
 
 
-if TYPE_CHECKING:
-    _Offered = SearchSettings
-else:
-    _Offered = Annotated[Union[tuple(_METHODS.values())], Field(discriminator="method")]  # noqa: UP007 - a tuple
+def unfolded(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The same without a fold.
 
-Method = Annotated[_Offered, BeforeValidator(_as_written), AsTabs()]
+    Raises:
+        SpecError: a setting stands inside and outside of the fold.
+    """
+    found = {name: value for name, value in values.items() if name != FOLD}
+    inside = values.get(FOLD)
+    if inside is not None and not isinstance(inside, Mapping):
+        raise SpecError(f"{where}.{FOLD} = {shown(inside)} must be a mapping of settings.")
+    if twice := [name for name in inside or () if name in found]:
+        raise SpecError(f"{where}: {', '.join(twice)} stands in {FOLD} and beside it; give it once.")
+    return found | dict(inside or {})
+
+
+def _read_text(said: Schema, text: str, where: str) -> Any:
+    """YAML; where a setting may be a text, what is no list or mapping is a scalar, or meant as it stands."""
+    kinds = {one.get("type") for one in (*said.get("oneOf", ()), *said.get("anyOf", ()))}
+    if "string" in kinds and not text.startswith(("[", "{")):
+        return read_scalar(text) if kinds & {*_NUMBERS} else text
+    try:
+        return read_yaml(text)[0]
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split())
+        raise SpecError(f"{where} cannot be read as YAML ({words}); write it as in a study file.") from None
+
+
+def filled(schema: Schema, definitions: Schema, value: Any, where: str = "") -> Any:
+    """A setting of a study file as the form has it: the inverse of :func:`read`.
+
+    Raises:
+        SpecError: the form cannot say it; names it.
+    """
+    said = resolved(schema, definitions)
+    match _shape(said, definitions):
+        case "tabs":
+            tag = said["discriminator"]["propertyName"]
+            section = _tabs(said, definitions)[value[tag]]
+            inside = {key: one for key, one in value.items() if key != tag}
+            return {value[tag]: _folded(filled(section, definitions, inside, where), section, _AT_ONCE)}
+        case "rows":
+            inner = said["additionalProperties"]
+            tag, mapping = inner["discriminator"]["propertyName"], inner["discriminator"]["mapping"]
+            lists: dict[str, list[Any]] = {}
+            for word, section in _tabs(inner, definitions).items():
+                for name, one in value.items():
+                    if mapping[one[tag]] == mapping[word]:
+                        fields = one if one[tag] != word else {key: x for key, x in one.items() if key != tag}
+                        row = {"name": name} | filled(section, definitions, fields, f"{where}.{name}")
+                        lists.setdefault(word, []).append(_folded(row, section, {"name", *_AT_ONCE}))
+            return lists
+        case "section":
+            fields = said["properties"]
+            found = {
+                name: filled(fields[name], definitions, one, f"{where}.{name}".strip("."))
+                for name, one in value.items()
+                if name in fields and _is_said(fields[name], definitions, one, said["nullable"])
+            }
+            found = {name: one for name, one in found.items() if one != {}}
+            takes_more = said.get("additionalProperties") is True
+            more = {name: one for name, one in value.items() if name not in fields and takes_more}
+            return found | ({"arguments": in_one_line(more)} if more else {})
+        case "list":
+            return [filled(said["items"], definitions, one, f"{where}.{at}") for at, one in enumerate(value)]
+        case "value":
+            if isinstance(value, dict | list):
+                raise SpecError(f"the form cannot say {where} = {in_one_line(value)}")
+            return 0 if value is None else value
+    return value if isinstance(value, str) and _read_text(said, value, where) == value else text_of(value)
+
+
+def _is_said(schema: Schema, definitions: Schema, value: Any, whole: bool) -> bool:
+    """Whether a value differs from what a study file has without it; in a section that may be absent, all are said."""
+    said = resolved(schema, definitions)
+    if value is None:
+        return _nothing_is_zero(said)
+    return BEGINS in said or (whole and value not in ({}, [])) or value not in (said.get("default"), {}, [])
+
+
+def _folded(values: dict[str, Any], section: Schema, at_once: Collection[str]) -> dict[str, Any]:
+    at_once = {*at_once, *section.get("required", ())}
+    rest = {name: value for name, value in values.items() if name not in at_once}
+    return {name: value for name, value in values.items() if name in at_once} | ({FOLD: rest} if rest else {})
+
+
+def form_parameters(box: Schema) -> Signature:
+    """Parameters of a flow that Prefect makes this form of."""
+    found = []
+    for name, one in box["properties"].items():
+        default = ... if name in box.get("required", ()) else one.get("default", NOTHING)
+        field = Field(default, description=one.get("description"), json_schema_extra=one)
+        found.append(Parameter(name, Parameter.KEYWORD_ONLY, default=field, annotation=Any))
+    return Signature(found)
+
+
+NOTHING: Any = getattr(pydantic, "MISSING", None) or object()
+"""A default that no schema shows; before Pydantic 2.14 it is one that no JSON can say."""
+
+
+def text_of(value: Any) -> str:
+    """YAML on one line; a text is quoted where it would be read as another type."""
+    text = value if isinstance(value, str) else in_one_line(value)
+    read_back = read_scalar(text)
+    if not isinstance(value, str | int | float | bool | None) or (
+        type(read_back) is type(value) and read_back == value
+    ):
+        return text
+    return yaml.safe_dump(value, default_style="'").strip()

@@ -64,8 +64,6 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
         HpoError: the form cannot begin with an objective or study file, or it is not allowed.
     """
     _need_api()
-    from hpo_flows.deployed.prefilled import begun_as_drawn
-
     file = (file or DEPLOYMENTS).resolve()
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
@@ -73,7 +71,7 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
     more = _prefilled(prefill, environment)
     described = _described(file)
     _make_pool(json.loads(POOL_TEMPLATE.read_text()))
-    described["deployments"] = begun_as_drawn([*described["deployments"], *more])
+    described["deployments"] += more
     with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
         made = Path(folder) / "prefect.yaml"
         made.write_text(yaml.safe_dump(described))

@@ -297,7 +297,7 @@ class FloatParameter(NumberParameter):
     type: Literal["float"] = "float"
     low: Real = Field(kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another number.")
     high: Real = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
-    log: bool = False
+    log: bool = Field(default=False, description="Drawn evenly on a logarithmic scale: for ranges like 0.0001 to 1.")
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
 
     if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class IntParameter(NumberParameter):
         kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another whole number."
     )
     high: Whole = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
-    log: bool = False
+    log: bool = Field(default=False, description="Drawn evenly on a logarithmic scale: for ranges like 0.0001 to 1.")
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
 
     if TYPE_CHECKING:
