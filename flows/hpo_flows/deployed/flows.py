@@ -6,7 +6,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect.client.schemas.objects import State
 from pydantic import Field
