@@ -79,9 +79,8 @@ run_flow(tune, flow_run=run, parameters={}, return_type="state")
 """
 
 
-@pytest.mark.parametrize(
-    "timeout", [300, pytest.param(1, marks=pytest.mark.slow)], ids=["in time", "whose limit is over"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout", [300, 1], ids=["in time", "whose limit is over"])
 def test_a_finished_study_ends_completed(timeout: int, prefect_api: dict[str, str], tmp_path: Path) -> None:
     environment = os.environ | prefect_api | {"HPO_HOME": str(tmp_path / "home")}
     done = subprocess.run(

@@ -55,6 +55,7 @@ def test_children_of_a_killed_worker_end(tmp_path, end):
         worker.wait()
 
 
+@pytest.mark.slow
 def test_children_of_a_killed_zygote_end(tmp_path):
     reports = []
     request = encode_request(request_for(tmp_path, 5))

@@ -110,8 +110,9 @@ class Controller:
             self.process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.postgresql
-@pytest.mark.parametrize("down", [2.0, pytest.param(30.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("down", [10.0, 30.0])
 def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
     server.start()

@@ -322,6 +322,7 @@ def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real], tmp_path: Pa
     assert_gone(below)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_a_study_starts_does_not_end_it(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     code = "if os.environ.get('DIES'): os.kill(os.getppid(), signal.SIGKILL)\ndef train(trial): trial.report(loss=1)\n"
     (tmp_path / "deadly.py").write_text(f"import os, signal\n{code}")

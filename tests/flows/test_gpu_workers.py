@@ -187,6 +187,7 @@ def test_a_worker_that_counts_as_gone_is_replaced_by_one_with_its_gpu(started: S
     assert {line["run"][0] for line in lines(started.seen) if line["trial"] > 1} == {"0", "3"}
 
 
+@pytest.mark.slow
 def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, cards: Cards) -> None:
     """The zygote sees its worker's GPU by number, the job the same one by its UUID; nobody's memory counts twice."""
     packed = Packed(

@@ -110,7 +110,8 @@ def drain_until(hpo: Runner, terminal: int, process: subprocess.Popen[bytes], en
         assert process.poll() is None
 
 
-@pytest.mark.parametrize("whom", ["leader", pytest.param("group", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["leader", "group"])
 def test_the_end_of_its_terminal_halts_a_study_in_order(whom: str, hpo: Runner) -> None:
     """The kernel tells the leader of the session; a shell tells each of its jobs, workers included."""
     search = SEARCH | {"configs": 24}

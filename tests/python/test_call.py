@@ -235,7 +235,9 @@ def test_numbers_of_numpy_and_torch_are_taken_and_a_partial_and_an_object_name_t
 def test_jobs_that_share_a_device_get_a_part_of_it(tmp_path: Path) -> None:
     """Once they were placed as if each had a slot of its own: nothing kept them from taking more than there is."""
     shared = hpo.Packing(devices="cpu")
-    hpo.tune(train, SPACE, metric="loss", max_trials=2, name="packed", packing=shared, home=tmp_path, **KEPT)
+    hpo.tune(
+        train, SPACE, metric="loss", max_trials=2, name="packed", packing=shared, home=tmp_path, **KEPT | {"workers": 2}
+    )
     entries = Home(tmp_path).read_journal().entries("packed")
     done = [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
     assert len(done) == 2

@@ -55,6 +55,12 @@ def seen(prefect_api: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     return run_flows(tmp_path_factory.mktemp("own"), prefect_api)
 
 
+@pytest.fixture(scope="module")
+def ended(prefect_api: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Flows whose study has no result, is cancelled, and is gone on with."""
+    return run_flows(tmp_path_factory.mktemp("ended"), prefect_api, "ends")
+
+
 def test_a_call_in_a_flow_is_a_subflow_of_it(seen: Seen) -> None:
     assert seen.run("in_a_flow")["state_name"] == "Completed"
     subflows = seen.subflows("in_a_flow")
@@ -93,32 +99,35 @@ def test_in_an_async_flow_calls_side_by_side_share_a_cluster(
     assert set(seen.subflows("in_an_async_flow")) == {"tune-in-thread", "tune-blocking"}
 
 
-def test_a_search_without_a_result_fails_the_flow_with_the_sentence(seen: Seen) -> None:
-    assert seen.facts["without-a-result raised"].startswith(
+@pytest.mark.slow
+def test_a_search_without_a_result_fails_the_flow_with_the_sentence(ended: Seen) -> None:
+    assert ended.facts["without-a-result raised"].startswith(
         "HpoError: Study 'nothing' ended without a single result: no trial has a finite value of loss: of 6 trials"
     )
-    sub = seen.subflows("without_a_result")["tune-nothing"]
+    sub = ended.subflows("without_a_result")["tune-nothing"]
     assert sub["state_name"] == "Failed" and sub["state"]["message"].startswith("Study 'nothing' ended without")
-    above = seen.run("without_a_result")["state"]
+    above = ended.run("without_a_result")["state"]
     assert above["name"] == "Failed" and "Study 'nothing' ended without a single result" in above["message"]
 
 
-def test_a_cancel_of_the_flow_halts_the_study_which_can_go_on(seen: Seen) -> None:
-    assert seen.facts["cancelled raised"].startswith("Abort: Study 'halted' was halted with its flow run")
-    status, jobs = seen.facts["halted"]
-    assert status == "halted" and jobs < 60
-    assert seen.run("cancelled")["state_name"] == "Cancelled"
-    sub = seen.subflows("cancelled")["tune-halted"]
+@pytest.mark.slow
+def test_a_cancel_of_the_flow_halts_the_study_which_can_go_on(ended: Seen) -> None:
+    assert ended.facts["cancelled raised"].startswith("Abort: Study 'halted' was halted with its flow run")
+    status, jobs = ended.facts["halted"]
+    assert status == "halted" and jobs < 12
+    assert ended.run("cancelled")["state_name"] == "Cancelled"
+    sub = ended.subflows("cancelled")["tune-halted"]
     assert sub["state_name"] == "Cancelled" and "hpo.resume('halted')" in sub["state"]["message"]
-    assert {job["state_name"] for job in seen.task_runs(sub)} <= {"Completed", "Crashed", "Cancelled"}, (
+    assert {job["state_name"] for job in ended.task_runs(sub)} <= {"Completed", "Crashed", "Cancelled"}, (
         "none looks as if it ran"
     )
 
 
-def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(seen: Seen) -> None:
-    assert seen.facts["jobs"] == [60, 60]
-    assert seen.run("tried_again")["state_name"] == "Completed"
-    assert set(seen.subflows("tried_again")) == {"resume-halted"}
+@pytest.mark.slow
+def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(ended: Seen) -> None:
+    assert ended.facts["jobs"] == [12, 12]
+    assert ended.run("tried_again")["state_name"] == "Completed"
+    assert set(ended.subflows("tried_again")) == {"resume-halted"}
 
 
 @pytest.mark.slow

@@ -174,6 +174,7 @@ if find_spec("IPython") is not None:
     SLOW["IPython"] = Script({"train.py": WHOLE}, ["-m", "IPython", "--colors=NoColor", "train.py"])
 
 
+@pytest.mark.slow
 def test_each_runs_one_study_and_leaves_no_process(tmp_path: Path) -> None:
     """They run side by side: each waits for processes most of the time."""
     running = {}

@@ -188,6 +188,7 @@ def test_a_controller_killed_while_trials_go_on_leaves_no_process_and_a_resume_e
     real.finish(6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dask_processes")
 def test_a_trial_goes_on_in_the_worker_where_its_process_waits(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two", "three"):

@@ -23,7 +23,6 @@ from hpo_core.model.errors import HpoError
 from hpo_flows import python_call
 
 ROOT = Path(__file__).parents[2]
-SLOW = pytest.mark.slow
 SECONDS = 600.0
 """How long a script may take on a busy machine."""
 
@@ -216,7 +215,8 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
     assert process.wait(SECONDS) == 0, (folder / f"{home}.log").read_text()[-4000:]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("torch", marks=SLOW), pytest.param("sklearn", marks=SLOW), "optuna"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torch", "sklearn", "optuna"])
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
     for name, text in (("main", script), ("tune", tuned), ("held", HELD)):

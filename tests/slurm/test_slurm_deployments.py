@@ -14,7 +14,7 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.replay.audit import audit
-from tests.flows.deployments_api import ask
+from tests.flows.prefect_api import ask
 from tests.slurm.conftest import ROOT, wait_for
 from tests.slurm.one_node import OneNodeSlurm, free_ports
 
