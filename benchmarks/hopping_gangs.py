@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from typing import Any
 
 import result_file
@@ -20,7 +21,6 @@ import result_file
 from hpo_core.execution.virtual import Worker
 from hpo_core.simulation import AnalyticCurves, VirtualClock
 from hpo_core.study import Study
-from tests.virtual_units import HoppingSimulation, PartitionedData
 
 WORKERS, EPOCH = 8, 480.0
 SPEEDS = {
@@ -41,6 +41,9 @@ WAYS = ("alone", "given", "measured")
 
 def play(search: dict[str, Any], way: str, speeds: dict[int, float], seed: int) -> tuple[float, float]:
     """Hours to the end, and hours in which workers trained."""
+    sys.path.insert(0, str(result_file.ROOT.parent))
+    from tests.virtual_units import HoppingSimulation, PartitionedData
+
     clock = VirtualClock()
     given = {size: gain for size, gain in speeds.items() if size > 1} if way == "given" else {}
     if given and all(gain < 0.75 * size for size, gain in given.items()):

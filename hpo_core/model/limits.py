@@ -51,8 +51,6 @@ SIMULATED_JOBS = 2_000_000
 """Jobs of one repeat of a simulation."""
 SIMULATED_WORKERS = 100_000
 """Workers of a simulation, those that join included."""
-SIMULATED_DEVICES = 1_000
-"""Devices of a simulation whose jobs share them."""
 
 SAMPLER_ARGUMENTS = {"n_ei_candidates": 10_000, "population_size": 100_000, "popsize": 10_000}
 """Largest arguments of Optuna's samplers that take memory for each."""

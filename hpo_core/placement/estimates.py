@@ -38,10 +38,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     need: Demand
     source: Source
     """``profile``: nothing is known of this key, and it gets a whole device on which it is measured."""
-    measurements: int = 0
-    """Ended attempts that it rests on."""
-    guessed: tuple[str, ...] = ()
-    """Which of ``memory``, ``compute`` and ``cores`` are neither stated nor measured."""
 
 
 class NeedFigures(NamedTuple):
@@ -143,8 +139,6 @@ class Estimates:
         self._by = by
         self._stated = stated or StatedDemand()
         self._is_told = False
-        self.is_fixed = False
-        """Whether nothing is learned any more."""
         self._known: dict[str, dict[str, KnownNeed]] = {}
         """By architecture and key."""
         self.ratios = LearnedRatios()
@@ -195,13 +189,6 @@ class Estimates:
         known = self._find(architecture, self.key(params))
         return known is not None and known.is_known
 
-    def unit_seconds(self, params: Mapping[str, Any], architecture: str) -> float | None:
-        """Measured seconds of a unit of training; the mean of all keys where this one was not measured, or None."""
-        known = self._find(architecture, self.key(params))
-        if known is not None and known.measurements:
-            return known.figures.unit_seconds
-        return self._mean_seconds(architecture)[1] or None
-
     def of(
         self,
         params: Mapping[str, Any],
@@ -245,8 +232,6 @@ class Estimates:
                 seconds=self._seconds(stated.get("unit_seconds"), figures, device, units),
             ),
             source="stated" if "memory" in stated else "measured" if known.is_known else "profile",
-            measurements=known.measurements,
-            guessed=tuple(part for part in guesses if found[part] is None),
         )
 
     def _stated_for(self, params: Mapping[str, Any]) -> dict[str, float]:
@@ -363,8 +348,6 @@ class Estimates:
         return None
 
     def _take(self, one: Measurement) -> bool:
-        if self.is_fixed:
-            return False
         # an attempt is known by its moment: what the journal says of it may differ from what was learned when it ended
         attempt = f"{one.architecture} {one.measured_at!r} {bool(one.out_of_memory)} {one.key}"
         if one.identity in self._seen or (one.measured_at and attempt in self._seen):

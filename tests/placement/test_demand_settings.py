@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from hpo_core.execution.placing import objective_digest
+from hpo_core.execution.placing import objective_digest, shared_devices_of
 from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
+from hpo_core.placement.room import SharedDevice
+from hpo_core.study import Study
 from tests.conftest import make_spec
 
 
@@ -70,6 +72,20 @@ def test_a_new_study_refuses_them_before_it_starts(packing: dict[str, Any], said
     make_spec(space=space, packing={"by": ["width"], "demand": {"memory": "1.5GB", "function": "m:need"}})
     with pytest.raises(SpecError, match=re.escape(said)):
         make_spec(space=space, packing=packing)
+
+
+def test_a_function_of_the_users_says_what_a_job_needs(tmp_path: Path) -> None:
+    (tmp_path / "lab_of_needs.py").write_text("def need(params):\n    return {'memory': 10**9 * params['width']}\n")
+    spec = make_spec(
+        space={"width": {"type": "int", "low": 8, "high": 64}},
+        packing={"demand": {"function": "lab_of_needs:need", "compute": 30}},
+        pythonpath=[str(tmp_path)],
+    )
+    assert spec.functions["packing.demand.function"] == "lab_of_needs:need", "looked for, allowed and sent as others"
+    estimates = shared_devices_of(Study.create(spec)).estimates
+    device = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * 10**9)
+    need = estimates.of({"width": 9}, units=1, device=device, node_cores=8000).need
+    assert (need.memory, need.compute) == (9 * 10**9, 300)
 
 
 def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> None:
