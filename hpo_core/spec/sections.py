@@ -302,13 +302,6 @@ class TrackingSpec(Part):
         description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "
         "'on': HPO_OPTUNA_STORAGE or SQLite in the home folder; 'off', the default: none.",
     )
-    wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long, at most, the end of a study waits until its copies are complete; in a terminal it does "
-        "not wait.",
-    )
 
     @field_validator("mlflow")
     @classmethod

@@ -20,6 +20,7 @@ from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_popul
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
+from hpo_core.spec.gone_settings import without_gone
 from hpo_core.spec.packing import PackingSpec, check_amounts, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
@@ -421,12 +422,7 @@ def _as_today(data: Any) -> Any:
     """
     if not isinstance(data, dict):
         return data
-    if data.get("repeats", 1) != 1:
-        raise SpecError(
-            f"journal: repeats = {data['repeats']}: this version trains one seed of a configuration; read this study "
-            "with the last one that had repeats, the development version of 2026-11-27."
-        )
-    found = {name: value for name, value in data.items() if name != "repeats"}
+    found = without_gone(data)
     search = found.get("search")
     record = search.get("study_record") if isinstance(search, dict) else None
     if isinstance(search, dict) and isinstance(record, dict) and "further" in record:

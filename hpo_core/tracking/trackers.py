@@ -35,6 +35,8 @@ from hpo_core.tracking.tracker_links import ProjectionPlace, experiments_url, op
 
 log = logging.getLogger("hpo.session")
 
+WAIT_SECONDS = 600.0
+"""How long, at most, the end of a study that somebody awaits waits for its copies; in a terminal nobody does."""
 SHORT_WAIT_SECONDS = 0.5
 """How long the report of a study that nobody awaits waits for its run in MLflow, to link to it."""
 
@@ -73,7 +75,7 @@ class Trackers:
         The processes are not ended: what is left is copied after this one's end.
 
         Args:
-            seconds: longest wait; None: ``tracking.wait_seconds`` of the study where it is awaited.
+            seconds: longest wait; None: :data:`WAIT_SECONDS` where it is awaited.
         """
         until = time.monotonic() + (self._seconds if seconds is None else seconds)
         ending, self._processes = self._processes, {}
@@ -104,7 +106,7 @@ class Trackers:
 
     @property
     def _seconds(self) -> float:
-        return self._spec.tracking.wait_seconds if self.is_awaited else 0.0
+        return WAIT_SECONDS if self.is_awaited else 0.0
 
     def _wait(self, tracker: TrackerName, seconds: float, process: int | None, goes_on: Callable[[], bool]) -> str:
         if not self.is_awaited and goes_on() and not in_trouble(self._folder, tracker):

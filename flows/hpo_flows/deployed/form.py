@@ -358,9 +358,6 @@ class Described(FormPart):
     optuna: OptunaCopy = Field(
         default="off", description="Copies the study to an Optuna storage; on: the worker's own, or a database."
     )
-    wait_seconds: float = Field(
-        default=600.0, ge=0, description="How long, at most, the run waits at its end until MLflow has everything."
-    )
 
     def plain(self) -> dict[str, Any]:
         """As in a study file, without name and cluster.
@@ -388,7 +385,6 @@ class Described(FormPart):
             "tracking": {
                 "experiment": self.experiment,
                 "optuna": None if self.optuna == "off" else self.optuna,
-                "wait_seconds": self.wait_seconds,
             },
         }
         for name, (key, settings, *_) in SECTIONS.items():
