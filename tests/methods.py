@@ -50,7 +50,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "pbt-generation": {"method": "pbt", "population": 6, "generations": 5, "reproduction": "generation"},
     "random": {"method": "random", "configs": 12, "max_resource": 5},
     "grid": {"method": "grid", "points": {"x": 4, "d": 3}, "max_resource": 3},
-    "grid-drawn": {"method": "grid", "points": {"d": 3}, "random": ["x"], "order": "shuffled", "repeats": 3},
+    "grid-drawn": {"method": "grid", "points": {"d": 3}, "random": ["x"], "order": "shuffled", "configs": 18},
 }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
                 if search.reproduction == "barrier":
                     assert sum(generation[t] == own and t in loss for t in generation) == search.population
                 if event.opponent is not None and search.selection == "tournament":
-                    oldest = own if search.opponents == "same" else own + 1 - search.opponents_from
+                    oldest = own if search.opponents == "same" else own - 1
                     newest = own if search.opponents != "any" else max(generation.values())
                     assert oldest <= generation[event.opponent] <= newest
                     assert loss[event.opponent] < float("inf") and event.opponent != event.initiator

@@ -43,12 +43,11 @@ class GridSearch(SearchSettings):
         "their list; needed for continuous parameters.",
     )
     random: list[str] = Field(default_factory=list, description="Parameters drawn at random instead.")
-    repeats: int = Field(default=1, ge=1, description="How often the whole grid is gone through.")
     order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
 
     def create(self, context: SearchContext) -> Straight:
-        """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
-        total = Grid(context.space, self, context.seed).size * self.repeats
+        """All points; a grid without drawn parameters ends there for good."""
+        total = Grid(context.space, self, context.seed).size
         first, target = context.start_with, self.max_resource or 1
         if self.random:
             return Straight((self.configs or total) + first, target, queue_counts=False)
@@ -70,7 +69,6 @@ class GridSearch(SearchSettings):
             parameter.grid_size(self.points.get(name)) for name, parameter in space.items() if name not in self.random
         )
         at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
-        at_most("search.repeats", self.repeats, limits.CONFIGS, "; lower it")
 
     def check_space(self, space: SearchSpace, seed: int) -> None:
         try:
@@ -148,7 +146,6 @@ class Grid:
                 "parameters (random: [...])."
             )
         self._shuffled = settings.order == "shuffled"
-        self.repeats = settings.repeats
 
     @cached_property
     def _order(self) -> Sequence[int]:

@@ -44,6 +44,9 @@ from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import Outline, Resource, SearchContext, SearchProgress, SearchSettings
 
+OPPONENTS_FROM = 2
+"""Generations, up to the initiator's own, that opponents come from; truncation, too, goes on from these alone."""
+
 
 class PbtSearch(SearchSettings):
     """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
@@ -71,9 +74,6 @@ class PbtSearch(SearchSettings):
         default="past",
         description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
     )
-    opponents_from: int = Field(
-        default=2, ge=1, description="How many generations, up to the initiator's own, opponents come from."
-    )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
         default="priority",
@@ -94,7 +94,6 @@ class PbtSearch(SearchSettings):
     stragglers: int | None = Field(
         default=None, ge=1, description="Running trials this many generations behind the newest are stopped."
     )
-    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
 
     @property
     def max_resource(self) -> int:
@@ -156,12 +155,12 @@ class Pbt(SearchMethod):
     """A population, asked which member trains next and from whose weights.
 
     ``selection`` says how the parent is found (:class:`~hpo_core.search.evolution.Parents`). Opponents come
-    from the last ``opponents_from`` generations up to the initiator's own (``opponents: past``), from its own alone
+    from the last two generations up to the initiator's own (``opponents: past``), from its own alone
     (``same``), or from later ones too (``any``; 4.8 compares the three). A trial that diverged or was abandoned
     initiates, too; where no trial can be its child's parent, the member begins anew.
 
     Checkpoints go (``ruled_out``) once every trial up to some generation has initiated: those of generations that no
-    later initiator may meet. ``keep_last`` keeps them.
+    later initiator may meet.
     """
 
     def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
@@ -233,7 +232,7 @@ class Pbt(SearchMethod):
 
     def _reach(self, generation: int) -> range:
         """The generations that opponents of a trial may come from."""
-        oldest = generation + 1 - self.settings.opponents_from if self.settings.opponents != "same" else generation
+        oldest = generation + 1 - OPPONENTS_FROM if self.settings.opponents != "same" else generation
         later = self.settings.opponents == "any" and self.settings.reproduction != "barrier"
         newest = self._newest if later else generation
         return range(max(0, oldest), newest + 1)
@@ -285,12 +284,9 @@ class Pbt(SearchMethod):
 
     def _rule_out(self) -> None:
         """Rule out generations that no later initiator may meet."""
-        if self.settings.keep_last:
-            return
         while not self._pending[self._oldest]:
             self._oldest += 1
-        window = max(2, self.settings.opponents_from)  # truncation may go on from any member's latest trial
-        self.ruled_out += self._parents.drop_below(self._oldest + 1 - window)
+        self.ruled_out += self._parents.drop_below(self._oldest + 1 - OPPONENTS_FROM)
 
     def early_stopping(self) -> list[int]:
         """Running trials to stop now: those ``stragglers`` or more generations behind the newest (3.4)."""

@@ -20,6 +20,7 @@ from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_popul
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
+from hpo_core.spec.gone_settings import without_gone
 from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing, refuse_recorded_expressions
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
@@ -426,11 +427,6 @@ def _as_today(data: Any) -> Any:
     """
     if not isinstance(data, dict):
         return data
-    if data.get("repeats", 1) != 1:
-        raise SpecError(
-            f"journal: repeats = {data['repeats']}: this version trains one seed of a configuration; read this study "
-            "with the last one that had repeats, the development version of 2026-11-27."
-        )
     refuse_recorded_expressions(data.get("packing"))
     recorded = data.get("data")
     if isinstance(recorded, dict) and recorded.get("scheduler") == "exact":
@@ -438,7 +434,7 @@ def _as_today(data: Any) -> Any:
             "journal: data.scheduler = exact: this version has no such policy; read this study with the last one that "
             "had it, the development version of 2026-11-28."
         )
-    found = {name: value for name, value in data.items() if name != "repeats"}
+    found = without_gone(data)
     search = found.get("search")
     record = search.get("study_record") if isinstance(search, dict) else None
     if isinstance(search, dict) and isinstance(record, dict) and "further" in record:

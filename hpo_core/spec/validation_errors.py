@@ -18,6 +18,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
+from hpo_core.spec.gone_settings import words_of_gone
 from hpo_core.spec.sections import RANGE, Cluster
 from hpo_core.spec.sent_functions import FUNCTION
 
@@ -188,7 +189,7 @@ def explain(
         place = _without_tags(item["loc"], data)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
+            message = words_of_gone(place) or _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
         elif item["type"] == "missing":
             message = "is required and absent; add it"
         elif item["type"] == "union_tag_not_found":

@@ -104,7 +104,7 @@ def grid_points(study: Study) -> list[GridPoint]:
     for point in grid.points:
         trials = by_point.get(_key(point, names), [])
         states = [job_state(study.state, trial) for trial in trials]
-        states += [JobState.PENDING] * (grid.repeats - len(states))
+        states += [JobState.PENDING] * (not states)
         found.append(GridPoint(point, tuple(trial.number for trial in trials), joint_state(states)))
     return found
 

@@ -25,6 +25,8 @@ from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
+from hpo_core.spec.gone_settings import GONE, GoneSetting
+from tests.conftest import make_spec
 from tests.golden.make import FOLDER, METHODS, studies, summary
 
 JOURNALS = sorted(FOLDER.glob("*.jsonl"))
@@ -51,9 +53,10 @@ def test_golden_journal(path: Path) -> None:
         assert written == path.read_text().splitlines()
 
 
-def test_a_study_with_repeats_is_refused_in_one_sentence() -> None:
-    lines = (FOLDER / "gone" / f"repeated-format-{FORMAT}.jsonl").read_text().splitlines()
-    with pytest.raises(SpecError, match="repeats = 3.* read this study with the last one that had repeats"):
+@pytest.mark.parametrize(("name", "setting"), [("repeated", "repeats"), ("grid-drawn", "search.repeats")])
+def test_a_study_with_a_setting_that_is_gone_is_refused_in_one_sentence(name: str, setting: str) -> None:
+    lines = (FOLDER / "gone" / f"{name}-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match=f"{setting} = 3: this version has 1 alone .* read this study with the last"):
         Study.from_entries([decode_entry(line) for line in lines])
 
 
@@ -67,6 +70,23 @@ def test_a_study_whose_models_hopped_by_the_exact_policy_is_refused_in_one_sente
     lines = (FOLDER / "gone" / f"exact-hops-format-{FORMAT}.jsonl").read_text().splitlines()
     with pytest.raises(SpecError, match="data.scheduler = exact: this version has no such policy; read this study"):
         Study.from_entries([decode_entry(line) for line in lines])
+
+
+@pytest.mark.parametrize("gone", GONE, ids=lambda gone: ".".join(gone.place))
+def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refused(gone: GoneSetting) -> None:
+    method = gone.only[1] if gone.only else "pbt"
+    study = make_spec(search={"method": method} | ({"points": {"x": 2, "d": 2}} if method == "grid" else {})).plain()
+    section = study if len(gone.place) == 1 else study[gone.place[0]]
+    read = StudySpec.from_journal(study).plain()
+    section[gone.place[-1]] = gone.value
+    assert StudySpec.from_journal(study).plain() == read
+    with pytest.raises(SpecError, match=rf"{'.'.join(gone.place)}: is no setting any more: .*\. Drop it"):
+        StudySpec.from_plain(study)
+    section[gone.place[-1]] = 3
+    with pytest.raises(
+        SpecError, match=rf"^journal: {'.'.join(gone.place)} = 3: this version has {gone.value!r} alone"
+    ):
+        StudySpec.from_journal(study)
 
 
 @pytest.mark.parametrize("name", ["further", "gangs-further"])

@@ -70,7 +70,7 @@ def test_a_call_in_a_flow_is_a_subflow_of_it(seen: Seen) -> None:
     assert {"hpo", "plain", "asha"} <= set(plain["tags"])
     shown = plain["parameters"]
     assert shown["name"] == "plain" and shown["space"]["x"]["high"] == 1.0 and shown["search"]["configs"] == 6
-    assert shown["objective"].startswith("train (by value, source ")
+    assert shown["objective"].startswith("train (by value, ")
 
 
 def test_its_jobs_and_artifacts_belong_to_that_run(seen: Seen) -> None:

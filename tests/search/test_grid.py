@@ -62,7 +62,7 @@ def test_shuffled_holds_the_same_points_in_an_order_that_follows_from_the_seed()
 
 
 def test_drawn_parameters_differ_at_each_visit() -> None:
-    sampler = grid(random=["lr"], repeats=2)
+    sampler = grid(random=["lr"])
     points = [sampler.at(n) for n in range(2 * sampler.size)]
     assert len({point["lr"] for point in points}) == len(points)
     first, second = points[0], points[sampler.size]

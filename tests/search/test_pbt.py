@@ -80,7 +80,7 @@ def test_budget_mode_keeps_few_workers_busy() -> None:
 
 
 def test_opponents_never_come_from_later_or_from_too_old_generations() -> None:
-    study = pbt(population=3, generations=8, opponents_from=2)
+    study = pbt(population=3, generations=8)
     slow, *others = study.set_capacity(3)
     while others:  # two members run ahead to the end, the third is still in its first session
         others = others[1:] + study.tell_report(good(others[0], float(others[0].rung)))
@@ -337,9 +337,8 @@ def test_five_hundred_members_in_seconds() -> None:
     assert len(study.state.trials) == 2000 and study.finished
 
 
-@pytest.mark.parametrize("keep_last", [False, True])
-def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial(keep_last: bool) -> None:
-    study = pbt(population=4, generations=8, opponents_from=2, keep_last=keep_last)
+def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial() -> None:
+    study = pbt(population=4, generations=8)
     most = 0
     running = study.set_capacity(4)
     removed: list[str] = []
@@ -353,9 +352,6 @@ def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial(keep_last: 
     removed += study.checkpoints.take_dead()
     ever = {f"t{trial.number}" for trial in study.state.trials}
     assert set(removed) | study.checkpoints.uris == ever
-    if keep_last:
-        assert removed == []
-    else:
-        assert most <= 4 * (2 + 1) + 1, "two generations to meet, the one that fills, and the best"
-        best = study.best
-        assert best is not None and f"t{best.trial}" in study.checkpoints
+    assert most <= 4 * (2 + 1) + 1, "two generations to meet, the one that fills, and the best"
+    best = study.best
+    assert best is not None and f"t{best.trial}" in study.checkpoints

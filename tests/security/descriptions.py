@@ -101,7 +101,6 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
     "grid-of-long-axes": lambda: _grid(100, 1_000_000),
     "grid-of-a-tiny-step": lambda: plain(space={"x": SPACE["x"] | {"step": 5e-324}}, search={"method": "grid"}),
     "grid-of-listed-points": lambda: _grid(1, [i / 1e6 for i in range(1_000_000)]),
-    "grid-repeated": lambda: search(method="grid", points={"x": 3}, repeats=10**30),
     "grid-of-a-huge-ratio": lambda: plain(
         space={"x": {"type": "float", "low": 1e-308, "high": 1e308, "log": True}},
         search={"method": "grid", "points": {"x": 7}},

@@ -143,9 +143,8 @@ SECRETS = json.load(open(__file__ + ".json"))
 
 def train(trial):
     for _ in trial.steps():
-        print("printed", SECRETS, flush=True)
-        secrets = [secret for pair in SECRETS.items() for secret in [pair[1]]]
-        aws, database, user, password, auth, hook, key = secrets
+        print("printed", SECRETS["MLFLOW_TRACKING_PASSWORD"], flush=True)
+        aws, database, user, password, auth, hook, key = SECRETS.values()
         kind = int(trial.params["kind"])
         if kind == 0:
             raise ValueError(f"plain {aws} {database} {password} {auth} {hook}")
@@ -153,7 +152,7 @@ def train(trial):
             raise RuntimeError(quote(aws, safe=""), [database, password], {"hook": hook})
         if kind == 2:
             try:
-                raise ValueError(f"{aws} {key}")
+                raise ValueError(f"{aws} {database}")
             except ValueError as error:
                 raise RuntimeError("see the cause") from error
         if kind == 3:

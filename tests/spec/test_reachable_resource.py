@@ -63,14 +63,13 @@ SEARCHES += [
         {"reproduction": "barrier"},
         {"max_gap": 1},
         {"stragglers": 1},
-        {"opponents_from": 1, "keep_last": True},
         {"fitness": "pareto"},
     )
 ]
 SEARCHES += [
     {"method": "grid", "points": {"x": points, "d": 1}, **more}
     for points in (1, 2)
-    for more in ({}, {"repeats": 2}, {"configs": 1}, {"configs": 50}, {"order": "shuffled"})
+    for more in ({}, {"configs": 1}, {"configs": 50}, {"order": "shuffled"})
 ]
 SEARCHES += [{"method": "grid", "points": {"d": 2}, "random": ["x"], "configs": 20}]
 

@@ -72,16 +72,6 @@ def test_shuffled_and_shortened_grids_know_their_points() -> None:
     assert grid_states(grid) == GridStates(0, 3, 1, 0), "two points of the grid are not asked for"
 
 
-def test_points_of_a_repeated_grid_are_complete_with_the_last_repeat() -> None:
-    grid = study({"repeats": 2})
-    for job in granted(grid, 6):
-        grid.tell(job, {"loss": 1.0})
-    assert {point.state for point in grid_points(grid)} == {JobState.IN_PROGRESS}
-    for job in granted(grid, 6):
-        grid.tell(job, {"loss": 1.0})
-    assert {(point.state, len(point.trials)) for point in grid_points(grid)} == {(JobState.COMPLETE, 2)}
-
-
 def test_parameters_that_are_off_or_drawn_or_given_by_hand() -> None:
     space = SPACE | {"momentum": {"type": "float", "low": 0, "high": 1, "when": {"opt": "sgd"}},
                      "lr": {"type": "float", "low": 0, "high": 1}}  # fmt: skip

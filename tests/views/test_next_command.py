@@ -42,7 +42,6 @@ def last_line(study: Study) -> str:
         seconds=1.0,
         failures=failures_of(study.state),
         notices=(),
-        trained_further=None,
         mlflow=None,
         checkpoint=None,
         report="",

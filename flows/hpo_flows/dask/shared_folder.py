@@ -26,7 +26,7 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, folder: str) -> SharedFolder:
-        """That of the controller; makes its token."""
+        """The controller's folder; makes its token."""
         path = private_folder(Path(folder)) / TOKEN
         with contextlib.suppress(FileExistsError), open_private(path, "xb") as file:
             file.write(uuid.uuid4().hex.encode())
