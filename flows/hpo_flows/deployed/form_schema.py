@@ -57,17 +57,17 @@ _NUMBERS = ("integer", "number")
 
 def resolved(schema: Schema, definitions: Schema) -> Schema:
     """The schema without reference, and with ``nullable`` instead of an alternative None."""
-    nullable = False
-    while True:
-        if "$ref" in schema:
-            found = definitions[schema["$ref"].rpartition("/")[2]]
-        else:
-            others = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-            nullable = nullable or len(others) < len(schema.get("anyOf", ()))
-            if len(others) != 1:
-                return schema | {"nullable": nullable}
-            found = others[0]
-        schema = found | {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    alternatives = schema.get("anyOf", ())
+    others = [one for one in alternatives if one.get("type") != "null"]
+    nullable = bool(schema.get("nullable")) or len(others) < len(alternatives)
+    if "$ref" in schema:
+        found = definitions[schema["$ref"].rpartition("/")[2]]
+    elif len(others) == 1:
+        found = others[0]
+    else:
+        return schema | {"nullable": nullable}
+    said = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    return resolved(found | said | {"nullable": nullable}, definitions)
 
 
 def _shape(said: Schema, definitions: Schema) -> str:
