@@ -30,7 +30,6 @@ class GridSearch(SearchSettings):
     """
 
     title: ClassVar[str] = "Grid"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random"})
 
     method: Literal["grid"] = "grid"
     max_resource: Resource | None = Field(default=None, description=WHOLE)

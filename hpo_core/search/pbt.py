@@ -52,7 +52,6 @@ class PbtSearch(SearchSettings):
     """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
 
     title: ClassVar[str] = "Population"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds"})
 
     method: Literal["pbt"] = "pbt"
     population: int = Field(

@@ -113,8 +113,6 @@ class SearchSettings(Part, ABC):
     """Name of the method in a form."""
     offered: ClassVar[bool] = True
     """Whether people choose the method in a form."""
-    only_in_files: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a form does not ask for."""
 
     method: str
 

@@ -57,17 +57,17 @@ _NUMBERS = ("integer", "number")
 
 def resolved(schema: Schema, definitions: Schema) -> Schema:
     """The schema without reference, and with ``nullable`` instead of an alternative None."""
-    nullable = False
-    while True:
-        if "$ref" in schema:
-            found = definitions[schema["$ref"].rpartition("/")[2]]
-        else:
-            others = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-            nullable = nullable or len(others) < len(schema.get("anyOf", ()))
-            if len(others) != 1:
-                return schema | {"nullable": nullable}
-            found = others[0]
-        schema = found | {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    alternatives = schema.get("anyOf", ())
+    others = [one for one in alternatives if one.get("type") != "null"]
+    nullable = bool(schema.get("nullable")) or len(others) < len(alternatives)
+    if "$ref" in schema:
+        found = definitions[schema["$ref"].rpartition("/")[2]]
+    elif len(others) == 1:
+        found = others[0]
+    else:
+        return schema | {"nullable": nullable}
+    said = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    return resolved(found | said | {"nullable": nullable}, definitions)
 
 
 def _shape(said: Schema, definitions: Schema) -> str:
@@ -91,6 +91,11 @@ def _tabs(said: Schema, definitions: Schema) -> dict[str, Schema]:
     return {one["properties"][tag]["default"]: one for one in sections}
 
 
+def _kinds(said: Schema) -> set[str]:
+    """The types of the alternatives of a text."""
+    return {one.get("type", "") for one in (*said.get("oneOf", ()), *said.get("anyOf", ()))}
+
+
 def _nothing_is_zero(said: Schema) -> bool:
     """Whether 0 stands for null, since a field that is left empty would be the default."""
     begins = said.get(BEGINS, said.get("default"))
@@ -101,6 +106,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
     """A setting as the form has it."""
     said = resolved(schema, definitions)
     head = {"title": schema.get("title") or name.replace("_", " ").title()} | _words(said.get("description", ""))
+    if not _nothing_is_zero(said) and "description" in head:
+        head["description"] = head["description"].replace("null:", "empty:")
     begins = said.get(BEGINS, said.get("default"))
     match _shape(said, definitions):
         case "tabs":
@@ -125,7 +132,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
                 _add(found, f"0: {'null' if 'null' in head.get('description', '') else 'none'}.")
         case _:
             found = head | {"type": "string"}
-            _add(found, "As in a study file (YAML).")
+            if "string" not in _kinds(said):
+                _add(found, "As in a study file (YAML).")
             begins = None if begins is None else text_of(begins)
     return found | ({} if begins is None else {"default": begins})
 
@@ -264,7 +272,7 @@ def unfolded(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _read_text(said: Schema, text: str, where: str) -> Any:
     """YAML; where a setting may be a text, what is no list or mapping is a scalar, or meant as it stands."""
-    kinds = {one.get("type") for one in (*said.get("oneOf", ()), *said.get("anyOf", ()))}
+    kinds = _kinds(said)
     if "string" in kinds and not text.startswith(("[", "{")):
         return read_scalar(text) if kinds & {*_NUMBERS} else text
     try:

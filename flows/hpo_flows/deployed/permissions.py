@@ -52,6 +52,19 @@ class NotAllowedError(HpoError):
     exit_code = 2
 
 
+OBJECTIVES, CLUSTERS = "HPO_ALLOWED_OBJECTIVES", "HPO_ALLOWED_CLUSTERS"
+CHECKPOINTS, TRACKING = "HPO_ALLOWED_CHECKPOINTS", "HPO_ALLOWED_TRACKING"
+
+
+def _not_listed(
+    what: str, allowed: Sequence[str], *, entry: str = "it", variable: str, why: str = ""
+) -> NotAllowedError:
+    listed = ", ".join(map(without_credentials, allowed)) or "none"
+    return NotAllowedError(
+        f"{what} is not allowed here{why}. Allowed: {listed}. Whoever runs the worker can add {entry} to {variable}."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Permissions:
     """Objectives, study files and clusters that deployed flows may use."""
@@ -79,11 +92,11 @@ class Permissions:
         data = found.get("HPO_DATA_FOLDER", "").strip()
         imports = found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)
         return cls(
-            objectives=_listed(found.get("HPO_ALLOWED_OBJECTIVES", "")),
+            objectives=_listed(found.get(OBJECTIVES, "")),
             folder=Path(folder).expanduser().resolve() if folder else None,
             import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
-            clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
-            checkpoint_folders=_listed(found.get("HPO_ALLOWED_CHECKPOINTS", "")),
+            clusters=_listed(found.get(CLUSTERS, "")),
+            checkpoint_folders=_listed(found.get(CHECKPOINTS, "")),
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
@@ -146,9 +159,8 @@ class Permissions:
                 "such as one of a notebook or script. Put it into a module, and name that: module:function."
             )
         if (why := self._refusal(function, folders)) is not None:
-            raise NotAllowedError(
-                f"{setting} = {function!r} is not allowed here{why}. Allowed: {', '.join(self.objectives) or 'none'}. "
-                "Whoever runs the worker can add this name in full to HPO_ALLOWED_OBJECTIVES."
+            raise _not_listed(
+                f"{setting} = {function!r}", self.objectives, entry="this name in full", variable=OBJECTIVES, why=why
             )
 
     def _refusal(self, function: str, folders: Sequence[str]) -> str | None:
@@ -260,26 +272,13 @@ class Permissions:
         self._check_share(spec)
         place = spec.checkpoints.folder
         if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
-            raise NotAllowedError(
-                f"checkpoints.folder = {place!r} is not allowed here. Allowed: "
-                f"{', '.join(self.checkpoint_folders) or 'none'}. Whoever runs the worker can add it to "
-                "HPO_ALLOWED_CHECKPOINTS."
-            )
-
+            raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
         self.check_tracking(spec)
 
     def _check_cluster(self, spec: StudySpec) -> None:
         cluster = spec.cluster
         if cluster.permission is not None and cluster.permission not in self.clusters:
-            if cluster.permission == cluster.kind:
-                raise NotAllowedError(
-                    f"{cluster.named} is not allowed here. Whoever runs the worker can add {cluster.kind!r} to "
-                    "HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
-                )
-            raise NotAllowedError(
-                f"{cluster.named} is not allowed here. Allowed: {', '.join(self.clusters) or 'none'}. Whoever runs the "
-                "worker can add it to HPO_ALLOWED_CLUSTERS."
-            )
+            raise _not_listed(cluster.named, self.clusters, entry=repr(cluster.permission), variable=CLUSTERS)
         if self.require_tls and not cluster.encrypted:
             raise NotAllowedError(
                 f"{cluster.named} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a "
@@ -307,18 +306,13 @@ class Permissions:
         """
         storage = spec.tracking.optuna
         if storage not in (None, "on", "off") and not is_allowed(storage, self.own_storage + self.tracking):
-            raise NotAllowedError(
-                f"tracking.optuna = {storage!r} is not allowed here. Use on for the worker's own storage, or off. "
-                "Whoever runs the worker can add it to HPO_ALLOWED_TRACKING."
-            )
+            why = "; write on for the worker's own storage, or off"
+            raise _not_listed(f"tracking.optuna = {storage!r}", self.tracking, variable=TRACKING, why=why)
         uri = spec.tracking.mlflow
         if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
             return
-        allowed = ", ".join(without_credentials(entry) for entry in self.own_tracking + self.tracking)
-        raise NotAllowedError(
-            f"tracking.mlflow = {uri!r} is not allowed here. Allowed: {allowed or 'none'}. Leave it out to use the "
-            "worker's own. Whoever runs the worker can add it to HPO_ALLOWED_TRACKING."
-        )
+        why = "; leave it out to use the worker's own"
+        raise _not_listed(f"tracking.mlflow = {uri!r}", self.own_tracking + self.tracking, variable=TRACKING, why=why)
 
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
