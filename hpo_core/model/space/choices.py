@@ -153,6 +153,10 @@ class CategoricalParameter(ListedParameter):
     def _check(self) -> CategoricalParameter:
         seen = set()
         for value, key in zip(self.choices, map(scalar_key, self.choices), strict=True):
+            try:
+                hash(key)
+            except TypeError:
+                raise ValueError(f"choices holds {said(value)}; a mapping is no value, so give it a name") from None
             if key in seen:
                 raise ValueError(f"choices holds {said(value)} twice (1 and 1.0 are one value); list each value once")
             seen.add(key)
