@@ -116,9 +116,9 @@ def test_the_audit_asks_for_the_best_result(monkeypatch: pytest.MonkeyPatch) -> 
     world.play(study)
     take = BestResults.take
 
-    def take_half(best: BestResults, event: JobCompleted, rung: int) -> None:
+    def take_half(best: BestResults, event: JobCompleted) -> None:
         if event.trial % 2:
-            take(best, event, rung)
+            take(best, event)
 
     monkeypatch.setattr(BestResults, "take", take_half)
     with pytest.raises(JournalError, match="missing among the best"):
