@@ -236,6 +236,13 @@ def tune(
             if name is None or home is None:
                 raise SpecError("hpo.tune: resume = True goes on with a study of a name, in a home: give name=.")
             known = _recorded(place, spec)
+            if known is not None and known.spec.objective != spec.objective:  # called alike, and pickled otherwise
+                log.warning(
+                    "Study %r trains the function that it keeps. If you changed it since, "
+                    "hpo.resume(%r, objective=..., accept_changes=True) trains the new one.",
+                    spec.study,
+                    spec.study,
+                )
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
             if warning := _complete_copies(place, known, write_line if progress else log.info):
                 log.warning("%s", warning)
