@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hpo_core.placement.known_need import KnownNeeds
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.placement.speedups import kappa
 from hpo_core.pool.division import JUST_BEGUN, Claim, divide, ideal_shares
@@ -210,21 +208,3 @@ def test_shares_of_decimal_weights_are_exact() -> None:
 def test_a_speed_up_at_the_wanted_efficiency_is_enough(percent: int, gpus: int) -> None:
     assert kappa({gpus: percent * gpus / 100}, percent / 100) == gpus
     assert kappa({gpus: (percent * gpus - 0.001) / 100}, percent / 100) == 1
-
-
-@pytest.mark.parametrize(("percent", "runs"), [(7, 99), (14, 49), (28, 24), (95, 99), (90, 19)])
-def test_a_quantile_is_at_its_exact_place(percent: int, runs: int) -> None:
-    """The place is ``ceil(q * (n + 1))``, as a person computes it; what lies below the mean adds nothing."""
-    needs = KnownNeeds(percent / 100)
-    for run in range(runs):
-        memory = 10**9 * (1 + (runs - 1 - run) / runs) if run else 10**6  # so that all others lie above the mean
-        needs.add(
-            "gpu",
-            "key",
-            {},
-            Measurement(objective="m:f", code="", architecture="gpu", params={}, device_memory=int(memory)),
-        )
-    known = needs.find("gpu", "key")
-    assert known is not None
-    place = -(-percent * (runs + 1) // 100)
-    assert needs._spread("gpu") == max(0.0, sorted(known.residuals)[place - 1])
