@@ -572,27 +572,27 @@ def test_functions_by_value_in_each_mode(mode: str, tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import torch
-from torch.utils.data import TensorDataset
+import time
+
+import numpy as np
 
 import hpo_core as hpo
 
-x = torch.linspace(-1, 1, 8).unsqueeze(1)
-net = torch.nn.Linear(1, 1, bias=False)
-torch.nn.init.constant_(net.weight, 2.0)
-rows, more = TensorDataset(x, torch.sin(x)), {"x": x, "names": {"a", "b", "c"}}
+x = np.linspace(-1, 1, 8)
+more = {"x": x, "names": {"a", "b", "c"}}  # a set is another pickle in another process
 
 
 def train(trial):
     total = hpo.State(value=0.0)
     trial.track(total=total)
     for step in trial.steps():
-        total.value += trial.params["rate"] * float(net(rows[0][0] + more["x"][0]).detach()) + len(more["names"])
+        time.sleep(0.2)
+        total.value += trial.params["rate"] * float(x[1] + more["x"][0]) + len(more["names"])
         trial.report(loss=total.value)
 
 
 result = hpo.tune(
-    train, {"rate": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=40, max_resource=2), name="again",
+    train, {"rate": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=16, max_resource=2), name="again",
     resume=True, home="home", prefect="off", tracking={"mlflow": "off"}, progress=False, workers=1, seed=1,
 )
 print(result.status, len(result.trials), result.best.value)
@@ -617,9 +617,9 @@ def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
     eventually(lambda: results() > 0 or first.poll() is not None)
     first.kill()
     first.communicate()
-    assert 0 < results() < 40
+    assert 0 < results() < 16
     second, third = (begin().communicate()[0].splitlines()[-1] for _ in range(2))
-    assert second.startswith("finished 40"), second
+    assert second.startswith("finished 16"), second
     assert third == second
     script.write_text(SCRIPT.replace("linspace(-1, 1", "linspace(-1, 2"))
     said = begin().communicate()[0]
