@@ -162,12 +162,12 @@ def project(
     name: Name,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow, and the whole copy in Optuna."),
+        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow."),
     ] = False,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Bring MLflow, and an Optuna storage, up to date with the journal; doing it twice changes nothing."""
+    """Bring MLflow up to date with the journal; doing it twice changes nothing."""
     from hpo_core.tracking.follower import project_study
 
     place = Home(home, journal)

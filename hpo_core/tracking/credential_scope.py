@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from hpo_core.home import settled_database
 from hpo_core.security.masking import without_credentials
 
-OWN = ("MLFLOW_TRACKING_URI", "HPO_DATABASE", "HPO_OPTUNA_STORAGE")
+OWN = ("MLFLOW_TRACKING_URI", "HPO_DATABASE")
 ALLOWED = "HPO_ALLOWED_TRACKING"
 CREDENTIALS = (
     "MLFLOW_TRACKING_USERNAME",

@@ -267,9 +267,7 @@ def _replacements(
         words.append("tracking.mlflow: off, for the run that it came from is its run in this MLflow")
     elif spec.tracking.mlflow is not None:
         words.append(f"tracking.mlflow = {spec.tracking.mlflow}: now the home's own")
-    if spec.tracking.optuna not in (None, "off"):
-        words.append(f"tracking.optuna = {spec.tracking.optuna}: now off")
-    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None, "optuna": None}
+    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None}
     if spec.tracking.parent_run is not None and not is_same(home.default_tracking_uri, tracking_uri):
         words.append(f"tracking.parent_run = {spec.tracking.parent_run}: now none, for that run is in another MLflow")
         changes["tracking"] |= {"parent_run": None}
