@@ -224,17 +224,6 @@ class RunStore:
         found = self.client.get_experiment_by_name(name)
         return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
 
-    def tag_experiment(self, key: str, value: str) -> None:
-        """Set a tag of the experiment; where that is not allowed, do without."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self.client.set_experiment_tag(self.experiment_id, key, value)
-        except MlflowException as error:
-            if error.error_code not in ("PERMISSION_DENIED", "INVALID_PARAMETER_VALUE"):
-                raise
-            log.warning("MLflow's experiment %s takes no tag %s (%s).", self.experiment_id, key, reason_of(error))
-
     def find(
         self, tags: Mapping[str, str], *, deleted: bool, experiment: str = "", order: Sequence[str] = (), most: int = 0
     ) -> list[KnownRun]:
