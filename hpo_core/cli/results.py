@@ -195,7 +195,6 @@ def import_study(
         list[Path] | None,
         typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
     ] = None,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Fetch its best checkpoint, too.")] = False,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="With --from-optuna: the value's name; again for several.")
     ] = None,
@@ -211,7 +210,7 @@ def import_study(
     place = Home(home, journal)
     found: Restored | Imported
     if optuna is not None:
-        if run is not None or tracking_uri is not None or code or checkpoint:
+        if run is not None or tracking_uri is not None or code:
             raise SpecError("hpo import: --from-optuna goes with STUDY, --name, --metric and --at alone.")
         if study is None:
             raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
@@ -227,7 +226,7 @@ def import_study(
 
         uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
         folders = [str(folder.resolve()) for folder in code or [Path()]]
-        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders, checkpoint=checkpoint)
+        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
     if as_json:
         from hpo_core.cli.output import print_json
 
