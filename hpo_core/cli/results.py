@@ -13,8 +13,9 @@ import typer
 
 from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
 from hpo_core.cli.without_terminal import interrupt_at_end
-from hpo_core.home import Home, checked_name, settled_database
+from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.file_urls import settled_database
 from hpo_core.replay.audit import damage_named
 
 if TYPE_CHECKING:

@@ -41,7 +41,6 @@ from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.copy_progress import incomplete_copies
-from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection, ProjectionBusyError
@@ -74,10 +73,9 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     projection = MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec))
     where = f"MLflow at {without_credentials(uri)}"
     try:
-        with credentials_for(projection.tracking_uri):
-            count = project_all(projection, journal, info.entries, rebuild=rebuild)
-            if not has_other_controller(info.owner):
-                projection.finish()
+        count = project_all(projection, journal, info.entries, rebuild=rebuild)
+        if not has_other_controller(info.owner):
+            projection.finish()
         url, deleted = projection.url, projection.deleted
     except HpoError:
         raise
@@ -375,8 +373,7 @@ def main() -> int:
         started.append(follower)
         end_older(projection.lock)
         follower.begin()
-        with credentials_for(given.uri):
-            code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
+        code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
         projection.close()
         if given.home and standard_input.finishing and not code:
             complete_others(Home(given.home, given.journal), follower.journal)

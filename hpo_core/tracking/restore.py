@@ -22,8 +22,8 @@ from hpo_core.model.errors import HpoError, StudyExistsError, StudyNotFoundError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.security.masking import without_credentials
+from hpo_core.security.tracking_servers import is_same
 from hpo_core.study import Study
-from hpo_core.tracking.credential_scope import credentials_for, is_same, may_say_where
 from hpo_core.tracking.mlflow_client import errors_without_credentials, open_client, prepare_environment
 from hpo_core.tracking.provenance_files import (
     DIGEST_TAG,
@@ -52,12 +52,6 @@ class RunFiles:
             raise HpoError(
                 f"MLflow run {run_id} at {self._where} is not that of a study (tag hpo.kind = "
                 f"{self.tags.get('hpo.kind')!r}). Give the run that holds the trials' runs, not one of a trial."
-            )
-        if not may_say_where(tracking_uri, str(run.info.artifact_uri)):
-            raise HpoError(
-                f"MLflow at {self._where} keeps the files of run {run_id} elsewhere ({run.info.artifact_uri}); "
-                "this process would fetch them with its own credentials. If you trust that server, set "
-                "MLFLOW_TRACKING_URI to it, or add it to HPO_ALLOWED_TRACKING."
             )
 
     def fetch_journal(self, into: Path) -> Path:
@@ -151,7 +145,7 @@ def restore_study(
         HpoError: the run is not a study's, has no journal, or MLflow cannot be reached.
     """
     prepare_environment()
-    with credentials_for(tracking_uri), errors_without_credentials(), tempfile.TemporaryDirectory() as side:
+    with errors_without_credentials(), tempfile.TemporaryDirectory() as side:
         source = RunFiles(tracking_uri, run_id)
         name = checked_name(name or source.tags.get("hpo.study", ""))
         refuse_taken(home, name)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
@@ -52,6 +52,8 @@ class Trackers:
         self._folder = home.study_folder(spec.study)
         self._journal_url = journal_url or home.journal_url
         self._process: subprocess.Popen[bytes] | None = None
+        self.uri = self._find_uri()
+        """Where the study is copied to; empty: nowhere."""
         self.is_awaited = True
         """Whether the end waits until the copy is complete; else its process goes on after this one's end."""
         self.trials = 0
@@ -61,8 +63,8 @@ class Trackers:
 
     def start(self) -> None:
         """Start the process, unless tracking is off."""
-        if uri := self._uri():
-            self._follow(uri)
+        if self.uri:
+            self._follow()
 
     def finish(self, seconds: float | None = None) -> str | None:
         """Have the copy completed, and wait for that; returns a warning where it is not. Safe to call twice.
@@ -84,7 +86,7 @@ class Trackers:
 
     def complete(self) -> str | None:
         """Complete the copy of a study that nobody drives where it is not, and wait as :meth:`finish` does."""
-        if not (uri := self._uri()):
+        if not self.uri:
             return None
         known = read_progress(self._folder)
         if known is None:  # never copied, or before there was such a file
@@ -92,7 +94,7 @@ class Trackers:
         if not known.complete and is_follower(known.process):
             return self._wait(self._seconds, None, partial(is_follower, known.process))
         if not known.complete:
-            self._follow(uri)
+            self._follow()
         return self.finish()
 
     @property
@@ -113,9 +115,12 @@ class Trackers:
             f"lost: `hpo project {self._study}`, `hpo ui` and the next study of this home complete it."
         )
 
-    def _uri(self) -> str:
-        """Where the study is copied to; empty: nowhere."""
-        uri = self._home.tracking_uri(self._spec) or ""
+    def _find_uri(self) -> str:
+        try:
+            uri = self._home.tracking_uri(self._spec) or ""
+        except SpecError as error:  # the environment is another one than when the study was created
+            log.warning("study %r is not copied to MLflow: %s", self._study, error)
+            return ""
         if uri and find_spec("mlflow") is None:
             log.warning(
                 "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
@@ -126,12 +131,12 @@ class Trackers:
             return ""
         return uri
 
-    def _follow(self, uri: str) -> None:
+    def _follow(self) -> None:
         request = FollowRequest(
             journal=self._journal_url,
             study=self._study,
             folder=str(self._folder),
-            uri=uri,
+            uri=self.uri,
             experiment=self._spec.tracking.experiment,
             artifact_location=self._home.artifact_location(self._spec),
             home=str(self._home.folder),
@@ -139,7 +144,7 @@ class Trackers:
         note_progress(self._folder, CopyProgress())  # should the process never get that far
         with open_private(self._log, "ab") as output:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
-            output.write(f"{now} a process is started for MLflow at {without_credentials(uri)}\n".encode())
+            output.write(f"{now} a process is started for MLflow at {without_credentials(self.uri)}\n".encode())
             output.flush()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hpo_core.tracking.follower", str(self._folder)],
@@ -173,7 +178,7 @@ class Trackers:
         if place is not None:
             return {"MLflow": place.url}
         if self._is_followed and not in_trouble(self._folder):
-            return {"MLflow": experiments_url(self._home.tracking_uri(self._spec) or "")}
+            return {"MLflow": experiments_url(self.uri)}
         return {}
 
 

@@ -29,18 +29,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import sqlite_url
+from hpo_core.model.file_urls import settled_database, sqlite_url
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
+from hpo_core.security.tracking_servers import allowed_tracking, is_allowed
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
 from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
-from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
 

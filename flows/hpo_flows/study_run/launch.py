@@ -112,7 +112,7 @@ def _end_without_prefect(code: int = 0) -> None:
 def _say_what_starts(session: Session, shown: bool) -> None:
     services = {
         "Prefect API": shown,
-        "MLflow projection": session.home.tracking_uri(session.spec) is not None,
+        "MLflow projection": bool(session.trackers.uri),
     }
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.say(f"starting: {', '.join(started)} ...")

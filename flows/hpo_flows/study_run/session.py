@@ -193,6 +193,7 @@ class Session:
             try:
                 self.journal.info(self.name)
             except StudyNotFoundError:
+                self.home.tracking_uri(self._given)
                 self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
