@@ -110,7 +110,9 @@ class Trackers:
         why = wait_for_copy(
             self._folder, by=process, trials=self.trials, seconds=seconds, say=self.say, goes_on=goes_on
         )
-        return why and (
+        if not why:
+            return None
+        return (
             f"Study {self._study!r} is not complete in MLflow yet ({why}; log: {self._log}). Nothing is "
             f"lost: `hpo project {self._study}`, `hpo ui` and the next study of this home complete it."
         )

@@ -64,7 +64,7 @@ def progress(home: Home, name: str) -> CopyProgress:
 
 
 def follower(trackers: Trackers) -> psutil.Process:
-    return psutil.Process(trackers._processes["MLflow"].pid)
+    return psutil.Process(trackers._process.pid)  # type: ignore[union-attr]
 
 
 @pytest.fixture
