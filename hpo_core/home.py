@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.model.file_urls import checked_text, settled_url, sqlite_url, working_folder
+from hpo_core.model.file_urls import checked_text, settled_database, sqlite_url, working_folder
 from hpo_core.security.masking import add_secrets_of, without_credentials
 from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
+from hpo_core.security.tracking_servers import refuse_unknown
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -24,27 +25,14 @@ if TYPE_CHECKING:
     from hpo_core.journal.sql import SqlJournal
 
 
-DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "HPO_OPTUNA_STORAGE", "MLFLOW_TRACKING_URI")
+DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "MLFLOW_TRACKING_URI")
 """Settings that name a database, and so may name a file."""
 
-_DATABASES_OF_OTHERS = ("mlflow.db", "optuna.db")
-"""What MLflow and Optuna write in a home, beside MLflow's artifacts. They follow links, so each is looked at before."""
+_DATABASES_OF_OTHERS = ("mlflow.db",)
+"""What MLflow writes in a home, beside its artifacts. It follows links, so each is looked at before."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_NO_PATHS = frozenset({"", "databricks", "databricks-uc", "uc"})
 _CURE = "Choose another with --home or HPO_HOME."
-
-
-def settled_database(value: str) -> str:
-    """A setting's value with the path of a SQLite file (or of MLflow's folder) made absolute; any other as it is.
-
-    >>> settled_database("sqlite:////srv/journal.db"), settled_database("http://mlflow:5000")
-    ('sqlite:////srv/journal.db', 'http://mlflow:5000')
-    """
-    if value in _NO_PATHS or Path(value).is_absolute():
-        return value
-    here = working_folder().resolve()
-    return settled_url(value, here) if ":" in value else str(here / value)
 
 
 def is_name(name: str) -> bool:
@@ -78,7 +66,6 @@ class Home:
         studies/NAME/report.html
         compared/                     pages of `hpo compare`
         mlflow.db  mlartifacts/       MLflow, unless another server is named
-        optuna.db                     copies for Optuna, where studies ask for them and no other storage is named
         prefect/                      the temporary Prefect API, unless another one is configured
         worker/                       what Prefect's runner stores for `hpo worker`
     """
@@ -217,31 +204,16 @@ class Home:
         """MLflow tracking URI of a study; None where tracking is off.
 
         A study names no password: where the environment names the same place with one, that is used.
+
+        Raises:
+            SpecError: the study names a server that is not this environment's, and is not allowed.
         """
         named, own = spec.tracking.mlflow, self.default_tracking_uri
         if named == "off":
             return None
-        is_own = named is None or settled_database(named) == without_credentials(settled_database(own))
-        return own if is_own else named
-
-    def optuna_storage(self, spec: StudySpec) -> str | None:
-        """Database URL of the Optuna storage that a study is copied to; None where it is copied to none.
-
-        Raises:
-            SpecError: it is the database of the journal or of MLflow, which Optuna's tables would break.
-        """
-        named = spec.tracking.optuna
-        if named is None or named == "off":
-            return None
-        if named == "on":
-            named = os.environ.get("HPO_OPTUNA_STORAGE") or sqlite_url(self.folder / "optuna.db")
-        others = (self.journal_url, self._database, self.tracking_uri(spec), self.default_tracking_uri)
-        settled = {without_credentials(settled_database(other)) for other in others if other}
-        if without_credentials(settled_database(named)) in settled:
-            raise SpecError(
-                f"tracking.optuna: {without_credentials(named)} is the database of the journal or of MLflow, and "
-                "Optuna shares one with nothing. Name another database, or a SQLite file of its own."
-            )
+        if named is None or settled_database(named) == without_credentials(settled_database(own)):
+            return own
+        refuse_unknown(named)
         return named
 
     def artifact_location(self, spec: StudySpec) -> str | None:

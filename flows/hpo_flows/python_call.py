@@ -167,7 +167,7 @@ def tune(
         scaling: how many slots a trial may grow to: ``hpo.Scaling(...)``.
         stop: rules that end the study early: ``hpo.Stop(...)``.
         checkpoints: where they lie, and their limits: ``hpo.Checkpoints(...)``.
-        tracking: MLflow and an Optuna storage: ``hpo.Tracking(...)``. What it leaves out is as MLflow is set in this
+        tracking: MLflow: ``hpo.Tracking(...)``. What it leaves out is as MLflow is set in this
             process: the active run (``mlflow.start_run``) is the parent, with its experiment and tracking URI.
         warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
         build: function that makes the untrained torch module from the parameters, for MLflow.

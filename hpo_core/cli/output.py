@@ -227,7 +227,6 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     mlflow: str | None
     checkpoint: str | None
     report: str
-    optuna: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """As ``--json`` prints it: its own fields, and those of the summary that tell how the study ended."""
@@ -268,7 +267,6 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         tell("" if at else "failures", line, "yellow")
     tell("checkpoint", result.checkpoint)
     tell("MLflow", result.mlflow)
-    tell("Optuna", result.optuna)
     tell("report", result.report)
     commands = (f"hpo show {study.study}", f"hpo audit {study.study}")
     others = ", ".join(command for command in commands if command != following)

@@ -98,13 +98,8 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
     if found.mode is not None:
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
-    if found.unclear:
-        names = ", ".join(found.unclear)
-        err.say(f"Suggested under some choices only, which no condition on one or two parameters explains: {names}.")
-    if found.gaps:
-        gaps = "; ".join(found.gaps)
-        line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
-        err.say(line)
+    gaps = f" Not tried: {'; '.join(found.gaps)}." if found.gaps else ""
+    err.say(f"Called {found.calls} times, mostly at random.{gaps} What is suggested only elsewhere is missing.")
 
 
 def partition(

@@ -13,8 +13,9 @@ import typer
 
 from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
 from hpo_core.cli.without_terminal import interrupt_at_end
-from hpo_core.home import Home, checked_name, settled_database
+from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.file_urls import settled_database
 from hpo_core.replay.audit import damage_named
 
 if TYPE_CHECKING:
@@ -162,12 +163,12 @@ def project(
     name: Name,
     rebuild: Annotated[
         bool,
-        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow, and the whole copy in Optuna."),
+        typer.Option("--rebuild", help="Make runs again that were deleted in MLflow."),
     ] = False,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Bring MLflow, and an Optuna storage, up to date with the journal; doing it twice changes nothing."""
+    """Bring MLflow up to date with the journal; doing it twice changes nothing."""
     from hpo_core.tracking.follower import project_study
 
     place = Home(home, journal)
@@ -195,7 +196,6 @@ def import_study(
         list[Path] | None,
         typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
     ] = None,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Fetch its best checkpoint, too.")] = False,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="With --from-optuna: the value's name; again for several.")
     ] = None,
@@ -211,7 +211,7 @@ def import_study(
     place = Home(home, journal)
     found: Restored | Imported
     if optuna is not None:
-        if run is not None or tracking_uri is not None or code or checkpoint:
+        if run is not None or tracking_uri is not None or code:
             raise SpecError("hpo import: --from-optuna goes with STUDY, --name, --metric and --at alone.")
         if study is None:
             raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
@@ -227,7 +227,7 @@ def import_study(
 
         uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
         folders = [str(folder.resolve()) for folder in code or [Path()]]
-        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders, checkpoint=checkpoint)
+        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
     if as_json:
         from hpo_core.cli.output import print_json
 

@@ -104,3 +104,18 @@ def working_folder() -> Path:
             f"The working folder is not there any more ({error.strerror}). Change to one that is."
         ) from None
     return Path(checked_text(folder, "The working folder", "Rename it, or work in another."))
+
+
+_NO_PATHS = frozenset({"", "databricks", "databricks-uc", "uc"})
+
+
+def settled_database(value: str) -> str:
+    """A setting's value with the path of a SQLite file (or of MLflow's folder) made absolute; any other as it is.
+
+    >>> settled_database("sqlite:////srv/journal.db"), settled_database("http://mlflow:5000")
+    ('sqlite:////srv/journal.db', 'http://mlflow:5000')
+    """
+    if value in _NO_PATHS or Path(value).is_absolute():
+        return value
+    here = working_folder().resolve()
+    return settled_url(value, here) if ":" in value else str(here / value)

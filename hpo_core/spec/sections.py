@@ -6,7 +6,6 @@ How a kind of cluster is started is in ``hpo_flows/dask/clusters``; the core nev
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
@@ -279,11 +278,8 @@ class JournalSpec(Part):
     )
 
 
-_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\x00-\x1f]+")
-
-
 class TrackingSpec(Part):
-    """Where the study is copied to, for other eyes: MLflow, an Optuna storage; no trial waits for either."""
+    """Where the study is copied to, for other eyes: MLflow; no trial waits for it."""
 
     mlflow: str | None = Field(
         default=None,
@@ -297,23 +293,18 @@ class TrackingSpec(Part):
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
     )
-    optuna: str | None = Field(
-        default=None,
-        description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "
-        "'on': HPO_OPTUNA_STORAGE or SQLite in the home folder; 'off', the default: none.",
-    )
     wait_seconds: float = Field(
         default=600.0,
         ge=0,
         allow_inf_nan=False,
-        description="How long, at most, the end of a study waits until its copies are complete; in a terminal it does "
+        description="How long, at most, the end of a study waits until its copy is complete; in a terminal it does "
         "not wait.",
     )
 
     @field_validator("mlflow")
     @classmethod
     def _default(cls, mlflow: str | None) -> str | None:
-        """``on``, as of an Optuna storage, is no path."""
+        """``on`` is no path."""
         return None if mlflow == "on" else mlflow
 
     @model_validator(mode="after")
@@ -323,16 +314,6 @@ class TrackingSpec(Part):
             raise ValueError(
                 "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
                 "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-        if self.optuna is not None and holds_credentials(self.optuna):
-            raise ValueError(
-                "optuna holds a user or a password, and journal and Prefect keep what a study says; write 'on' and set "
-                "HPO_OPTUNA_STORAGE to the URL"
-            )
-        if self.optuna not in (None, "on", "off") and not _STORAGE.fullmatch(self.optuna or ""):
-            raise ValueError(
-                "optuna is no database URL; write sqlite:///PATH, postgresql+psycopg://HOST/DATABASE, "
-                "mysql+DRIVER://HOST/DATABASE, or on or off"
             )
         return self
 

@@ -159,10 +159,9 @@ def with_places(spec: StudySpec, folder: Path) -> StudySpec:
     Args:
         folder: that relative ones are relative to: the study file's.
     """
-    for copy in ("mlflow", "optuna"):
-        if url := getattr(spec.tracking, copy):
-            tracking = spec.tracking.model_copy(update={copy: settled_url(url, folder, expand=True)})
-            spec = spec.model_copy(update={"tracking": tracking})
+    if url := spec.tracking.mlflow:
+        tracking = spec.tracking.model_copy(update={"mlflow": settled_url(url, folder, expand=True)})
+        spec = spec.model_copy(update={"tracking": tracking})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(working_folder()),

@@ -34,6 +34,8 @@ TRIAL = "hpo.trial"
 """User attribute: the trial's number here; Optuna's own is the same unless somebody else adds trials."""
 RESULTS = "hpo.results"
 """User attribute: at which of the intermediate values' steps a job ended, so that they are results."""
+CONSTRAINT_NAMES = "hpo.constraints"
+"""User attribute of the study."""
 CONSTRAINTS = "constraints"
 """System attribute that every version of Optuna reads."""
 
@@ -220,6 +222,8 @@ def copy_to_optuna(entries: Iterable[Entry], storage: Any, name: str, *, ended: 
         finally:
             optuna.logging.set_verbosity(verbosity)
         study.set_metric_names([metric.name for metric in state.spec.objectives])
+        if state.spec.constraints:
+            study.set_user_attr(CONSTRAINT_NAMES, list(state.spec.constraints))
         for number in range(len(state.trials)):
             study._storage.create_new_trial(study._study_id, template_trial=trials.frozen(number, ended=ended))
     return study

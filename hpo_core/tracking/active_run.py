@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hpo_core.home import settled_database
 from hpo_core.model.errors import SpecError
+from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import add_secrets_of, without_credentials
-from hpo_core.tracking.credential_scope import is_own, is_same
+from hpo_core.security.tracking_servers import is_own, is_same
 from hpo_core.tracking.tracker_links import reason_of
 
 if TYPE_CHECKING:

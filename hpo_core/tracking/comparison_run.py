@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.security.masking import without_credentials
-from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import compare_url, legal_key, run_url, tag_value
@@ -57,27 +56,23 @@ def log_comparison(
     here = [study for study, place in tracked if place == uri]
     experiments: dict[str, None] = {}
     trials: list[str] = []
-    with credentials_for(uri):
-        store = RunStore(open_client(uri), uri, f"{first.experiment}-comparisons", first.artifact_location)
-        names = [row["study"] for row in facts["studies"]]
-        now = time.time()
-        tags = {"hpo.kind": "comparison", "hpo.studies": tag_value(json.dumps(names))}
-        run = store.create(f"compare {listed(names, 2)}", now, tags)
-        store.log(run, points=_points(facts, now))
-        if store.takes_files(run):
-            store.upload(run, page)
-            store.write_text(run, json.dumps(facts, indent=1), "comparison.json")
-        store.set_status(run, "FINISHED", time.time())
-        for study in here:
-            experiment = store.experiment_of(study.experiment) or ""
-            found = _best_trials(store, experiment, study, facts, share=COMPARED // len(here)) if experiment else []
-            if not found:
-                missing[study.study] = (
-                    f"no trial of it is in experiment {study.experiment!r}: `hpo project {study.study}`"
-                )
-                continue
-            trials += found
-            experiments[experiment] = None
+    store = RunStore(open_client(uri), uri, f"{first.experiment}-comparisons", first.artifact_location)
+    names = [row["study"] for row in facts["studies"]]
+    now = time.time()
+    tags = {"hpo.kind": "comparison", "hpo.studies": tag_value(json.dumps(names))}
+    run = store.create(f"compare {listed(names, 2)}", now, tags)
+    store.log(run, points=_points(facts, now))
+    store.upload(run, page)
+    store.write_text(run, json.dumps(facts, indent=1), "comparison.json")
+    store.set_status(run, "FINISHED", time.time())
+    for study in here:
+        experiment = store.experiment_of(study.experiment) or ""
+        found = _best_trials(store, experiment, study, facts, share=COMPARED // len(here)) if experiment else []
+        if not found:
+            missing[study.study] = f"no trial of it is in experiment {study.experiment!r}: `hpo project {study.study}`"
+            continue
+        trials += found
+        experiments[experiment] = None
     links = {"MLflow run": run_url(uri, store.experiment_id, run.run_id)}
     if len(trials) > 1:
         links["MLflow comparison"] = compare_url(uri, list(experiments), trials)

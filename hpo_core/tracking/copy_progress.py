@@ -1,4 +1,4 @@
-"""How far the copy of a study in a tracker is: a file in the study's folder, which others read and wait for."""
+"""How far the copy of a study in MLflow is: a file in the study's folder, which others read and wait for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ NOT_SAID_SECONDS = 2.0
 SAID_EVERY_SECONDS = 5.0
 
 
+_NAME = "mlflow.copy"
+
+
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tracker holds of a study."""
+    """What MLflow holds of a study."""
 
     trials: int = 0
     """Trials whose runs hold everything that was read of the journal."""
@@ -30,52 +33,49 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     process: int = 0
     """The process that says so; 0: one that is about to begin."""
 
-    def words(self, tracker: str, of: int) -> str:
+    def words(self, of: int) -> str:
         """Such as ``copying to MLflow: 31 of 60 trials``."""
         if self.trouble:
-            return f"copying to {tracker}: not now ({self.trouble}); it is tried again"
+            return f"copying to MLflow: not now ({self.trouble}); it is tried again"
         files = ", files are left" if 0 < of <= self.trials else ""
-        return f"copying to {tracker}: {min(self.trials, of):,} of {of:,} trials{files}"
+        return f"copying to MLflow: {min(self.trials, of):,} of {of:,} trials{files}"
 
 
-def note_progress(folder: Path, tracker: str, progress: CopyProgress) -> None:
+def note_progress(folder: Path, progress: CopyProgress) -> None:
     """Replace the file in one step; a folder that cannot be written hurts nobody."""
     with contextlib.suppress(OSError):
-        write_private(_file(folder, tracker), msgspec.json.encode(progress))
+        write_private(folder / _NAME, msgspec.json.encode(progress))
 
 
-def read_progress(folder: Path, tracker: str = "MLflow") -> CopyProgress | None:
+def read_progress(folder: Path) -> CopyProgress | None:
     """None where the study was never copied, or before there was such a file."""
     try:
-        return msgspec.json.decode(_file(folder, tracker).read_bytes(), type=CopyProgress)
+        return msgspec.json.decode((folder / _NAME).read_bytes(), type=CopyProgress)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def in_trouble(folder: Path, tracker: str = "MLflow") -> bool:
-    """Whether the last attempt to reach a tracker failed."""
-    found = read_progress(folder, tracker)
+def in_trouble(folder: Path) -> bool:
+    """Whether the last attempt to reach MLflow failed."""
+    found = read_progress(folder)
     return found is not None and bool(found.trouble)
 
 
-def incomplete_copies(studies: Path) -> list[tuple[str, str]]:
-    """(study, tracker) of each copy in a home that somebody began and nobody completed.
+def incomplete_copies(studies: Path) -> list[str]:
+    """Studies of a home whose copy somebody began and nobody completed.
 
     Args:
         studies: the home's folder of all studies.
     """
-    known = {"mlflow": "MLflow", "optuna": "Optuna"}
-    found = [(file.parent.name, known[file.stem]) for file in sorted(studies.glob(f"*/*{_END}")) if file.stem in known]
     return [
-        (study, tracker)
-        for study, tracker in found
-        if (progress := read_progress(studies / study, tracker)) is not None and not progress.complete
+        file.parent.name
+        for file in sorted(studies.glob(f"*/{_NAME}"))
+        if (progress := read_progress(file.parent)) is not None and not progress.complete
     ]
 
 
 def wait_for_copy(
     folder: Path,
-    tracker: str,
     *,
     by: int | None,
     trials: int,
@@ -83,7 +83,7 @@ def wait_for_copy(
     say: Callable[[str], None],
     goes_on: Callable[[], bool],
 ) -> str:
-    """Wait until a tracker holds everything of a study; returns why it does not, empty where it does.
+    """Wait until MLflow holds everything of a study; returns why it does not, empty where it does.
 
     Args:
         by: the process that has to say so; None: whichever.
@@ -96,23 +96,16 @@ def wait_for_copy(
     said, words = began + NOT_SAID_SECONDS - SAID_EVERY_SECONDS, ""
     while True:
         alive = goes_on()  # before its last words are read
-        found = read_progress(folder, tracker) or CopyProgress()
+        found = read_progress(folder) or CopyProgress()
         if found.complete and by in (None, found.process):
             return ""
         holds = f"it holds {min(found.trials, trials):,} of {trials:,} trials"
         now = time.monotonic()
         if not alive:
-            return f"{holds}; {found.trouble or f'its process ended, see {folder / tracker.lower()}.log'}"
+            return f"{holds}; {found.trouble or f'its process ended, see {folder}/mlflow.log'}"
         if now - began >= seconds:
             return f"{holds}; {found.trouble or f'that took longer than {seconds:.3g} s, and goes on'}"
-        if now - said >= SAID_EVERY_SECONDS and (now_said := found.words(tracker, trials)) != words:
+        if now - said >= SAID_EVERY_SECONDS and (now_said := found.words(trials)) != words:
             said, words = now, now_said
             say(words)
         time.sleep(min(0.1, max(0.0, began + seconds - now)))
-
-
-_END = ".copy"
-
-
-def _file(folder: Path, tracker: str) -> Path:
-    return folder / f"{tracker.lower()}{_END}"

@@ -30,19 +30,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import psutil
 
 from hpo_core.home import Home
-from hpo_core.journal.protocol import Journal, Owner, StudyInfo
+from hpo_core.journal.protocol import Journal, Owner
 from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.copy_progress import incomplete_copies
-from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection, ProjectionBusyError
@@ -55,46 +53,29 @@ class TrackerError(HpoError):
 
 
 def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = False) -> str:
-    """Project one study wherever it is copied to; returns lines for people. Doing it twice changes nothing.
+    """Copy one study to MLflow; returns a line for people. Doing it twice changes nothing.
 
     Raises:
         StudyNotFoundError: no such study.
         ProjectionBusyError: its follower does this already.
-        TrackerError: the study is copied nowhere, or where it is cannot be reached, or refuses.
+        TrackerError: the study is not copied, or MLflow cannot be reached, or refuses.
     """
     info = journal.info(name)
     spec = Study.current_spec(name, journal)
-    uri, storage = home.tracking_uri(spec), home.optuna_storage(spec)
-    if uri is None and storage is None:
+    uri = home.tracking_uri(spec)
+    if uri is None:
         raise TrackerError(
-            f"Study {name!r} has tracking.mlflow = 'off' and is copied nowhere. To copy studies, name a tracking "
+            f"Study {name!r} has tracking.mlflow = 'off' and is not copied. To copy studies, name a tracking "
             "URI there (or nothing, for a store in the home folder) when they are created."
         )
     prepare_environment()
     folder = home.study_folder(name, create=True)
-    projections: list[Projection] = []
-    if uri is not None:
-        projections.append(MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec)))
-    if storage is not None:
-        projections.append(_optuna_projection(name, storage, folder))
-    lines, errors = [], []
-    for projection in projections:  # each for itself: one that cannot be reached holds up no other
-        try:
-            lines.append(_catch_up(projection, journal, info, rebuild=rebuild))
-        except HpoError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return "\n".join(lines)
-
-
-def _catch_up(projection: Projection, journal: Journal, info: StudyInfo, *, rebuild: bool) -> str:
-    name, where = projection.study_name, f"{projection.tracker} at {without_credentials(projection.tracking_uri)}"
+    projection = MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec))
+    where = f"MLflow at {without_credentials(uri)}"
     try:
-        with credentials_for(projection.tracking_uri):
-            count = project_all(projection, journal, info.entries, rebuild=rebuild)
-            if not has_other_controller(info.owner):
-                projection.finish()
+        count = project_all(projection, journal, info.entries, rebuild=rebuild)
+        if not has_other_controller(info.owner):
+            projection.finish()
         url, deleted = projection.url, projection.deleted
     except HpoError:
         raise
@@ -313,7 +294,7 @@ def _ended(follower: Follower) -> int:
 
 def complete_others(home: Home, journal: Journal) -> None:
     """Complete what other followers of a home left behind, each study once; one that is driven has its own."""
-    for name in dict.fromkeys(name for name, _ in incomplete_copies(home.folder / "studies")):
+    for name in incomplete_copies(home.folder / "studies"):
         try:
             if not has_other_controller(journal.info(name).owner):
                 log.info("%s", project_study(home, journal, name))
@@ -356,9 +337,8 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     study: str
     folder: str
     """Folder of the study: checkpoints, report.html, lock."""
-    tracker: Literal["mlflow", "optuna"] = "mlflow"
     uri: str
-    """Address of the tracker."""
+    """Address of MLflow."""
     experiment: str = "hpo"
     """Experiment of MLflow."""
     artifact_location: str | None = None
@@ -387,18 +367,13 @@ def main() -> int:
 
     from hpo_core.journal.sql import open_journal
 
-    projection = (
-        _optuna_projection(given.study, given.uri, given.folder)
-        if given.tracker == "optuna"
-        else MlflowProjection(given.study, given.uri, given.experiment, given.folder, given.artifact_location)
-    )
+    projection = MlflowProjection(given.study, given.uri, given.experiment, given.folder, given.artifact_location)
     try:
         follower = Follower(open_journal(given.journal), projection)
         started.append(follower)
         end_older(projection.lock)
         follower.begin()
-        with credentials_for(given.uri):
-            code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
+        code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
         projection.close()
         if given.home and standard_input.finishing and not code:
             complete_others(Home(given.home, given.journal), follower.journal)
@@ -408,12 +383,6 @@ def main() -> int:
         return error.exit_code
     finally:
         projection.close()
-
-
-def _optuna_projection(study: str, url: str, folder: str | Path) -> Projection:
-    from hpo_core.tracking.optuna_projection import OptunaProjection
-
-    return OptunaProjection(study, url, folder)
 
 
 def is_follower(process: int) -> bool:

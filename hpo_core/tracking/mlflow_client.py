@@ -24,7 +24,6 @@ from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
-from hpo_core.tracking.credential_scope import credentials_for, may_say_where
 from hpo_core.tracking.projection import ProcessLock
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of
@@ -193,7 +192,6 @@ class RunStore:
         self.client = client
         self.tracking_uri = tracking_uri
         self.experiment_id = self._experiment(experiment, artifact_location)
-        self._location = artifact_location
         self._files: dict[str, Any] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
@@ -223,17 +221,6 @@ class RunStore:
         """Id of another experiment of this store; None where it has none of this name, or it was deleted."""
         found = self.client.get_experiment_by_name(name)
         return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
-
-    def tag_experiment(self, key: str, value: str) -> None:
-        """Set a tag of the experiment; where that is not allowed, do without."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self.client.set_experiment_tag(self.experiment_id, key, value)
-        except MlflowException as error:
-            if error.error_code not in ("PERMISSION_DENIED", "INVALID_PARAMETER_VALUE"):
-                raise
-            log.warning("MLflow's experiment %s takes no tag %s (%s).", self.experiment_id, key, reason_of(error))
 
     def find(
         self, tags: Mapping[str, str], *, deleted: bool, experiment: str = "", order: Sequence[str] = (), most: int = 0
@@ -300,37 +287,21 @@ class RunStore:
             self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
         run.tags |= fresh
 
-    def takes_files(self, run: KnownRun) -> bool:
-        """Whether files may be written where the store says this run has them (see ``credential_scope``)."""
-        return self._files_of(run) is not None
-
     def _files_of(self, run: KnownRun) -> Any:
-        """MLflow's ``ArtifactRepository`` of a run; None where no files may be written.
+        """MLflow's ``ArtifactRepository`` of a run.
 
-        The store is asked once for the place: what was allowed is what is written to. The clients of MLflow 3.4 and
-        3.5 send files to the server that the environment names, whatever their own is.
+        The clients of MLflow 3.4 and 3.5 send files to the server that the environment names, whatever their own is.
         """
         if run.run_id not in self._files:
-            where = str(self.client.get_run(run.run_id).info.artifact_uri)
-            given = self._location is not None and f"{where}/".startswith(f"{self._location.rstrip('/')}/")
-            if (given and ".." not in where) or may_say_where(self.tracking_uri, where):
-                from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-                self._files[run.run_id] = get_artifact_repository(where, tracking_uri=self.tracking_uri)
-            else:
-                self._files[run.run_id] = None
-                log.warning(
-                    "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
-                    "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
-                    without_credentials(self.tracking_uri),
-                    where,
-                )
+            where = str(self.client.get_run(run.run_id).info.artifact_uri)
+            self._files[run.run_id] = get_artifact_repository(where, tracking_uri=self.tracking_uri)
         return self._files[run.run_id]
 
     def upload(self, run: KnownRun, path: Path, folder: str | None = None) -> None:
         """Write a file, or what a folder holds, among a run's files, or into a ``folder`` of these."""
         files = self._files_of(run)
-        assert files is not None, "ask takes_files first"
         (files.log_artifacts if path.is_dir() else files.log_artifact)(str(path), folder)
 
     def write_text(self, run: KnownRun, text: str, name: str) -> None:
@@ -373,6 +344,6 @@ def trial_run_id(tracking_uri: str, experiment_id: str, run_id: str, trial: int)
     from mlflow import MlflowClient
 
     wanted = f"tags.`mlflow.parentRunId` = '{run_id}' and tags.`hpo.trial` = '{trial}'"
-    with credentials_for(tracking_uri), errors_without_credentials():
+    with errors_without_credentials():
         found = MlflowClient(tracking_uri=tracking_uri).search_runs([experiment_id], wanted, max_results=1)
     return str(found[0].info.run_id) if found else None

@@ -19,12 +19,9 @@ from hpo_core.tracking.mlflow_runs import (
     study_params,
     study_run_status,
     study_tags,
-    table_link,
-    table_tag,
     trial_name,
     trial_params,
     trial_run_status,
-    trial_table,
     trial_tags,
 )
 from hpo_core.tracking.projection import Projection
@@ -137,7 +134,6 @@ class MlflowProjection(Projection):
         self._trials: dict[int, KnownRun] = {}
         self._written: dict[int, int] = {}
         """Hash of the tags of each trial's run that were written last."""
-        self._view = ""
         """Columns and charts that the experiment holds, as far as is known."""
         self.deleted = False
 
@@ -235,10 +231,6 @@ class MlflowProjection(Projection):
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
-        view = trial_table(fold.spec, identity(fold), fold.logarithmic)
-        if view != self._view:
-            store.tag_experiment(table_tag(identity(fold)), view)
-            self._view = view
         tags = self._study_tags(parent, word) | {CURSOR: str(self.next_seq - 1), DIGEST: self._digest.hex()}
         store.log(parent, points=fold.points, tags=tags)
 
@@ -248,9 +240,7 @@ class MlflowProjection(Projection):
         best_run = self._trials.get(best.trial) if best is not None else None
         weights = f"runs:/{parent.run_id}/{BEST_FOLDER}" if parent.tags.get(WEIGHTS_TAG) else ""
         loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
-        of, experiment = identity(fold), self._store.experiment_id
-        links = {"table": table_link(of, experiment), "charts": table_link(of, experiment, charts=True)}
-        return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, **links)
+        return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
         """Write where the run is into the study's folder."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
@@ -14,8 +13,8 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.state import TrialRecord
-from hpo_core.tracking.tracked_study import MetricPoint, TrackedStudy, TrialNotes
-from hpo_core.tracking.tracker_links import LONGEST_TAG, legal_key, param_value, tag_value
+from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, TrialNotes
+from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
 from hpo_core.tracking.trial_description import at, state_word, states, trial_description
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import entry_levels, halt_words
@@ -96,13 +95,12 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "", charts: str = "") -> str:
+def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
     created = at(fold.created)
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
-    trials = f"; [all trials in a table, best first]({table}), [charts]({charts})" if table else ""
-    lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
+    lines = [f"**Study {spec.study}** ({status}), created {created}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:
         lines.append(
@@ -123,6 +121,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
         f"- cost: {_cost_words(fold)}",
         f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
+        f'- its trials: filter `params.study = "{spec.study}"`, sort by `{legal_key(f"{FINAL}{spec.metric.name}")}`',
     ]
     if words := constraint_words(spec, state.infeasible_results):
         lines.append(f"- constraints: {markdown_text(words)}")
@@ -289,109 +288,18 @@ def _feasible(trial: _Trial) -> str | None:
     return "false" if trial.record.infeasible else "true"
 
 
-def study_tags(
-    fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "", table: str = "", charts: str = ""
-) -> dict[str, str]:
+def study_tags(fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "") -> dict[str, str]:
     """Tags of the study's run that change as it goes on.
 
     Args:
         loading: how the best model is loaded, for the description.
-        table: link to the table of its trials.
-        charts: link to their charts.
     """
     summary = summarize(fold.study)
     values: dict[str, object] = {
         **source_tags(fold.spec),
         "hpo.status": status,
-        "mlflow.note.content": description(fold, status, loading=loading, table=table, charts=charts),
+        "mlflow.note.content": description(fold, status, loading=loading),
         "hpo.best_run": best_run,
     }
     values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}
     return {key: tag_value(str(value)) for key, value in values.items() if value is not None}
-
-
-_TAG = "mlflow.sharedViewState."
-_SECTION = "hpo"
-_MOST_CHARTS = 6
-_MOST_PARAMETERS = 12
-"""More columns than a screen shows."""
-
-
-def table_tag(identity: Mapping[str, str]) -> str:
-    """The experiment's tag that holds the table of one study."""
-    return _TAG + _key(identity)
-
-
-def table_link(identity: Mapping[str, str], experiment_id: str, *, charts: bool = False) -> str:
-    """A link from any page of the same MLflow, to the table or to the charts of the same trials."""
-    link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={_key(identity)}&workflowType=machine_learning"
-    return link + "&compareRunsMode=CHART" if charts else link
-
-
-def trial_table(spec: StudySpec, identity: Mapping[str, str], logarithmic: Collection[str] = ()) -> str:
-    """What the tag holds: the trials of this study alone, best final value first, and its charts.
-
-    Args:
-        logarithmic: objectives whose curves have a logarithmic axis.
-    """
-    finals = [_column("metrics", legal_key(f"final_{metric.name}")) for metric in spec.objectives]
-    names = [legal_key(name) for name in list(spec.space)[:_MOST_PARAMETERS]]
-    tags = ["hpo.state", "hpo.rung", *(["hpo.pareto"] if len(finals) > 1 else [])]
-    columns = [*finals, _column("metrics", "trained_to"), *(_column("params", name) for name in names)]
-    which = {**identity, "hpo.kind": "trial"}
-    table = {
-        "searchFilter": " and ".join(f"tags.`{key}` = '{value}'" for key, value in which.items()),
-        "orderByKey": finals[0],
-        "orderByAsc": spec.objectives[0].mode == "min",
-        "selectedColumns": columns + [_column("tags", tag) for tag in tags],
-        "columnOrder": [],
-        "runsHiddenMode": "SHOW_ALL" if len(finals) > 1 else "FIRST_20_RUNS",  # the front may be longer
-    }
-    charts = {
-        "compareRunCharts": _charts(spec, logarithmic),
-        "compareRunSections": [_section(_SECTION), _section("Model metrics"), _section("System metrics")],
-        "isAccordionReordered": True,  # else MLflow sorts the sections by name
-    }
-    whole = json.dumps(table | charts)
-    return whole if len(whole) <= LONGEST_TAG else json.dumps(table)
-
-
-def _charts(spec: StudySpec, logarithmic: Collection[str]) -> list[dict[str, Any]]:
-    """The objectives against each other, and the curve of each; MLflow adds a chart of every other metric."""
-    finals = [legal_key(f"final_{metric.name}") for metric in spec.objectives]
-    charts: list[dict[str, Any]] = []
-    if len(finals) > 1:
-        axes = {axis: {"key": key, "type": "METRIC"} for axis, key in zip(("xaxis", "yaxis"), finals, strict=False)}
-        charts.append({"type": "SCATTER", **axes, "runsCountToCompare": 100})
-    if len(finals) > 2:
-        chosen = {"selectedMetrics": finals[:_MOST_PARAMETERS], "selectedParams": [], "showAllRuns": True}
-        charts.append({"type": "PARALLEL", **chosen})
-    charts += [_curve(metric.name, metric.name in logarithmic) for metric in spec.objectives[:_MOST_CHARTS]]
-    common = {"metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
-    return [{"uuid": f"{_SECTION}-{number}", **common, **chart} for number, chart in enumerate(charts)]
-
-
-def _curve(metric: str, logarithmic: bool) -> dict[str, Any]:
-    return {
-        "type": "LINE",
-        "metricKey": legal_key(metric),
-        "scaleType": "log" if logarithmic else "linear",
-        "range": {},
-        "xAxisKey": "step",
-        "xAxisScaleType": "linear",
-        "lineSmoothness": 0,
-        "useGlobalXaxisKey": True,
-        "useGlobalLineSmoothing": True,
-    }
-
-
-def _section(name: str) -> dict[str, Any]:
-    return {"uuid": name, "name": name, "display": True, "isReordered": False, "isGenerated": True}
-
-
-def _column(kind: str, name: str) -> str:
-    return f"{kind}.`{name}`"
-
-
-def _key(identity: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()[:20]

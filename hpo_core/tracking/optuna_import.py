@@ -30,8 +30,7 @@ from hpo_core.model.trial import Job, Outcome, Point, Report
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.study.optuna_trials import RESULTS
-from hpo_core.tracking.optuna_projection import plain_url
+from hpo_core.study.optuna_trials import CONSTRAINT_NAMES, RESULTS
 from hpo_core.tracking.restore import refuse_taken
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -122,6 +121,11 @@ def import_study(
     )
 
 
+def plain_url(url: str) -> str:
+    """A database URL for Optuna, which formats it: braces in the name of a file are no fields."""
+    return url.replace("{", "{{").replace("}", "}}")
+
+
 def _load(storage: str, source: str) -> OptunaStudy:
     import optuna
 
@@ -171,7 +175,7 @@ def _read_all(study: OptunaStudy, storage: str) -> None:
 
 
 def _constraint_names(study: OptunaStudy) -> list[str]:
-    named = study.user_attrs.get("hpo.constraints")
+    named = study.user_attrs.get(CONSTRAINT_NAMES)
     if isinstance(named, list):
         return [str(name) for name in named]
     for trial in study.get_trials(deepcopy=False):

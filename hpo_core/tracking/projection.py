@@ -61,8 +61,6 @@ class Projection(ABC):
 
     tracker: ClassVar[str]
     """Name of the tracker for people."""
-    writes_each_chunk: ClassVar[bool] = True
-    """Whether each chunk of entries is written; else only what all of them come to."""
 
     def __init__(self, study_name: str, tracking_uri: str, study_folder: str | Path, *, target: str) -> None:
         self.study_name = study_name
@@ -87,7 +85,7 @@ class Projection(ABC):
         self.progress = CopyProgress(
             trials=self._copied, entries=self.written_seq + 1, complete=complete, trouble=trouble, process=os.getpid()
         )
-        note_progress(self.study_folder, self.tracker, self.progress)
+        note_progress(self.study_folder, self.progress)
 
     def _note_trials(self, copied: int) -> None:
         """Leave word now and then while many trials are written."""
@@ -132,7 +130,7 @@ class Projection(ABC):
                 self.has_controller = self.has_controller or bool(chunk)
                 for entry in chunk:
                     self._take_in(entry)
-                if self.written_seq < self.next_seq - 1 and (self.writes_each_chunk or not chunk):
+                if self.written_seq < self.next_seq - 1:
                     count += self.next_seq - 1 - self.written_seq
                     self._write()
                 is_more = bool(chunk)

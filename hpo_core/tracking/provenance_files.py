@@ -301,8 +301,6 @@ class ProvenanceUpload:
 
     def write(self, store: RunStore, run: KnownRun, spec: StudySpec, study_folder: Path) -> None:
         """Upload what is not there yet: files first, then the tags that vouch for them."""
-        if not store.takes_files(run):
-            return
         versions = read_versions(study_folder)
         tags: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="hpo-provenance-") as side:

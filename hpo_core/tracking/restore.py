@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import resource
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,17 +17,13 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.files import refuse_other_content
-from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.model.errors import CheckpointError, HpoError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, StudyExistsError, StudyNotFoundError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.security.masking import without_credentials
-from hpo_core.security.private_files import private_folder, write_private
-from hpo_core.spec.module_source import code_files
+from hpo_core.security.tracking_servers import is_same
 from hpo_core.study import Study
-from hpo_core.tracking.credential_scope import credentials_for, is_same, may_say_where
 from hpo_core.tracking.mlflow_client import errors_without_credentials, open_client, prepare_environment
 from hpo_core.tracking.provenance_files import (
     DIGEST_TAG,
@@ -36,21 +31,14 @@ from hpo_core.tracking.provenance_files import (
     FOLDER,
     JOURNAL,
     MAX_BYTES,
-    VERSIONS,
-    CodeVersion,
-    code_digests,
-    installed_packages,
     read_copy,
-    read_versions,
 )
-from hpo_core.tracking.run_artifacts import BEST_FOLDER
-from hpo_core.views.formatting import listed
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class RunFiles:
-    """The files of one run, each with a limit."""
+    """A study's run, and its journal there."""
 
     def __init__(self, tracking_uri: str, run_id: str) -> None:
         if not _RUN.fullmatch(run_id):
@@ -65,25 +53,15 @@ class RunFiles:
                 f"MLflow run {run_id} at {self._where} is not that of a study (tag hpo.kind = "
                 f"{self.tags.get('hpo.kind')!r}). Give the run that holds the trials' runs, not one of a trial."
             )
-        if not may_say_where(tracking_uri, str(run.info.artifact_uri)):
-            raise HpoError(
-                f"MLflow at {self._where} keeps the files of run {run_id} elsewhere ({run.info.artifact_uri}); "
-                "this process would fetch them with its own credentials. If you trust that server, set "
-                "MLFLOW_TRACKING_URI to it, or add it to HPO_ALLOWED_TRACKING."
-            )
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Files of a folder of the run, with their sizes."""
-        found = self._client.list_artifacts(self.run_id, folder)
-        return {str(item.path): int(item.file_size or 0) for item in found if not item.is_dir}
-
-    def fetch(self, name: str, into: Path, limit: int) -> Path:
-        """Download one file.
+    def fetch_journal(self, into: Path) -> Path:
+        """Download the journal.
 
         Raises:
-            HpoError: it is larger than ``limit`` bytes, or no file came.
+            HpoError: the run has none, or one that is larger than any that this package writes.
         """
-        said = self.sizes(name.rpartition("/")[0])
+        name, limit = f"{FOLDER}/{JOURNAL}", MAX_BYTES + 1024
+        said = {str(item.path): int(item.file_size or 0) for item in self._client.list_artifacts(self.run_id, FOLDER)}
         if name not in said:
             raise HpoError(f"MLflow run {self.run_id} at {self._where} has no file {name}.")
         if said[name] <= limit:
@@ -113,10 +91,8 @@ def _files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-_REQUIREMENTS = re.compile(r"requirements-[0-9a-f]{8}\.txt")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SMALL = 16 * 1024 * 1024
-"""Most bytes of a file that is no journal and no checkpoint."""
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -127,30 +103,19 @@ class Restored(msgspec.Struct, frozen=True):
     run: str
     code: tuple[str, ...]
     """Folders that its training function is imported from now."""
-    code_differs: tuple[str, ...] | None
-    """Files that are missing or not as recorded; None where no version of the code was recorded."""
-    packages_differ: tuple[str, ...]
     commit: str
+    """Git commit that the run notes; empty where it notes none."""
     replaced: tuple[str, ...]
     """Settings that were replaced, in words."""
-    checkpoint: str
-    """The best checkpoint, put in its place; empty where it was not asked for or not fetched."""
-    checkpoint_left: str
-    """Why it was asked for and not fetched; empty where it was."""
     checkpoints_missing: int
     """Checkpoints that the journal counts as kept and that are not here."""
 
     def lines(self) -> list[str]:
         """Lines for people."""
         found = [f"{self.study}: {self.entries} entries imported from MLflow run {self.run}; their digest is right"]
-        found.append(f"code: imported from {', '.join(self.code)}; {self._code_words()}")
-        if packages := self.packages_differ:
-            found.append(f"packages: not as recorded here: {listed(packages, 5)}")
+        commit = f"; the run notes commit {self.commit[:12]}" if self.commit else ""
+        found.append(f"code: imported from {', '.join(self.code)}{commit}")
         found += [f"replaced: {words}" for words in self.replaced]
-        if self.checkpoint:
-            found.append(f"checkpoint: {self.checkpoint}")
-        if self.checkpoint_left:
-            found.append(f"checkpoint: not fetched; {self.checkpoint_left}")
         if self.checkpoints_missing:
             found.append(
                 f"checkpoints: {self.checkpoints_missing} that the study kept are not here; a resume would train those "
@@ -158,14 +123,6 @@ class Restored(msgspec.Struct, frozen=True):
             )
         found.append(f"next: hpo audit {self.study}; hpo show {self.study}; hpo rerun {self.study} --as NEW")
         return found
-
-    def _code_words(self) -> str:
-        if self.code_differs is None:
-            return "no version of it was recorded"
-        commit = f" (commit {self.commit[:12]})" if self.commit else ""
-        if not self.code_differs:
-            return f"the same files as recorded{commit}"
-        return f"missing or not as recorded{commit}: {listed(self.code_differs, 5)}; see --code"
 
 
 def restore_study(
@@ -175,14 +132,12 @@ def restore_study(
     tracking_uri: str,
     name: str | None = None,
     code: Sequence[str] = (),
-    checkpoint: bool = False,
 ) -> Restored:
     """Put a study back from its run.
 
     Args:
         name: another name than it had.
         code: folders to import its training function from.
-        checkpoint: fetch its best checkpoint as well.
 
     Raises:
         StudyExistsError: the home has a study of that name.
@@ -190,35 +145,29 @@ def restore_study(
         HpoError: the run is not a study's, has no journal, or MLflow cannot be reached.
     """
     prepare_environment()
-    with credentials_for(tracking_uri), errors_without_credentials(), tempfile.TemporaryDirectory() as side:
+    with errors_without_credentials(), tempfile.TemporaryDirectory() as side:
         source = RunFiles(tracking_uri, run_id)
         name = checked_name(name or source.tags.get("hpo.study", ""))
         refuse_taken(home, name)
         length, digest = _vouched(source)
-        packed = source.fetch(f"{FOLDER}/{JOURNAL}", Path(side), MAX_BYTES + 1024)
+        packed = source.fetch_journal(Path(side))
         study = Study.from_entries(read_copy(packed, length, digest), sampler=RecordedSampler([]))
         changes, replaced = _replacements(study, name, code, tracking_uri=tracking_uri, home=home)
         journal = home.open_journal()
         try:
             journal.restore(name, (_adapted(entry, changes) for entry in read_copy(packed, length, digest)))
             folder = home.study_folder(name, create=True)
-            packages = _fetch_versions(source, folder, Path(side))
             study = Study.open(name, journal, reading=True)
-            best, why = _fetch_checkpoint(source, study, folder, Path(side)) if checkpoint else ("", "")
         finally:
             journal.close()
-    version = _latest(folder)
+    commit = source.tags.get("mlflow.source.git.commit", "")
     return Restored(
         study=name,
         entries=length,
         run=run_id,
         code=tuple(code),
-        code_differs=None if version is None else _other_files(version, study.spec.pythonpath),
-        packages_differ=_other_packages(packages),
-        commit="" if version is None or version.git is None else version.git.commit[:40],
+        commit=commit if _COMMIT.fullmatch(commit) else "",
         replaced=replaced,
-        checkpoint=best,
-        checkpoint_left=why,
         checkpoints_missing=sum(not (folder / uri).is_file() for uri in study.checkpoints.uris),
     )
 
@@ -267,9 +216,7 @@ def _replacements(
         words.append("tracking.mlflow: off, for the run that it came from is its run in this MLflow")
     elif spec.tracking.mlflow is not None:
         words.append(f"tracking.mlflow = {spec.tracking.mlflow}: now the home's own")
-    if spec.tracking.optuna not in (None, "off"):
-        words.append(f"tracking.optuna = {spec.tracking.optuna}: now off")
-    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None, "optuna": None}
+    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None}
     if spec.tracking.parent_run is not None and not is_same(home.default_tracking_uri, tracking_uri):
         words.append(f"tracking.parent_run = {spec.tracking.parent_run}: now none, for that run is in another MLflow")
         changes["tracking"] |= {"parent_run": None}
@@ -285,62 +232,3 @@ def _adapted(entry: Entry, changes: dict[str, Any]) -> Entry:
         StudyCreated(event.spec | changes) if type(event) is StudyCreated else event for event in entry.events
     )
     return msgspec.structs.replace(entry, stimulus=StudyRequested(asked.spec | changes), events=events)
-
-
-def _fetch_versions(source: RunFiles, folder: Path, side: Path) -> str:
-    """Put the noted code versions into the study's folder; returns the text of the latest list of packages."""
-    names = source.sizes(FOLDER)
-    if f"{FOLDER}/{VERSIONS}" not in names:
-        return ""
-    place = private_folder(folder / FOLDER, below=folder)
-    write_private(place / VERSIONS, source.fetch(f"{FOLDER}/{VERSIONS}", side, _SMALL).read_bytes())
-    version = _latest(folder)
-    file = f"{FOLDER}/{version.requirements}" if version is not None else ""
-    if version is None or not _REQUIREMENTS.fullmatch(version.requirements) or file not in names:
-        return ""
-    text = source.fetch(file, side, _SMALL).read_bytes()
-    write_private(place / version.requirements, text)
-    return text.decode(errors="replace")
-
-
-def _latest(folder: Path) -> CodeVersion | None:
-    known = read_versions(folder)
-    return known[-1].version if known else None
-
-
-def _other_files(version: CodeVersion, folders: Sequence[str]) -> tuple[str, ...]:
-    """Recorded files that are missing here or hold something else."""
-    here = code_digests(code_files(version.functions, folders))
-    return tuple(path for path, digest in version.files.items() if here.get(path) != digest)
-
-
-def _other_packages(recorded: str) -> tuple[str, ...]:
-    """Recorded packages that are missing here or have another version."""
-    here = set(installed_packages().splitlines())
-    return tuple(line for line in recorded.splitlines() if line not in here and not line.startswith("#"))
-
-
-def _fetch_checkpoint(source: RunFiles, study: Study, folder: Path, side: Path) -> tuple[str, str]:
-    """Put the best checkpoint in its place; returns the place, or why it was not fetched."""
-    best = study.state.best_checkpoint()
-    if best is None:
-        return "", "the study has none"
-    try:
-        path = local_path(folder, best.uri, study.spec.checkpoint_base)
-    except CheckpointError:
-        path = None
-    if path is None:
-        return "", f"the study wrote it to {best.uri}, outside its home"
-    name = f"{BEST_FOLDER}/{best.uri.rpartition('/')[2]}"
-    if name not in source.sizes(BEST_FOLDER):
-        return "", f"the run has no {name}"
-    free = min(shutil.disk_usage(place).free for place in (side, folder))
-    if best.size > free * 9 // 10:
-        return "", f"it has {best.size:,} bytes, and {free:,} are free on this disk"
-    found = source.fetch(name, side, best.size)
-    cure = "The study is imported; import it without the checkpoint."
-    with found.open("rb") as file:
-        refuse_other_content(file, best, f"{name} of MLflow run {source.run_id}", cure)
-    private_folder(path.parent, below=folder)
-    shutil.move(found, path)
-    return str(path), ""

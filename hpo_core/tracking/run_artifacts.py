@@ -125,8 +125,6 @@ def visits_csv(fold: TrackedStudy) -> str:
 
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """Promotions (JSON and CSV) and best parameters; with several objectives the front, in PBT the lineage."""
-    if not store.takes_files(run):
-        return
     spec, best = fold.spec, best_result(fold.study, fold.study.best)
     named = {"study": spec.study, "metric": spec.metric.name}
     tables: dict[str, dict[str, Any]] = {
@@ -150,8 +148,6 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
     """Upload visits, the report and the best checkpoint, where they exist and are not there yet."""
-    if not store.takes_files(run):
-        return
     if visits := visits_csv(fold):
         store.write_text(run, visits, "visits.csv")
     report = folder / "report.html"

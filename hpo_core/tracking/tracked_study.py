@@ -35,7 +35,6 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import usage_metrics
-from hpo_core.views.formatting import spans_decades
 from hpo_core.views.rungs import Place, RungNames
 
 
@@ -157,20 +156,12 @@ class TrackedStudy:
         self._incumbent: Incumbent | None = None
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
-        self._spans: dict[str, tuple[float, float]] = {}
-        """Smallest and largest finite value so far of each metric of trials."""
 
     @property
     def status(self) -> str:
         """``finished``, ``halted`` or ``running``."""
         status = self.study.status
         return "running" if status == "open" else status
-
-    @property
-    def logarithmic(self) -> list[str]:
-        """Objectives whose values so far belong on a logarithmic axis."""
-        known = [(metric, self._spans[metric.name]) for metric in self.spec.objectives if metric.name in self._spans]
-        return [metric.name for metric, span in known if spans_decades(*span, maximize=metric.mode == "max")]
 
     def clear_changes(self) -> None:
         """Forget what changed, for it was written."""
@@ -424,7 +415,4 @@ class TrackedStudy:
             if point.step:
                 notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
             point = point._replace(value=math.nan)
-        if not math.isnan(point.value):
-            low, high = self._spans.get(point.key, (point.value, point.value))
-            self._spans[point.key] = min(low, point.value), max(high, point.value)
         notes.points.append(point)

@@ -17,7 +17,6 @@ import msgspec
 
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import SpecError
 from hpo_core.security.masking import masked, without_credentials
 from hpo_core.security.private_files import write_private
 from hpo_core.security.untrusted_text import terminal_text
@@ -153,21 +152,7 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return None
 
 
-def dashboard_command(url: str) -> str:
-    """The command that shows a storage in Optuna's dashboard; a password is left out."""
-    return f"optuna-dashboard {shlex.quote(without_credentials(url))}"
-
-
-def optuna_links(home: Home, spec: StudySpec) -> dict[str, str]:
-    """Links for the report and the command line; empty where the study is not copied."""
-    try:
-        url = home.optuna_storage(spec)
-    except SpecError:
-        return {}
-    return {} if url is None else {"Optuna": dashboard_command(url)}
-
-
 def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
-    """Links to the study's copies in MLflow and Optuna, as far as it has them."""
+    """Link to the study's copy in MLflow, where it has one."""
     run = read_place(home.study_folder(spec.study))
-    return ({} if run is None else {"MLflow": run.url}) | optuna_links(home, spec)
+    return {} if run is None else {"MLflow": run.url}

@@ -7,12 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
 import pytest
 
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.optuna_projection import OptunaProjection
 from hpo_core.tracking.projection import Projection
 from tests.contract_suites.fake_training import STUDY
 from tests.contract_suites.projection_contract import ProjectionContract
@@ -31,15 +29,6 @@ class TestMlflowProjection(ProjectionContract):
     @pytest.fixture
     def make_projection(self, tmp_path: Path, mlflow_uri: str) -> Callable[[], Projection]:
         return lambda: MlflowProjection(STUDY, mlflow_uri, str(tmp_path), tmp_path)
-
-
-class TestOptunaProjection(ProjectionContract):
-    """The contract for Optuna."""
-
-    @pytest.fixture
-    def make_projection(self, tmp_path: Path) -> Callable[[], Projection]:
-        storage = optuna.storages.InMemoryStorage()
-        return lambda: OptunaProjection(STUDY, "memory", tmp_path, storage=storage)
 
 
 def test_importing_the_tracking_package_imports_no_tracker() -> None:

@@ -76,14 +76,14 @@ def test_everything_of_a_study_file_is_said_in_a_form(permissions: Permissions) 
         "best_of": "highest_rung",
         "stop": {"seconds": 500},
         "prefect": {"tags": ["gpu"]},
-        "tracking": {"optuna": "on", "experiment": "ours"},
+        "tracking": {"experiment": "ours"},
     }
     search = {"asha": {"configs": 9, "max_resource": 81, "advanced": {"brackets": "standard"}}}
     sampler = {"name": "TPESampler", "arguments": "{n_startup_trials: 5}"}
     given = advanced | {"metrics": []}
     spec = made(permissions, advanced=given, search=search, sampler=sampler)
     assert spec.start_with == [{"rate": 0.5}] and spec.constants == {"shape": [1, 2]}
-    assert (spec.stop.seconds, spec.prefect.tags, spec.tracking.optuna) == (500, ["gpu"], "on")
+    assert (spec.stop.seconds, spec.prefect.tags, spec.tracking.experiment) == (500, ["gpu"], "ours")
     assert spec.search.brackets == [0, 1, 2] and spec.sampler.arguments == {"n_startup_trials": 5}  # type: ignore[union-attr]
     several = made(permissions, advanced={name: advanced[name] for name in ("metrics", "constants")})
     assert [metric.name for metric in several.objectives] == ["val_loss", "size"]

@@ -7,8 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from hpo_core.home import DATABASES, settled_database
+from hpo_core.home import DATABASES
 from hpo_core.model.errors import StorageError
+from hpo_core.model.file_urls import settled_database
 from hpo_core.study import Study
 from hpo_flows.deployed import study_runs
 from hpo_flows.deployed.permissions import NotAllowedError, home_here

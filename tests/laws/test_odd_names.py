@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import optuna
 import pytest
 import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from optuna.study import StudyDirection
 
 from hpo_core.cli.app import run
 from hpo_core.home import Home
@@ -26,8 +26,7 @@ from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.file_urls import settled_url, sqlite_file, sqlite_url
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.optuna_import import import_study
-from hpo_core.tracking.optuna_projection import open_storage
+from hpo_core.tracking.optuna_import import import_study, plain_url
 from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 from tests.security.watched_folder import watched
@@ -39,7 +38,7 @@ space: {lr: {type: float, low: 0, high: 1}}
 metric: {name: loss}
 search: {method: random, configs: 2, max_resource: 1}
 cluster: {kind: local, workers: 1}
-tracking: {mlflow: "sqlite:///own.db", optuna: "sqlite:///optuna.db"}
+tracking: {mlflow: "sqlite:///own.db"}
 """
 TRAINING = "def train(trial):\n    for _ in trial.steps():\n        trial.report(loss=trial.params['lr'])\n"
 
@@ -207,7 +206,7 @@ def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
 def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     file = tmp_path / name / "optuna.db"
-    open_storage(sqlite_url(file)).create_new_study([StudyDirection.MINIMIZE], "one")
+    optuna.create_study(storage=plain_url(sqlite_url(file)), study_name="one")
     assert file.stat().st_size and [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(HpoError, match="has no study 'other'; it has one"):
         import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[], levels=[])
@@ -244,7 +243,6 @@ def test_a_study_file_in_an_odd_folder_keeps_its_databases_beside_it(tmp_path: P
         (folder / "study.yaml").write_text(STUDY)
         spec = load_spec(folder / "study.yaml")
         assert StudySpec.from_journal(spec.plain()).tracking == spec.tracking
-        assert sqlite_file(spec.tracking.optuna or "") == folder / "optuna.db"
         assert sqlite_file(spec.tracking.mlflow or "") == folder / "own.db"
 
 
@@ -260,14 +258,14 @@ def test_a_study_file_in_an_odd_folder_keeps_its_databases_beside_it(tmp_path: P
     ],
 )
 def test_a_real_study_touches_nothing_beside_its_home(place: str, name: bytes, tmp_path: Path) -> None:
-    """With Prefect, MLflow and Optuna: each gets its place as a URL."""
+    """With Prefect and MLflow: each gets its place as a URL."""
     odd = tmp_path / os.fsdecode(name)
     work = odd if place == "working folder" else tmp_path / "work"
     home = odd if place == "home" else work / ".hpo"
     study = work / (os.fsdecode(name) if place == "study file" else "study.yaml")
     work.mkdir(mode=0o755)
     (work / "training_of_odd.py").write_text(TRAINING)
-    study.write_text(STUDY.replace('"sqlite:///own.db"', "on").replace('"sqlite:///optuna.db"', "on"))
+    study.write_text(STUDY.replace('"sqlite:///own.db"', "on"))
     with nothing_happens(tmp_path, home):
         for command in (["tune", f"./{study.name}"], ["project", "odd"], ["report", "odd"], ["status", "odd"]):
             done = subprocess.run(

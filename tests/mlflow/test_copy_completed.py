@@ -64,7 +64,7 @@ def progress(home: Home, name: str) -> CopyProgress:
 
 
 def follower(trackers: Trackers) -> psutil.Process:
-    return psutil.Process(trackers._processes["MLflow"].pid)
+    return psutil.Process(trackers._process.pid)  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_copy_whose_process_was_killed_is_completed_later(
     process.kill()
     warning = trackers.finish(seconds=LIMIT)
     assert warning is not None and "its process ended" in warning
-    assert incomplete_copies(home.folder / "studies") == [("starved", "MLflow")]
+    assert incomplete_copies(home.folder / "studies") == ["starved"]
     with closing(home.read_journal()) as journal:
         spec = Study.current_spec("starved", journal)
     assert Trackers(home, spec).complete() is None

@@ -132,14 +132,10 @@ class Tracker:
         runs = [*self.runs(experiment, "study"), *self.runs(experiment)]
         for run in runs:
             names[run.info.run_id] = run.info.run_name
-        of_experiment = self.client.get_experiment_by_name(experiment).tags
-        seen: list[Any] = [{key: value for key, value in of_experiment.items() if "sharedViewState" in key}]
+        seen: list[Any] = []
         for run in runs:
             info = run.info
             tags = {key: names.get(value, value) for key, value in run.data.tags.items()}
-            if "mlflow.note.content" in tags:
-                page = tags["mlflow.note.content"]
-                tags["mlflow.note.content"] = page.replace(f"#/experiments/{info.experiment_id}/", "#/experiments/")
             curves = {key: self.history(run, key) for key in run.data.metrics}
             files = {
                 item.path: self.text(run, item.path)

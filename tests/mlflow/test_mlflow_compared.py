@@ -87,7 +87,7 @@ def test_trials_of_all_experiments_are_compared(home: Home, journal: Journal, mo
     ids = {name: client.get_experiment_by_name(name).experiment_id for name in ("first", "second")}
     assert asked["experiments"] == [ids["first"], ids["second"]]
     (run,) = runs(client, "comparison")
-    assert run.info.experiment_id == ids["first"]
+    assert run.info.experiment_id == client.get_experiment_by_name("first-comparisons").experiment_id
     assert json.loads(run.data.tags["hpo.studies"]) == ["off", "one", "two", "late"]
 
 

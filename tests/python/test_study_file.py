@@ -52,7 +52,7 @@ PARTS: dict[str, list[Any]] = {
     "training": [hpo.Training(threads="auto", retries={hpo.Outcome.ERROR: 1}, max_lost=None), hpo.Training(gang=2)],
     "stop": [hpo.Stop(seconds=60, target=0.1, running="cancel")],
     "checkpoints": [hpo.Checkpoints(max_count=3, folder="s3://bucket/hpo")],
-    "tracking": [hpo.Tracking(mlflow="off", optuna="on"), hpo.Tracking(mlflow="sqlite:////tmp/x.db")],
+    "tracking": [hpo.Tracking(mlflow="off", experiment="ours"), hpo.Tracking(mlflow="sqlite:////tmp/x.db")],
     "warm_start": [hpo.WarmStart(studies=["before"], decay=0)],
     "journal": [{"retry_seconds": 5}],
     "metrics": [[hpo.Metric("loss"), hpo.Metric("accuracy", "max")]],

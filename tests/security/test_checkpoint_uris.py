@@ -146,9 +146,6 @@ def test_a_foreign_uri_in_a_journal_is_not_copied_to_mlflow(tmp_path: Path, fold
     class Store:
         client = Client()
 
-        def takes_files(self, _run: KnownRun) -> bool:
-            return True
-
     write_files(Store(), KnownRun("1", "RUNNING", None, False, {}), fold, folder)  # type: ignore[arg-type]
 
 

@@ -1,28 +1,24 @@
-"""A study may name any MLflow: it gets no credentials of ours, and does not say where files are written here."""
+"""A study names no MLflow that nobody here trusts: none gets credentials, or says where files are written."""
 
 from __future__ import annotations
 
 import base64
 import importlib
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from hpo_core.home import Home
+from hpo_core.model.errors import SpecError
+from hpo_core.security.tracking_servers import is_own, origin
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
-from hpo_core.tracking.follower import REQUEST, FollowRequest
-from hpo_core.tracking.mlflow_client import RunStore, open_client
+from hpo_core.tracking.trackers import Trackers
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
-from tests.flows.conftest import LIMIT, Runner
+from tests.flows.conftest import Runner
 from tests.security.listening import listening
 
 compare = importlib.import_module("hpo_flows.compare")
@@ -42,27 +38,54 @@ def finished(home: Path, uri: str | None) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize(
-    ("ours", "secret"),
-    [
-        pytest.param(True, CREDENTIALS, id="another is ours-password"),
-        pytest.param(True, {"MLFLOW_TRACKING_TOKEN": TOKEN}, id="another is ours-token", marks=pytest.mark.slow),
-        pytest.param(False, CREDENTIALS, id="none is ours-password", marks=pytest.mark.slow),
-        pytest.param(False, {"MLFLOW_TRACKING_TOKEN": TOKEN}, id="none is ours-token", marks=pytest.mark.slow),
-    ],
-)
-def test_hpo_project_sends_a_named_server_no_credentials(
-    tmp_path: Path, hpo: Runner, secret: dict[str, str], ours: bool
-) -> None:
-    hpo.environment |= secret
+@pytest.mark.parametrize("ours", [True, False], ids=["another is ours", "none is ours"])
+def test_a_server_that_only_a_recorded_study_names_hears_nothing(hpo: Runner, ours: bool) -> None:
+    hpo.environment |= CREDENTIALS
     with listening() as named, listening() as own:
         if ours:
             hpo.environment["MLFLOW_TRACKING_URI"] = own.url
         finished(hpo.home, named.url)
+        said = hpo("project", "toy", code=2)
+        assert not named.heard and not own.heard
+    assert "HPO_ALLOWED_TRACKING" in said and PASSWORD not in said
+
+
+def test_an_allowed_server_is_written_to(hpo: Runner) -> None:
+    with listening() as named:
+        hpo.environment["HPO_ALLOWED_TRACKING"] = named.url
+        finished(hpo.home, named.url)
         hpo("project", "toy")
-        assert named.heard and not own.heard
-        said = named.said()
-    assert "Authorization" not in said and PASSWORD not in said and BASIC not in said and TOKEN not in said
+        assert named.heard
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://h:5000", "http://h:5000\\.evil", "databricks", "postgresql://h/db", "s3://bucket/x"]
+)
+def test_a_study_names_no_server_that_nobody_here_trusts(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = Home(tmp_path / "home")
+    spec = make_spec(study="toy", objective="json:loads", tracking={"mlflow": uri})
+    with pytest.raises(SpecError, match="If you trust it, set MLFLOW_TRACKING_URI to it"):
+        Session(home, "toy", spec=spec)
+    monkeypatch.setenv("HPO_ALLOWED_TRACKING", "http://h:5000, databricks, postgresql://h/db, s3://bucket/x")
+    if "evil" not in uri:
+        assert home.tracking_uri(spec) == uri
+    monkeypatch.setenv("HPO_ALLOWED_TRACKING", "")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert home.tracking_uri(spec) == uri
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////srv/mlflow.db", "file:///srv/mlruns", "/srv/mlruns"])
+def test_a_store_in_a_file_needs_no_trust(uri: str, tmp_path: Path) -> None:
+    assert Home(tmp_path).tracking_uri(make_spec(study="toy", tracking={"mlflow": uri})) == uri
+
+
+def test_a_study_goes_on_where_its_server_is_trusted_no_more(tmp_path: Path) -> None:
+    """As one that was begun in another environment: it is not copied, and says so."""
+    trackers = Trackers(Home(tmp_path), make_spec(study="toy", tracking={"mlflow": "http://h:5000"}))
+    assert trackers.uri == "" and trackers.finish() is None and trackers.links() == {}
 
 
 @pytest.mark.slow
@@ -75,24 +98,6 @@ def test_the_own_server_gets_credentials(hpo: Runner, named: bool) -> None:
         assert own.heard and all(BASIC in headers.get("Authorization", "") for _, headers in own.heard)
 
 
-@pytest.mark.slow
-def test_the_credentials_file_is_used_for_the_own_server_only(hpo: Runner) -> None:
-    file = hpo.folder / ".mlflow" / "credentials"
-    file.parent.mkdir()
-    file.write_text(f"[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = {PASSWORD}\n")
-    with listening() as named:
-        finished(hpo.home, named.url)
-        hpo("project", "toy")
-        assert named.heard and "Authorization" not in named.said()
-    with listening() as own:  # the file is read at all
-        hpo.environment["MLFLOW_TRACKING_URI"] = own.url
-        hpo.home = hpo.folder / "other"
-        hpo.environment["HPO_HOME"] = str(hpo.home)
-        finished(hpo.home, None)
-        hpo("project", "toy")
-        assert BASIC in own.said()
-
-
 def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
     with listening() as elsewhere, listening(redirect=elsewhere.url.replace("127.0.0.1", "localhost")) as own:
         hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url}
@@ -100,58 +105,6 @@ def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
         hpo("project", "toy")
         assert BASIC in own.said()
         assert elsewhere.heard and "Authorization" not in elsewhere.said()
-
-
-def test_a_server_cannot_change_its_mind_about_where_files_go(tmp_path: Path) -> None:
-    target = tmp_path / "precious"
-    with listening() as named:
-        store = RunStore(open_client(named.url), named.url, "hpo", None)
-        run = store.create("toy", 1.0, {})
-        assert store.takes_files(run)
-        named.runs[run.run_id]["info"]["artifact_uri"] = target.as_uri()
-        store.write_text(run, "{}", "promotions.json")
-        assert named.heard[-1][0] == "/api/2.0/mlflow-artifacts/artifacts/1/promotions.json"
-    assert not target.exists()
-
-
-@pytest.mark.slow
-def test_a_recorded_study_cannot_send_credentials_to_its_server(hpo: Runner) -> None:
-    """The whole way: ``hpo tune`` of a file from elsewhere, and ``hpo resume`` of what it left."""
-    target = hpo.folder / "precious"
-    with listening(artifacts=target.as_uri()) as named:
-        hpo.environment |= CREDENTIALS
-        file = hpo.study(tracking={"mlflow": named.url}, search={"method": "random", "configs": 2, "max_resource": 1})
-        hpo("tune", file, "--name", "toy")
-        assert named.heard and "Authorization" not in named.said()
-        count = len(named.heard)
-        hpo("extend", "toy", "--configs", "1")
-        assert len(named.heard) > count and "Authorization" not in named.said()
-    assert not target.exists(), "a server that the study named had files written to a place of its choice"
-    log = (hpo.home / "studies" / "toy" / "mlflow.log").read_text()
-    assert "MLFLOW_TRACKING_PASSWORD" in log and PASSWORD not in log
-
-
-def test_the_follower_sends_no_credentials_to_another_server(tmp_path: Path) -> None:
-    finished(tmp_path, None)
-    with listening() as named:
-        place, journal = str(tmp_path / "studies" / "toy"), Home(tmp_path).journal_url
-        request = FollowRequest(journal=journal, study="toy", folder=place, uri=named.url)
-        command = [sys.executable, "-m", "hpo_core.tracking.follower", place]
-        environment = os.environ | CREDENTIALS | {REQUEST: msgspec.json.encode(request).decode()}
-        log = tmp_path / "log"
-        with log.open("w") as said:
-            follower = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=environment)
-        try:
-            until = time.monotonic() + LIMIT
-            while len(named.heard) < 3:
-                assert time.monotonic() < until and follower.poll() is None, log.read_text()
-                time.sleep(0.1)
-            assert follower.stdin is not None
-            follower.stdin.close()
-            follower.wait(LIMIT)
-        finally:
-            follower.kill()
-        assert "Authorization" not in named.said()
 
 
 @pytest.mark.parametrize(
@@ -217,30 +170,14 @@ def test_hosts_are_compared_by_name_and_port() -> None:
     assert origin("http://a b") is None and origin("http://[::1]:5000/x") == ("http", "[::1]", 5000)
 
 
-def test_the_environment_is_restored_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from mlflow.utils import credentials
-
-    before = credentials._read_mlflow_creds_from_file
-    (tmp_path / ".mlflow").mkdir()
-    (tmp_path / ".mlflow" / "credentials").write_text("[mlflow]\nmlflow_tracking_password = from-the-file\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert credentials.get_default_host_creds("http://ours:5000").password == "from-the-file"
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with credentials_for("http://evil:5000"), credentials_for("http://evil:6000"):
-        assert not CREDENTIALS.keys() & os.environ.keys()
-        assert credentials.get_default_host_creds("http://evil:5000").password is None
-    assert {name: os.environ[name] for name in CREDENTIALS} == CREDENTIALS
-    assert credentials._read_mlflow_creds_from_file is before
-
-
 def test_studies_in_a_journal_are_checked_like_study_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`compare` in a deployment logs into the MLflow of a recorded study: that one must be allowed, too."""
     finished(tmp_path, "http://evil:5000")
     monkeypatch.setenv("HPO_HOME", str(tmp_path))
     journal = Home().open_journal()
     spec = Study.open("toy", journal, at=0).spec
-    assert compare._tracked(Home(), journal, spec).tracking_uri == "http://evil:5000"
+    with pytest.raises(SpecError, match="HPO_ALLOWED_TRACKING"):
+        compare._tracked(Home(), journal, spec)
     monkeypatch.setattr(compare, "deployment", SimpleNamespace(id="a deployment"))
     with pytest.raises(NotAllowedError, match="HPO_ALLOWED_TRACKING"):
         compare._tracked(Home(), journal, spec)

@@ -42,12 +42,6 @@ FormCluster = Annotated[
 ]
 
 
-def _storages() -> list[str]:
-    """Databases for Optuna that whoever runs the worker allows."""
-    listed = Permissions.of_environment().tracking
-    return ["off", "on", *(url for url in listed if url.startswith(("sqlite", "postgresql", "mysql", "mariadb")))]
-
-
 _OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
     ("StudyForm", "objective"): (lambda: Permissions.of_environment().known_objectives(), ""),
     ("TuneFileForm", "file"): (lambda: Permissions.of_environment().study_files(), "(HPO_STUDY_FOLDER holds none)"),
@@ -57,7 +51,6 @@ _OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
         "(HPO_ALLOWED_CLUSTERS lists none)",
     ),
     ("SamplerSpec", "name"): (lambda: get_args(Sampler), ""),
-    ("TrackingSpec", "optuna"): (_storages, ""),
 }
 """Settings whose values the deployment says, and what is offered alone where there are none; empty: any text."""
 

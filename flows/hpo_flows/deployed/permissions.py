@@ -12,8 +12,7 @@ HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides wha
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow`` and databases for ``tracking.optuna``,
-                          comma-separated; unset: the worker's own only
+HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
                           ``{weight: 2, priority: 1}``; unset: anything
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
@@ -30,18 +29,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import sqlite_url
+from hpo_core.model.file_urls import settled_database, sqlite_url
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
+from hpo_core.security.tracking_servers import allowed_tracking, is_allowed
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
 from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
-from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -78,8 +77,6 @@ class Permissions:
     tracking: tuple[str, ...] = ()
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
-    own_storage: tuple[str, ...] = ()
-    """Optuna storages of the worker itself."""
     require_tls: bool = False
     share: ShareSpec | None = None
     """The most that a study may claim of a pool; None: anything."""
@@ -100,7 +97,6 @@ class Permissions:
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
-            own_storage=_listed(found.get("HPO_OPTUNA_STORAGE", "")),
             require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
             share=allowed_share(found),
         )
@@ -297,17 +293,13 @@ class Permissions:
             )
 
     def check_tracking(self, spec: StudySpec) -> None:
-        """Refuse a study that names an MLflow, or an Optuna storage, other than the worker's own.
+        """Refuse a study that names an MLflow other than the worker's own.
 
         Where it writes, and what that is sent, is the worker's to say.
 
         Raises:
             NotAllowedError: names the value and the setting that would allow it.
         """
-        storage = spec.tracking.optuna
-        if storage not in (None, "on", "off") and not is_allowed(storage, self.own_storage + self.tracking):
-            why = "; write on for the worker's own storage, or off"
-            raise _not_listed(f"tracking.optuna = {storage!r}", self.tracking, variable=TRACKING, why=why)
         uri = spec.tracking.mlflow
         if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
             return

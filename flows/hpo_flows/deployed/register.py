@@ -17,8 +17,9 @@ import msgspec
 import yaml
 
 import hpo_flows
-from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
+from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
 from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions

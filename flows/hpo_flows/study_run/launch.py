@@ -24,7 +24,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
-from hpo_core.tracking.tracker_links import optuna_links, read_place
+from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import notices_of, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
@@ -112,8 +112,7 @@ def _end_without_prefect(code: int = 0) -> None:
 def _say_what_starts(session: Session, shown: bool) -> None:
     services = {
         "Prefect API": shown,
-        "MLflow projection": session.home.tracking_uri(session.spec) is not None,
-        "Optuna projection": bool(optuna_links(session.home, session.spec)),
+        "MLflow projection": bool(session.trackers.uri),
     }
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.say(f"starting: {', '.join(started)} ...")
@@ -168,7 +167,6 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
         failures=failures_of(study.state),
         notices=notices_of(study),
         mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
-        optuna=optuna_links(session.home, session.spec).get("Optuna"),
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )

@@ -1,11 +1,8 @@
 """Finds the search space of an Optuna objective by calling it; every call ends at its first report.
 
-1. Each value of each choice, and of each integer with few values, once with the first values of the others.
-2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; pairs
-   of values.
-
-A parameter that is suggested only under some values of one or two others gets a condition. Where they do not explain
-it, it gets none and is listed as unclear. What was not tried is listed as a gap.
+Each value of each choice, and of each integer with few values, is tried once with the first values of the others; then
+values are drawn at random. A parameter that some calls do not suggest gets a condition on one other parameter; where
+none explains all calls, the objective is refused.
 """
 
 from __future__ import annotations
@@ -29,12 +26,10 @@ from hpo_core.training.optuna.trial_adapter import (
 
 MAX_VALUES = 20
 """Integers with more values are ranges: not all of their values are tried one by one."""
-MAX_CALLS = 200
-RANDOM_DRAWS = 30
-CONDITION_CHECKS = 40
-"""Calls reserved for checking conditions on two parameters: a few draws agree with such a rule by chance."""
+MAX_VALUE_CALLS = 100
+RANDOM_CALLS = 100
 MAX_SECONDS = 60.0
-"""Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
+"""Seconds after which nothing is drawn any more: an objective that never reports trains in full each time."""
 
 
 def values_of(asked: ParameterType) -> Sequence[Any]:
@@ -49,11 +44,6 @@ def few_values(asked: ParameterType) -> list[Any]:
     if isinstance(asked, IntParameter) and asked.last_step >= MAX_VALUES:
         return []
     return list(values_of(asked))
-
-
-def last_value(asked: ParameterType) -> Any:
-    """The upper end of a range."""
-    return values_of(asked)[-1] if not isinstance(asked, FloatParameter) else asked.high
 
 
 def first_value(asked: ParameterType) -> Any:
@@ -146,8 +136,6 @@ class FoundSpace:
 
     space: dict[str, dict[str, Any]]
     """The parameters as a study file has them, without default values."""
-    unclear: list[str]
-    """Parameters suggested under some choices only, which no condition on one or two others explains."""
     calls: int
     gaps: list[str]
     """What was not tried, in words."""
@@ -158,28 +146,31 @@ class FoundSpace:
 
 
 def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
-    """Find the parameters of an objective, their ranges and conditions, by at most ``MAX_CALLS`` calls.
+    """Find the parameters of an objective, their ranges and conditions, by at most 200 calls.
 
     Raises:
-        ObjectiveError: one name has two ranges, or nothing is suggested before the first report.
-        Exception: what the objective raises in a call of step 1; errors in later calls count as gaps.
+        ObjectiveError: one name has two ranges, nothing is suggested before the first report, or a parameter is
+            suggested in some calls only, which no condition on one other parameter explains.
+        Exception: what the objective raises while single values are tried; errors of random draws count as gaps.
     """
-    search = _SpaceSearch(objective_callable(objective))
-    search.try_single_values(optional=False)
+    search = _DryCalls(objective_callable(objective))
+    search.run()
     if not search.space:
         raise ObjectiveError("The objective suggested nothing before its first report.")
-    search.try_range_ends()
-    search.try_random_draws()
-    search.try_pairs()
-    conditions = search.confirmed_conditions()
+    conditions = {name: search.condition(name) for name in search.conditional()}
+    if unclear := [name for name, when in conditions.items() if when is None]:
+        ranges = "; ".join(f"{name}: {to_yaml(search.space[name])}" for name in unclear[:_NAMED])
+        raise ObjectiveError(
+            f"The objective suggests {_name_list(unclear)} in some calls only, which no condition on one other "
+            f"parameter explains. Suggest it in every call, or write the space by hand, with its `when` ({ranges})."
+        )
     return FoundSpace(
         space={
             name: {"type": asked.type}
             | asked.model_dump(exclude_defaults=True)
-            | ({"when": when} if (when := conditions.get(name)) else {})
+            | ({"when": conditions[name]} if name in conditions else {})
             for name, asked in search.space.items()
         },
-        unclear=[name for name, when in conditions.items() if when is None],
         calls=search.called,
         gaps=search.gaps(),
         constraints=list(dict.fromkeys(name for call in search.calls for name in call.constraints)),
@@ -187,8 +178,8 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
     )
 
 
-class _SpaceSearch:
-    """The calls made so far, what they showed, and which are still to be made."""
+class _DryCalls:
+    """The calls made so far, and what they showed."""
 
     def __init__(self, objective: Callable[[Any], Any]) -> None:
         self.objective = objective
@@ -196,37 +187,41 @@ class _SpaceSearch:
         self.calls: list[DryTrial] = []
         """Calls that did not raise."""
         self.called = 0
-        self.pending: list[dict[str, Any]] = [{}]
-        self.contexts: dict[str, dict[str, Any]] = {}
-        """Choices under which a parameter was first suggested, by its name."""
-        self.skipped_pairs = 0
-        self.drawn = 0
         self.errors: list[str] = []
         self.mode = "min"
         """Mode of the metric, as the objective is told; the other one where it refuses this one."""
-        self.reserve = RANDOM_DRAWS
-        """Calls that later steps need."""
-        self.deadline = time.monotonic() + MAX_SECONDS
+        self._pending: list[dict[str, Any]] = [{}]
+        self._value_calls = 0
+        self._deadline = time.monotonic() + MAX_SECONDS
 
-    def limit_reached(self, *, optional: bool = True) -> bool:
-        """Whether no further call may be made; the time limit counts for optional calls alone."""
-        return self.called >= MAX_CALLS - self.reserve or (optional and time.monotonic() > self.deadline)
+    def run(self) -> None:
+        self._try_values()
+        for number in range(RANDOM_CALLS if self.space else 0):
+            if time.monotonic() > self._deadline:
+                break
+            self._call({}, Stream(number, "space", 0))
+            self._try_values()
 
-    def call(self, chosen: Mapping[str, Any], stream: Stream | None = None, *, optional: bool = True) -> None:
-        trial = self._dry_call(chosen, stream, optional)
+    def _try_values(self) -> None:
+        while self._pending and self._value_calls < MAX_VALUE_CALLS:
+            self._value_calls += 1
+            self._call(self._pending.pop(0))
+
+    def _call(self, chosen: Mapping[str, Any], stream: Stream | None = None) -> None:
+        trial = self._dry_call(chosen, stream)
         for name, asked in trial.suggested.items():
             if name not in self.space:
                 self.space[name] = asked
-                context = trial.chosen if stream is None else _suggested_before(name, trial.values)
-                self.contexts[name] = context
-                self.pending += [context | {name: value} for value in few_values(asked)[1:]]
+                context = _suggested_before(name, trial.values)
+                tried = scalar_key(trial.values[name])
+                self._pending += [context | {name: one} for one in few_values(asked) if scalar_key(one) != tried]
             elif not same_range(asked, self.space[name]):
                 raise ObjectiveError(
                     f"{name!r} is suggested as {to_yaml(self.space[name])} and, under other choices, as "
                     f"{to_yaml(asked)}; in a study a parameter has one range. Use two names."
                 )
 
-    def _dry_call(self, chosen: Mapping[str, Any], stream: Stream | None, optional: bool) -> DryTrial:
+    def _dry_call(self, chosen: Mapping[str, Any], stream: Stream | None) -> DryTrial:
         trial = DryTrial(chosen, stream, mode=self.mode)
         self.called += 1
         try:
@@ -240,162 +235,57 @@ class _SpaceSearch:
                 self.calls.append(trial)
             elif self.mode == "min" and not self.calls and trial.study.direction_read:
                 self.mode = "max"  # pruning callbacks refuse a direction that does not fit their metric
-                return self._dry_call(chosen, stream, optional)
-            elif optional:
-                self.errors.append(f"{type(error).__name__}: {error}")
-            else:
+                return self._dry_call(chosen, stream)
+            elif stream is None:
                 raise
+            else:
+                self.errors.append(f"{type(error).__name__}: {error}")
         else:
             self.calls.append(trial)
         return trial
-
-    def try_single_values(self, *, optional: bool = True) -> None:
-        while self.pending and not self.limit_reached(optional=optional):
-            self.call(self.pending.pop(0), optional=optional)
-
-    def try_range_ends(self) -> None:
-        done: set[str] = set()
-        while (name := next((name for name in self.space if name not in done), None)) and not self.limit_reached():
-            done.add(name)
-            if not few_values(self.space[name]):
-                self.call(self.contexts[name] | {name: last_value(self.space[name])})
-                self.try_single_values()
-
-    def try_random_draws(self) -> None:
-        pairs_suffice = len(self.space) < 3 and all(map(few_values, self.space.values()))
-        while self.reserve and not pairs_suffice and time.monotonic() <= self.deadline:
-            self.reserve -= 1
-            self.call({}, Stream(self.drawn, "space", 0))
-            self.drawn += 1
-            self.try_single_values()
-        self.reserve = 0
-
-    def try_pairs(self) -> None:
-        """Each pair of values of any two parameters; of ranges, their ends."""
-        self.reserve = CONDITION_CHECKS
-        for one, two in itertools.combinations(list(self.space), 2):
-            base = self.contexts[one] | self.contexts[two]
-            if any(base[name] != value for name, value in self.contexts[one].items()):
-                continue  # never suggested together
-            both = [call.values for call in self.calls if one in call.values and two in call.values]
-            tried = {repr((params[one], params[two])) for params in both}
-            probes = [few_values(found := self.space[name]) or [found.low, last_value(found)] for name in (one, two)]  # type: ignore[attr-defined]
-            for values in itertools.product(*probes):
-                if repr(values) in tried:
-                    continue
-                if self.limit_reached():
-                    self.skipped_pairs += 1
-                else:
-                    self.call(base | dict(zip((one, two), values, strict=True)))
-                    self.try_single_values()
-
-    def confirmed_conditions(self) -> dict[str, dict[str, Any] | None]:
-        """Conditions by parameter; one on two others stands where calls that could refute it did not."""
-        self.reserve = 0
-        confirmed: dict[str, dict[str, Any]] = {}
-        for name in self.conditional():
-            for turn in range(3):  # where one is refuted, there may be another one
-                when = self.condition(name)
-                if when is None or len(when) == 1 or not self._test(name, when, turn):
-                    break
-                if self.condition(name) == when:
-                    confirmed[name] = when
-                    break
-        found = {name: self.condition(name) for name in self.conditional()}
-        return {
-            name: when if when is None or len(when) == 1 or confirmed.get(name) == when else None
-            for name, when in found.items()
-        }
-
-    def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
-        """Try to refute a rule: with values that it forbids, and by draws within it. False: too few calls are left."""
-        wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
-        forbidden = [
-            self.contexts[name] | {other: value}
-            for other, values in wanted.items()
-            for value in values_of(self.space[other])
-            if scalar_key(value) not in map(scalar_key, values)
-        ]
-        draws = [Stream(turn, "condition", number) for number in range(6)]
-        if self.called + len(forbidden) + len(draws) > MAX_CALLS:
-            return False
-        for chosen in forbidden:
-            self.call(chosen)
-        for stream in draws:
-            self.call({other: stream.choice(values) for other, values in wanted.items()}, stream)
-        self.try_single_values()
-        return not self.limit_reached()
-
-    def condition(self, name: str) -> dict[str, Any] | None:
-        """The condition of a parameter, ``{other: value or values}`` with one or two others; None if there is none.
-
-        All values of the others were tried, and for two others all pairs that the rule allows.
-        """
-        calls = [call.values for call in self.calls]
-        present = [call for call in calls if name in call]
-        if not present:
-            return None  # suggested by calls that raised alone
-
-        def explained(rule: Mapping[str, set[Any]]) -> bool:
-            return all(
-                (name in call) == all(scalar_key(call[other]) in wanted for other, wanted in rule.items())
-                for call in calls
-                if all(other in call for other in rule)
-            )
-
-        def listed(rule: Mapping[str, set[Any]]) -> dict[str, Any]:
-            when: dict[str, Any] = {}
-            for other, wanted in rule.items():
-                found = [value for value in values_of(self.space[other]) if scalar_key(value) in wanted]
-                when[other] = found[0] if len(found) == 1 and not isinstance(found[0], list) else found
-            return when
-
-        rules: dict[str, set[Any]] = {}
-        for other, asked in self.space.items():
-            values = values_of(asked)
-            tried = {scalar_key(call[other]) for call in calls if other in call}
-            if other == name or not values or values[len(tried) :]:
-                continue
-            if not all(other in _suggested_before(name, call) for call in present):
-                continue  # a condition can only name parameters suggested before
-            rules[other] = {scalar_key(call[other]) for call in present}
-            if explained({other: rules[other]}):
-                return listed({other: rules[other]})
-            if rules[other] == tried:
-                del rules[other]
-        for one, two in itertools.combinations(rules, 2):
-            pairs = {(scalar_key(call[one]), scalar_key(call[two])) for call in calls if one in call and two in call}
-            rule = {one: rules[one], two: rules[two]}
-            if explained(rule) and pairs.issuperset(itertools.product(rules[one], rules[two])):
-                return listed(rule)
-        return None
 
     def conditional(self) -> list[str]:
         """Parameters that not every call suggested."""
         return [name for name in self.space if not all(name in call.values for call in self.calls)]
 
+    def condition(self, name: str) -> dict[str, Any] | None:
+        """The condition of a parameter, ``{other: value or values}``; None if no other one explains all calls.
+
+        All values of the other one were tried, and it is suggested before.
+        """
+        calls = [call.values for call in self.calls]
+        present = [call for call in calls if name in call]
+        for other, asked in self.space.items():
+            if other == name or not all(other in _suggested_before(name, call) for call in present):
+                continue
+            wanted = {scalar_key(call[other]) for call in present}
+            values = list(values_of(asked))
+            if not wanted or not values or len(values) > len(self._tried(other)):
+                continue
+            if all((name in call) == (scalar_key(call[other]) in wanted) for call in calls if other in call):
+                found = [value for value in values if scalar_key(value) in wanted]
+                return {other: found[0] if len(found) == 1 and not isinstance(found[0], list) else found}
+        return None
+
+    def _tried(self, name: str) -> set[Any]:
+        return {scalar_key(call.values[name]) for call in self.calls if name in call.values}
+
     def gaps(self) -> list[str]:
         found = []
-        if self.pending:
-            names = dict.fromkeys(next(reversed(chosen)) for chosen in self.pending)
-            found.append(f"some values of {_name_list(list(names))}")
-        ranges = [name for name, asked in self.space.items() if not few_values(asked)]
-        draws = f" but for {self.drawn} random draws" if self.drawn else ""
-        if ranges:
-            found.append(f"values between the ends of {_name_list(ranges)}{draws}")
-        if self.skipped_pairs:
-            found.append(f"{self.skipped_pairs} pairs of values")
-        if len(self.space) > 2:
-            found.append(f"combinations of three or more parameters{draws}")
+        if names := [name for name, asked in self.space.items() if len(few_values(asked)) > len(self._tried(name))]:
+            found.append(f"some values of {_name_list(names)}")
         if self.errors:
             found.append(f"what follows where the objective raised ({len(self.errors)} calls; {self.errors[0][:200]})")
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self._deadline:
             found.append(f"anything more after {MAX_SECONDS:g} s")
         return found
 
 
-def _name_list(names: list[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+_NAMED = 8
+
+
+def _name_list(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _suggested_before(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
