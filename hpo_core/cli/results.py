@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,13 +69,15 @@ def report(
     """Write the HTML report again and print its path; with --live, write it anew while the study runs."""
     from hpo_core.report import write_report
     from hpo_core.report.live import LiveReport
-    from hpo_core.study import Study
+    from hpo_core.spec import StudySpec
     from hpo_core.tracking.tracker_links import study_links
 
     place = Home(home, journal)
     source = place.read_journal()
     with damage_named(source, name):
-        spec = Study.open(name, source, at=0).spec
+        entries = iter(source.entries(name))
+        first = next(entries)  # not read twice
+        spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
         folder = place.study_folder(name, create=out_file is None)
         path = out_file or place.report_path(name)
 
@@ -88,7 +91,8 @@ def report(
                 out.say(f"{path} follows {name}. Ctrl-C ends that; the study goes on.")
                 with suppress(KeyboardInterrupt):
                     written.follow()
-        page = write_report(source.entries(name), path, links=links(), folder=folder)
+            entries = iter(source.entries(name, 1))
+        page = write_report(chain([first], entries), path, links=links(), folder=folder)
     out.say(page)
 
 
