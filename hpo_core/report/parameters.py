@@ -197,7 +197,7 @@ def _copied(series: Series, resource: int, *, on_scale: bool = False, most: int 
             ranges = {escape(name): _safe_choices(each) for name, each in ranges.items()}
         value = worst if loss is None else series.study.metric_value(loss)
         with contextlib.suppress(ValueError, TypeError, KeyError):  # a value that the space cannot hold
-            facts = {"params": params, "distributions": ranges, "user_attrs": {"trial": trial.number}}
+            facts: dict[str, Any] = {"params": params, "distributions": ranges, "user_attrs": {"trial": trial.number}}
             trials.append(optuna.trial.create_trial(value=value, **facts))
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -338,7 +338,7 @@ def contour(series: Series, found: Importances) -> Figure | None:
     if not found.enough or len(names) < 2 or sum(set(names) <= set(trial.params) for trial in study.trials) < 10:
         return None
     places = scale((trial.value for trial in study.trials), maximize=series.maximize)
-    plot = plot_contour(study, params=names, target=lambda trial: places.place(trial.value), target_name="value")
+    plot = plot_contour(study, params=names, target=lambda trial: places.place(trial.values[0]), target_name="value")
     data, drawn = _plain(plot)
     for drawing in data:
         if drawing["type"] == "contour":
