@@ -158,7 +158,7 @@ def worker() -> None:
 
 
 def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
-    """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
+    """Serve Prefect's UI and MLflow on 127.0.0.1 and list a home's reports, until Ctrl-C; studies use that Prefect."""
     from hpo_flows.serve_home import serve_home
 
     outlive_terminal("it goes on to serve")

@@ -1,4 +1,4 @@
-"""Starts Prefect's UI, MLflow and the index of reports of a home, prints their addresses, and ends them."""
+"""Starts Prefect's UI and MLflow of a home, writes the list of its reports, prints where they are, and ends them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.cli.without_terminal import interrupt_at_end
-from hpo_core.home import Home, is_name
+from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.html_page import Live, html_page, table
-from hpo_core.report.live import ASK_SECONDS, LiveReport, LocalServer, PageResponse
+from hpo_core.report.html_page import html_page, table, write_page
+from hpo_core.report.live import SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
@@ -65,73 +65,57 @@ def mlflow_page(home: Home, place: ProjectionPlace) -> str:
     return place.url if not address else run_url(address, place.experiment_id, place.run_id)
 
 
-KEPT = 8
-"""Reports that are kept in memory; of the others the oldest go."""
-
-
-class ReportIndex:
-    """Answers for a ``LocalServer``: ``""`` is a list that follows its studies, ``NAME/`` the report of one."""
+class ReportFiles:
+    """The list of a home's studies, ``HOME/studies.html``, and the reports of those that run, written anew."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._lock = threading.Lock()
-        self._reports: dict[str, LiveReport] = {}
+        self.path = home.folder / "studies.html"
         self._rows: dict[str, tuple[int, list[str]]] = {}
 
-    def answer(self, place: str) -> PageResponse | None:
-        """The index, or a page of a study's report."""
-        if place in ("", "fragment", "version"):
-            return self._index(place)
-        name, _, part = place.partition("/")
-        report = self._report(name) if "/" in place and is_name(name) else None
-        return None if report is None else report.answer(part)
+    def follow(self) -> None:
+        """Write again and again; what cannot be read or written now is tried again."""
+        while True:
+            began = time.monotonic()
+            with suppress(HpoError):
+                self.write()
+            time.sleep(max(SECONDS, 4 * (time.monotonic() - began)))
 
-    def _report(self, name: str) -> LiveReport | None:
-        with self._lock:
-            if name not in self._reports:
-                source = self._home.read_journal()
-                if name not in {info.name for info in source.studies()}:
-                    source.close()
-                    return None
-                while len(self._reports) >= KEPT:
-                    del self._reports[next(iter(self._reports))]
-                folder = self._home.study_folder(name)
-
-                def links() -> dict[str, str]:
-                    run = read_place(folder)
-                    return {"All studies": "../"} | ({} if run is None else {"MLflow": mlflow_page(self._home, run)})
-
-                self._reports[name] = LiveReport(source, name, folder, links)
-            return self._reports[name]
-
-    def _index(self, place: str) -> PageResponse:
+    def write(self) -> None:
+        """Write the list, and the report of each study whose journal has grown."""
         with closing(self._home.read_journal()) as source:
-            studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
-            version = f"{len(studies)}-{sum(info.entries for info in studies)}"
-            if place == "version":
-                return PageResponse(json.dumps({"version": version, "ended": False}), "application/json")
             rows = []
-            for info in studies:  # a study is read again only where its journal has grown
+            for info in sorted(source.studies(), key=lambda info: (-info.created, info.name)):
                 entries, row = self._rows.get(info.name, (-1, []))
-                if entries != info.entries:
+                if entries != info.entries:  # a study is read again only where its journal has grown
                     row = _row(source, info.name, info.created)
+                    if row[2] == "open" or entries >= 0:
+                        self._write_report(source, info.name)
                     self._rows[info.name] = (info.entries, row)
                 rows.append(row)
         shown = "<p>No study yet.</p>"
         if rows:
             shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
-            for name, *_ in rows:  # a name has no character that HTML knows
-                cell = 'data-label="study">'
-                shown = shown.replace(
-                    f"{cell}{name}</td>", f'{cell}<a href="{escape(name)}/">{escape(name)}</a></td>', 1
-                )
-        home = escape(str(self._home.folder))
+        for name, *_ in rows:  # a name has no character that HTML knows
+            if self._home.report_path(name).exists():
+                cell, link = 'data-label="study">', f'<a href="studies/{escape(name)}/report.html">{escape(name)}</a>'
+                shown = shown.replace(f"{cell}{name}</td>", f"{cell}{link}</td>", 1)
         body = (
-            f'<header><h1>Studies</h1><p class="about">of {home}, the newest first</p></header>'
+            f'<header><h1>Studies</h1><p class="about">of {escape(str(self._home.folder))}, the newest first. '
+            "<code>hpo report NAME</code> writes the report of one that has none.</p></header>"
             f'<section class="card" style="margin-top:18px">{shown}</section>'
         )
-        live = Live(version, ASK_SECONDS, draws=False)
-        return PageResponse(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
+        write_page(html_page("Studies", body, [], "Read from the journal.", live=True), self.path)
+
+    def _write_report(self, source: Journal, name: str) -> None:
+        folder = self._home.study_folder(name)
+
+        def links() -> dict[str, str]:
+            run, found = read_place(folder), {"All studies": "../../studies.html"}
+            return found if run is None else found | {"MLflow": mlflow_page(self._home, run)}
+
+        with suppress(HpoError):  # damaged, as its row says
+            LiveReport(source, name, self._home.report_path(name), folder=folder, links=links).write()
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:
@@ -182,9 +166,9 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
 
 
 def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> Iterator[str]:
-    reports = LocalServer(ReportIndex(home).answer)
-    stack.callback(reports.server_close)
-    threading.Thread(target=reports.serve_forever, daemon=True).start()
+    reports = ReportFiles(home)
+    reports.write()
+    threading.Thread(target=reports.follow, daemon=True).start()
     prefect: SharedServer | None = None
     if (api := configured_api()) is None and find_spec("prefect") is not None:
         say("starting Prefect's server and MLflow ...")
@@ -202,14 +186,7 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
     yield f"{_MLFLOW}  {mlflow}"
-    # The address is the password: what is no terminal gets the file instead.
-    if with_password:
-        yield f"Reports: {reports.url}"
-    else:
-        place = home.folder / "ui" / "reports-url"
-        with open_private(place, "wb") as file:
-            file.write(reports.url.encode())
-        yield f"Reports: see {place}"
+    yield f"Reports: {reports.path}"
 
 
 def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:

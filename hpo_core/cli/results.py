@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,41 +21,6 @@ from hpo_core.replay.audit import damage_named
 if TYPE_CHECKING:
     from hpo_core.tracking.optuna_import import Imported
     from hpo_core.tracking.restore import Restored
-
-
-def serve_report(home: Home, name: str, port: int) -> None:
-    """Serve the report of one study, running or not, until Ctrl-C, SIGTERM or SIGHUP.
-
-    Raises:
-        HpoError: there is no such study, it is damaged, or the port is taken.
-    """
-    from hpo_core.report.live import LiveReport, LocalServer
-    from hpo_core.study import Study
-    from hpo_core.tracking.tracker_links import study_links
-
-    source = home.read_journal()
-    folder = home.study_folder(name)
-    with damage_named(source, name):
-        spec = Study.open(name, source, at=0).spec
-    report = LiveReport(source, name, folder, lambda: {"Study folder": str(folder)} | study_links(home, spec))
-    with damage_named(source, name):
-        report.answer("version")
-    try:
-        server = LocalServer(report.answer, port)
-    except OSError as error:
-        raise HpoError(
-            f"--port {port} cannot be used ({error.strerror or error}). Leave it out for a free one."
-        ) from None
-    interrupt_at_end()
-    out.say(f"{name}: {server.url}")
-    out.say("This page follows the study. Ctrl-C ends it; the study goes on.", style="dim")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
-        source.close()
 
 
 def schedule(
@@ -97,23 +62,14 @@ def report(
         Path | None, typer.Option("--out", help="The HTML page; default: report.html in the study's folder.")
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve it instead, on 127.0.0.1, and follow the study, until Ctrl-C.")
+        bool, typer.Option("--live", help="Write it anew while the study runs; an open page loads itself again.")
     ] = False,
-    port: Annotated[
-        int | None, typer.Option("--port", min=1, max=65535, help="With --live: the port; default: a free one.")
-    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Write the HTML report again and print its path; with --live, serve it while the study runs."""
-    if live:
-        if out_file is not None:
-            raise SpecError("hpo report: --live writes no file; leave out --out, or --live.")
-        serve_report(Home(home, journal), name, port or 0)
-        return
-    if port is not None:
-        raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
+    """Write the HTML report again and print its path; with --live, write it anew while the study runs."""
     from hpo_core.report import write_report
+    from hpo_core.report.live import LiveReport
     from hpo_core.spec import StudySpec
     from hpo_core.tracking.tracker_links import study_links
 
@@ -122,10 +78,22 @@ def report(
     with damage_named(source, name):
         entries = iter(source.entries(name))
         first = next(entries)  # not read twice
-        folder = place.study_folder(name, create=out_file is None)
         spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
-        links = {"Study folder": str(folder)} | study_links(place, spec)
-        page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
+        folder = place.study_folder(name, create=out_file is None)
+        path = out_file or place.report_path(name)
+
+        def links() -> dict[str, str]:
+            return {"Study folder": str(folder)} | study_links(place, spec)
+
+        if live:
+            written = LiveReport(source, name, path, folder=folder, links=links)
+            if written.write():
+                interrupt_at_end()
+                out.say(f"{path} follows {name}. Ctrl-C ends that; the study goes on.")
+                with suppress(KeyboardInterrupt):
+                    written.follow()
+            entries = iter(source.entries(name, 1))
+        page = write_report(chain([first], entries), path, links=links(), folder=folder)
     out.say(page)
 
 

@@ -19,6 +19,9 @@ from hpo_core.model.errors import StorageError
 from hpo_core.report.style import Figure, text
 from hpo_core.security.private_files import beside
 
+RELOAD_SECONDS = 10
+"""Time after which a live page loads itself again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -31,18 +34,6 @@ class Section:
     """File name of a button that saves the section's table; empty: no button."""
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """What a page needs that is served while its study runs."""
-
-    version: str
-    """Changes with the page's contents."""
-    seconds: float
-    """Time between two questions whether there is a newer version."""
-    draws: bool = True
-    """Whether figures and trials may come."""
-
-
 def html_page(
     title: str,
     body: str,
@@ -50,8 +41,7 @@ def html_page(
     footer: str,
     *,
     trials: Mapping[str, Any] | None = None,
-    live: Live | None = None,
-    whole: bool = True,
+    live: bool = False,
 ) -> str:
     """The page as text.
 
@@ -61,37 +51,30 @@ def html_page(
         figures: drawn by the page.
         footer: HTML.
         trials: what the table of trials shows (:mod:`hpo_core.report.trials_table`).
-        live: for a page that is served.
-        whole: False: without scripts and Plotly, for a page that is there already.
+        live: whether the file is written anew, so that the page loads itself again now and then.
     """
     drawn = {
         figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom, "narrow": figure.narrow}
         for figure in figures
     }
-    data: dict[str, Any] = {"figures": drawn, "trials": trials, "live": 0}
-    if live is not None:
-        data |= {"version": live.version, "live": live.seconds}
+    data = {"figures": drawn, "trials": trials, "live": RELOAD_SECONDS if live else 0}
     embedded = f'<script type="application/json" id="data">{_json(data)}</script>'
     head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     main = f"<main>{body}<footer>{footer}</footer></main>{embedded}"
-    if not whole:
-        return f"{head}</head><body>{main}</body></html>\n"
-    # A live page may begin without a trial: those to come need all of it, too.
-    trials_shown = trials is not None or (live is not None and live.draws)
-    code = _asset("page.js") + (_asset("trials.js") if trials_shown else "")
-    plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials_shown else ""
+    code = _asset("page.js") + (_asset("trials.js") if trials is not None else "")
+    plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials is not None else ""
     return (
         f'{head}<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_asset('page.css')}</style><script>{_THEME}</script></head><body>"
         f'<div id="top"><span id="live"></span><button id="theme"></button></div>{main}{plotly}'
-        f"<script>{code}drawAll();if(data.live)follow();</script></body></html>\n"
+        f"<script>{code}drawAll();if(data.live)reloadLater();</script></body></html>\n"
     )
 
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    "base-uri 'none'; form-action 'none'"
 )
 """A page sends nothing anywhere, whatever stands in it. Plotly compiles shaders for parallel coordinates (eval)."""
 _THEME = (

@@ -2,11 +2,7 @@
 // The theme and the figures of a page. Its data is JSON in the element #data; nothing in it is ever read as HTML.
 const NARROW = 600;
 const touch = matchMedia('(pointer: coarse)').matches;
-let data = read(document);
-
-function read(page) {
-  return JSON.parse(page.getElementById('data').textContent);
-}
+const data = JSON.parse(document.getElementById('data').textContent);
 
 function isDark() {
   return document.documentElement.dataset.theme === 'dark';
@@ -151,31 +147,12 @@ document.addEventListener('click', event => {
   save(button.dataset.csv, rows.map(row => row.map(csvCell).join(',')).join('\r\n') + '\r\n');
 });
 
-// A page that is served while its study runs asks for a newer one now and then.
-async function follow() {
-  const note = document.getElementById('live');
-  try {
-    const answer = await fetch('version', {cache: 'no-store'});
-    const {version, ended} = await answer.json();
-    if (version !== data.version) {
-      const text = await (await fetch('fragment', {cache: 'no-store'})).text();
-      const page = new DOMParser().parseFromString(text, 'text/html');
-      data = read(page);
-      const [top, kept] = [scrollY, document.querySelector('main')];
-      const height = kept.offsetHeight;
-      kept.style.minHeight = height + 'px';
-      const drawn = new Set([...document.querySelectorAll('.plot')].filter(plot => plot.data).map(plot => plot.id));
-      kept.replaceChildren(...page.querySelector('main').childNodes);
-      document.title = page.title;
-      for (const key of drawn) if (data.figures[key]) draw(key, data.figures[key]);  // at once: nothing flickers
-      drawAll();
-      scrollTo(0, top);
-      kept.style.minHeight = '';
-    }
-    say(ended ? 'the study has ended' : 'live');
-  } catch {
-    say('not connected any more');
-  }
-  function say(words) { const place = document.getElementById('live') || note; if (place) place.textContent = words; }
-  setTimeout(follow, 1000 * data.live);
+// A page whose file is written anew while its study runs; not while somebody looks for a trial.
+function reloadLater() {
+  document.getElementById('live').textContent = 'live';
+  setTimeout(() => {
+    const filter = document.getElementById('trials-filter');
+    if (document.hidden || (filter && filter.value)) reloadLater();
+    else location.reload();
+  }, 1000 * data.live);
 }

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from inspect import signature
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
-from hpo_core.model.space.search_space import distributions, seen
+from hpo_core.model.space.search_space import distributions, seen, shown
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     BLUE,
     DARKER,
-    FAILED,
     INK,
     WORST_TO_BEST,
     Figure,
@@ -27,7 +27,6 @@ from hpo_core.report.style import (
     axis,
     axis_key,
     layout,
-    level_color,
     log_ticks,
     one_below_the_other,
     panels,
@@ -36,13 +35,13 @@ from hpo_core.report.style import (
     scale,
     text,
     ticks_with_ends,
-    trace,
 )
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number
 
 if TYPE_CHECKING:
     import optuna
+    import plotly.graph_objects as go
 
 ENOUGH = 20
 """Results a rung needs before a share of importance says anything."""
@@ -109,11 +108,6 @@ class ParameterAxis:
             return float(same.index(True)) if True in same else 0.0
         return math.log10(value) if self.log else float(value)
 
-    def spread_out(self, trial: TrialRecord, turn: float = 0.618034) -> float:
-        """Position of a trial's value; equal choices are moved by what follows from the trial's number."""
-        moved = (trial.number * turn % 1 - 0.5) * 0.4 if self.listed else 0.0
-        return self.place(trial.params[self.name]) + moved
-
     def axis(self, *, most: int = 8, pad: float = 0.0, **more: Any) -> dict[str, Any]:
         """The axis as Plotly wants it, with ``most`` ticks, padded by a share of its length."""
         room = 0.5 if self.listed else pad * (self.high - self.low)
@@ -167,46 +161,72 @@ def importances(series: Series) -> Importances | None:
 
 
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
+    """Shares of importance; None where the results do not differ."""
     import optuna
 
-    ranges = series.study.spec.search_space()
-    space = distributions(ranges, ranges.parameters)
-    pairs = [(t, r.loss) for t in series.trials for r in t.results if r.resource == resource]
-    finite = [loss for _, loss in pairs if loss is not None]
-    if len(set(finite)) < 2:
-        return None
-    trials = []
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = _copied(series, resource, on_scale=True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for trial, loss in pairs:
-                own = {name: value for name, value in trial.params.items() if name in space}
-                with contextlib.suppress(ValueError, TypeError, KeyError):  # a value that the space cannot hold
-                    trials.append(
-                        optuna.trial.create_trial(
-                            params=seen(ranges, own),
-                            distributions={name: space[name] for name in own},
-                            value=max(finite) if loss is None else loss,
-                        )
-                    )
-            study = optuna.create_study()
-            study.add_trials(trials)
-            # Optuna asks for at least five trials in the top share.
-            share = min(0.5, max(0.1, 5 / len(trials))) if trials else 0.1
-            found = optuna.importance.get_param_importances(study, evaluator=_evaluator_of_best(share))
+            found = optuna.importance.get_param_importances(study, evaluator=_evaluator_of_best(len(study.trials)))
     except (ValueError, RuntimeError):
         return None
-    finally:
-        optuna.logging.set_verbosity(verbosity)
     return dict(found) if found and all(map(math.isfinite, found.values())) else None
 
 
-def _evaluator_of_best(share: float) -> optuna.importance.PedAnovaImportanceEvaluator:
-    """The evaluator of what matters among the best ``share`` of the trials."""
+def _copied(series: Series, resource: int, *, on_scale: bool = False, most: int | None = None) -> optuna.Study:
+    """The results at one resource as an Optuna study; a training that diverged counts as the worst of them.
+
+    Args:
+        on_scale: parameters as samplers see them; else values and ranges as people do, escaped.
+        most: results; of more, every so many-th.
+    """
     import optuna
 
+    pairs = [(trial, result.loss) for trial in series.trials for result in trial.results if result.resource == resource]
+    values = [series.study.metric_value(loss) for _, loss in pairs if loss is not None]
+    worst = min(values, default=0.0) if series.maximize else max(values, default=0.0)
+    space, trials = series.study.spec.search_space(), []
+    for trial, loss in pairs[:: -(-len(pairs) // (most or len(pairs))) or 1]:
+        if on_scale:
+            own = {name: value for name, value in trial.params.items() if name in space.parameters}
+            params, ranges = seen(space, own), distributions(space, own)
+        else:
+            params, ranges, _ = shown(space, trial.params)
+            params = {escape(name): _safe(value) for name, value in params.items()}
+            ranges = {escape(name): _safe_choices(each) for name, each in ranges.items()}
+        value = worst if loss is None else series.study.metric_value(loss)
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a value that the space cannot hold
+            facts: dict[str, Any] = {"params": params, "distributions": ranges, "user_attrs": {"trial": trial.number}}
+            trials.append(optuna.trial.create_trial(value=value, **facts))
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study(direction="maximize" if series.maximize else "minimize")
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    study.add_trials(trials)
+    return study
+
+
+def _safe(value: Any) -> Any:
+    """A value for Plotly, which reads texts as HTML."""
+    return escape(value) if isinstance(value, str) else value
+
+
+def _safe_choices(known: optuna.distributions.BaseDistribution) -> optuna.distributions.BaseDistribution:
+    import optuna
+
+    if isinstance(known, optuna.distributions.CategoricalDistribution):
+        return optuna.distributions.CategoricalDistribution([_safe(choice) for choice in known.choices])
+    return known
+
+
+def _evaluator_of_best(trials: int) -> optuna.importance.PedAnovaImportanceEvaluator:
+    """The evaluator of what matters among the best tenth of the trials; Optuna asks for five at least."""
+    import optuna
+
+    share = min(0.5, max(0.1, 5 / trials)) if trials else 0.1
     evaluator = optuna.importance.PedAnovaImportanceEvaluator
     name = "target_quantile" if "target_quantile" in signature(evaluator).parameters else "baseline_quantile"  # 4
     return evaluator(**{name: share})  # type: ignore[arg-type]
@@ -216,163 +236,129 @@ def parameter_figures(series: Series) -> list[Figure | None]:
     """All figures of parameters; of a population that has changed since, nothing compares."""
     found = importances(series)
     if series.lineage is not None:
-        return [importance_bars(found) if found and found.resource == series.levels[0] else None]
+        return [importance_bars(series, found) if found and found.resource == series.levels[0] else None]
     order = list(found.shares) if found else []
-    bars = [importance_bars(found), parameter_panels(series, found), contour(series, found)] if found else []
+    bars = [importance_bars(series, found), parameter_panels(series, found), contour(series, found)] if found else []
     return [*bars, parallel_coordinates(series, order)]
 
 
-def importance_bars(found: Importances) -> Figure | None:
-    """A bar per parameter."""
+def importance_bars(series: Series, found: Importances) -> Figure | None:
+    """A bar per parameter, by Optuna."""
     if not found.enough:
         return None
+    from optuna.visualization import plot_param_importances
+
     names = list(found.shares)[:20]
-    shares = [found.shares[name] for name in names]
-    data: list[Trace] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": list(range(len(names))),
-            "x": [round(share, 4) for share in shares],
-            "text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in shares],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "marker": {"color": BLUE},
-            "hoverinfo": "none",
-            "width": 0.7,
-        }
-    ]
+    study = _copied(series, found.resource, on_scale=True)
+    data, _ = _plain(plot_param_importances(study, evaluator=_evaluator_of_best(found.results), params=names))
+    for bar in data:
+        bar |= {"marker": {"color": BLUE}, "y": [escape(name) for name in bar["y"]], "hovertemplate": None}
+        bar |= {"text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in bar["x"]]}
     caption = (
         f"How much each parameter decides who comes out best (PED-ANOVA), computed from the {found.results:,} "
         f"results at resource {found.resource:,} alone, because results at different resources do not compare."
     )
-    labels = {"tickvals": list(range(len(names))), "ticktext": [text(name, 24) + "  " for name in names]}
-    shape = layout(
-        90 + 32 * len(names),
-        xaxis=axis("share of importance", tickformat=".0%", range=[0, max(shares) * 1.12]),
-        yaxis=axis("", range=[len(names) - 0.4, -0.6], showgrid=False, ticks="", **labels),
-    )
+    labels = {"tickvals": [escape(name) for name in names], "ticktext": [text(name, 24) + "  " for name in names]}
+    across = axis("share of importance", tickformat=".0%", range=[0, max(found.shares.values()) * 1.12])
+    shape = layout(90 + 32 * len(names), xaxis=across, yaxis=axis("", showgrid=False, ticks="", **labels))
     return Figure("importances", "Which parameters matter", caption, data, shape, zoom=False)
 
 
+def _plain(figure: go.Figure) -> tuple[list[Trace], dict[str, Any]]:
+    """Traces and layout of a figure of Optuna as plain data."""
+    found = json.loads(figure.to_json())
+    return found["data"], found["layout"]
+
+
 def parameter_panels(series: Series, found: Importances) -> Figure | None:
-    """One panel for each parameter: the result at one rung over its value, most important first."""
-    step = -(-len(series.trials) // DOTS) or 1
-    pairs = [
-        (trial, None if result.loss is None else series.study.metric_value(result.loss))
-        for trial in series.trials[::step]
-        for result in trial.results
-        if result.resource == found.resource
-    ]
-    if sum(value is not None for _, value in pairs) < 5:
+    """Optuna's slices: the results at one resource over each parameter, most important first."""
+    from optuna.visualization import plot_slice
+
+    study = _copied(series, found.resource, most=DOTS)
+    used = {name for trial in study.trials for name in trial.params}
+    labels = {escape(name): text(name, 30) for name in found.shares if escape(name) in used}
+    names = list(labels)[: 4 * COLUMNS]
+    if len(study.trials) < 5 or not names:
         return None
-    names = list(found.shares)[: 4 * COLUMNS]
-    drawn = scale((value for _, value in pairs), maximize=series.maximize)
-    bad = drawn.low if series.maximize else drawn.high
-    levels, best = series.levels, series.study.best
-    ranges = series.study.spec.search_space().parameters
+    data, drawn = _plain(plot_slice(study, params=names))
+    places = scale((trial.value for trial in study.trials), maximize=series.maximize)
     shape = panels(len(names), COLUMNS, height=180, gap=66)
-    data: list[Trace] = []
-    for at, name in enumerate(names):
-        key, side = axis_key(at), ParameterAxis(name, ranges[name])
-        ticks = {"tickvals": None, "nticks": 5} if not (side.whole or side.log) else {}
-        shape[f"xaxis{key}"] |= side.axis(most=5, pad=0.07, automargin=False, tickangle=0) | ticks
-        shape[f"xaxis{key}"]["title"]["standoff"] = 4
-        shape[f"yaxis{key}"] |= drawn.axis(text(series.metric, 16) if at % COLUMNS == 0 else "")
-        own = [(trial, value) for trial, value in pairs if name in trial.params]
-        groups: list[tuple[str, str, list[tuple[TrialRecord, float | None]], dict[str, Any]]] = [
-            (
-                f"up to {levels[level]:,}",
-                level_color(level, len(levels)),
-                [(trial, value) for trial, value in own if value is not None and series.reached(trial) == level],
-                {"opacity": 0.85},
-            )
-            for level in range(levels.index(found.resource), len(levels))
-        ]
-        groups.append(("diverged", FAILED, [(t, bad) for t, value in own if value is None], {"symbol": "x"}))
-        if best is not None:
-            winner: list[tuple[TrialRecord, float | None]] = [
-                (t, v) for t, v in own if t.number == best.trial and v is not None
-            ]
-            groups.append((f"trial {best.trial}, the best", BEST, winner, {"size": 12}))
-        for legend, color, dots, marker in groups:
-            points = [
-                (side.spread_out(t), value, f"trial {t.number}: {text(t.params[name], 24)} → {number(value)}")
-                for t, value in dots
-            ]
-            where: dict[str, Any] = {"xaxis": f"x{key}", "yaxis": f"y{key}", "legendgroup": legend}
-            listed = at == 0 and (bool(dots) or legend != "diverged")
-            data.append(trace(legend, points, color, marker=marker, showlegend=listed, **where))
+    for k, name in enumerate(sorted(names)):  # the order of Optuna's axes
+        at, key = names.index(name), axis_key(k)
+        across, up = shape[f"xaxis{axis_key(at)}"], shape[f"yaxis{axis_key(at)}"]
+        kind = {"type": drawn[f"xaxis{key}"].get("type", "linear")}
+        side = axis(f"<b>{labels[name]}</b>", automargin=False, tickangle=0, nticks=5, anchor=f"y{key}", **kind)
+        side["title"]["standoff"] = 4
+        drawn[f"xaxis{key}"] = across | side
+        drawn[f"yaxis{key}"] = up | places.axis(text(series.metric, 16) * (at % COLUMNS == 0)) | {"anchor": f"x{key}"}
+    best = -1 if series.study.best is None else series.study.best.trial
+    for dots in data:
+        numbers = [study.trials[at].user_attrs["trial"] for at in dots["marker"]["color"]]
+        dots |= {"text": [f"trial {number}" for number in numbers], "hoverinfo": "text+x+y"}
+        dots["marker"] = {
+            "color": [BEST if number == best else BLUE for number in numbers],
+            "size": [12 if number == best else 6 for number in numbers],
+            "opacity": 0.8,
+        }
+    few = f" Of {found.results:,} results {len(study.trials):,} are drawn." if len(study.trials) < found.results else ""
     caption = (
-        f"Each dot is a trial's value at resource {found.resource:,}, where all compare; {DARKER} dots went "
-        "further up, and good regions show many of them at the good end."
-        f"{f' Every {step}th trial is drawn.' if step > 1 else ''}"
+        f"Each dot is a trial's value at resource {found.resource:,}, where all compare; the best trial is orange. A "
+        f"training that diverged stands at the worst value.{few}"
     )
-    drawn_layout = layout(shape.pop("height") + 90, **shape)
-    narrow = {"layout": one_below_the_other(len(names), 230)}
-    return Figure("panels", "One parameter at a time", caption, data, drawn_layout, min_width=720, narrow=narrow)
+    axes = {key: value for key, value in drawn.items() if "axis" in key}
+    narrow = {"layout": _one_below_the_other(names)}
+    return Figure(
+        "panels",
+        "One parameter at a time",
+        caption,
+        data,
+        layout(shape["height"] + 90, **axes),
+        min_width=720,
+        narrow=narrow,
+    )
+
+
+def _one_below_the_other(names: Sequence[str]) -> dict[str, Any]:
+    """Panels of a narrow screen in the order of ``names``; their axes are numbered by the alphabet."""
+    found = one_below_the_other(len(names), 230)
+    ups = [found[f"yaxis{axis_key(at)}"] for at in range(len(names))]
+    return found | {f"yaxis{axis_key(k)}": ups[names.index(name)] for k, name in enumerate(sorted(names))}
 
 
 def contour(series: Series, found: Importances) -> Figure | None:
-    """The metric over the two most important parameters: Plotly's surface through results, and all results as dots."""
-    space = series.study.spec.search_space().parameters
-    sides = [ParameterAxis(name, space[name]) for name in found.shares if name in space]
-    sides = [side for side in sides if side.varies][:2]
-    if not found.enough or len(sides) < 2:
-        return None
-    known = [
-        (trial, series.study.metric_value(result.loss))
-        for trial in series.trials
-        for result in trial.results
-        if result.resource == found.resource
-        and result.loss is not None
-        and all(side.name in trial.params for side in sides)
-    ]
-    if len(known) < 10:
-        return None
-    drawn = scale((value for _, value in known), maximize=series.maximize)
-    cells: dict[tuple[float, float], list[float]] = {}
-    for trial, value in known[:: -(-len(known) // SURFACE)]:
-        x, y = (rounded(side.place(trial.params[side.name])) for side in sides)
-        cells.setdefault((x, y), []).append(drawn.place(value))
-    listed = any(side.listed for side in sides)
-    surface: Trace = {
-        "type": "heatmap" if listed else "contour",
-        "x": [x for x, _ in cells],
-        "y": [y for _, y in cells],
-        "z": [rounded(fmean(values)) for values in cells.values()],
-        "connectgaps": not listed,
-        "hoverinfo": "none",
-        "showlegend": False,
-        **({} if listed else {"line": {"width": 0.5, "color": "#ffffff", "smoothing": 1.3}, "ncontours": 14}),
-        **drawn.colors(series.metric, maximize=series.maximize),
-    }
+    """Optuna's contour of the metric over the two most important parameters."""
+    from optuna.visualization import plot_contour
 
-    def dots(chosen: list[tuple[TrialRecord, float]], legend: str, color: str, **marker: Any) -> Trace:
-        points = [
-            (
-                sides[0].spread_out(trial),
-                sides[1].spread_out(trial, 0.754878),
-                f"trial {trial.number}: {number(value)}<br>"
-                + "<br>".join(f"{text(side.name, 24)} = {text(trial.params[side.name], 24)}" for side in sides),
-            )
-            for trial, value in chosen
-        ]
-        return trace(legend, points, color, marker={**marker, "line": {"width": 1, "color": "#ffffff"}})
-
-    data = [surface, dots(known, "results", INK, size=5, opacity=0.75)]
-    best = series.study.best
-    if winner := [(t, v) for t, v in known if best is not None and t.number == best.trial]:
-        data.append(dots(winner, f"trial {winner[0][0].number}, the best", BEST, size=12))
-    between = "The mean of each pair of choices" if listed else "The surface joins the results"
+    study = _copied(series, found.resource, most=SURFACE)
+    values: dict[str, set[Any]] = {}
+    for trial in study.trials:
+        for name, value in trial.params.items():
+            values.setdefault(name, set()).add(value)
+    names = [escape(name) for name in found.shares if len(values.get(escape(name), ())) > 1][:2]
+    if not found.enough or len(names) < 2 or sum(set(names) <= set(trial.params) for trial in study.trials) < 10:
+        return None
+    places = scale((trial.value for trial in study.trials), maximize=series.maximize)
+    plot = plot_contour(study, params=names, target=lambda trial: places.place(trial.values[0]), target_name="value")
+    data, drawn = _plain(plot)
+    for drawing in data:
+        if drawing["type"] == "contour":
+            colors = places.colors(series.metric, maximize=series.maximize)
+            drawing |= colors | {"reversescale": False, "line": {"width": 0.5, "color": "#ffffff", "smoothing": 1.3}}
+        else:
+            drawing["marker"] = {"color": INK, "size": 5, "line": {"width": 1, "color": "#ffffff"}}
     caption = (
         f"The two parameters that matter most, and {text(series.metric)} at resource {found.resource:,}: {DARKER} is "
-        f"better. {between}, which are the dots; far from them it says nothing."
+        "better. The surface joins the results, which are the dots; far from them it says nothing."
     )
     below = {"orientation": "h", "y": -0.22, "yanchor": "top", "title": {"side": "bottom"}}
     narrow = {"layout": {"height": 540}, "traces": {0: {"colorbar": below}}}
-    shape = layout(500, xaxis=sides[0].axis(), yaxis=sides[1].axis())
+    sides = [axis(f"<b>{drawn[side]['title']['text']}</b>", **_side(drawn[side])) for side in ("xaxis", "yaxis")]
+    shape = layout(500, xaxis=sides[0], yaxis=sides[1])
     return Figure("contour", "Two parameters together", caption, data, shape, narrow=narrow)
+
+
+def _side(known: dict[str, Any]) -> dict[str, Any]:
+    return {key: known[key] for key in ("range", "type") if key in known}
 
 
 def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:

@@ -19,7 +19,7 @@ from hpo_core.model.events import (
 from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.hop_lanes import hop_figure, hop_tables
-from hpo_core.report.html_page import Live, Section, card, html_page, table, write_page
+from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
@@ -64,10 +64,9 @@ def render(
     links: Mapping[str, str] = NO_LINKS,
     *,
     folder: Path | None = None,
-    live: Live | None = None,
-    whole: bool = True,
+    live: bool = False,
 ) -> str:
-    """The page as text; ``live`` and ``whole`` are those of :func:`html_page`."""
+    """The page as text; ``live`` is that of :func:`html_page`."""
     drawn = figures(series)
     first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
     parts = [
@@ -86,7 +85,6 @@ def render(
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
         trials=embedded_trials(series, folder),
         live=live,
-        whole=whole,
     )
 
 

@@ -1,4 +1,4 @@
-"""``hpo ui``: the index of reports, and with real servers who reaches them and how they end."""
+"""``hpo ui``: the list of reports, and with real servers who reaches them and how they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpo_core.home import Home
 from hpo_core.tracking.tracker_links import ProjectionPlace
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS
-from hpo_flows.serve_home import KEPT, ReportIndex, mlflow_page, ui_lock
+from hpo_flows.serve_home import ReportFiles, mlflow_page, ui_lock
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
@@ -33,59 +33,38 @@ from tests.methods import spec_of
 PATIENCE = 600
 
 
-def test_the_index_lists_studies_and_shows_their_reports(tmp_path: Path) -> None:
-    played(tmp_path, spec_of("random"))
-    index = ReportIndex(Home(tmp_path))
-    page = index.answer("")
-    assert page is not None and '<a href="world/">world</a>' in page.body and "finished" in page.body
-    report = index.answer("world/")
-    assert report is not None and "world – report" in report.body
-    version = index.answer("world/version")
-    assert version is not None and json.loads(version.body)["ended"] is True
-
-
-def test_the_index_follows_its_studies(tmp_path: Path) -> None:
+def test_the_list_names_studies_and_follows_those_that_run(tmp_path: Path) -> None:
     """Also where a study is called like a method, which stands in each row."""
     played(tmp_path, spec_of("random", study="later"))
-    index = ReportIndex(Home(tmp_path))
-
-    def asked(place: str) -> str:
-        found = index.answer(place)
-        assert found is not None
-        return found.body
-
-    before = asked("version")
+    home = Home(tmp_path)
+    files = ReportFiles(home)
+    files.write()
+    page = files.path.read_text()
+    assert "later" in page and "finished" in page and "<a " not in page, "it has no report"
+    assert len(page) < 100_000, "without Plotly"
     played(tmp_path, spec_of("random", study="random"), steps=2)
-    assert asked("version") != before
-    fragment = asked("fragment")
-    assert all(f'data-label="study"><a href="{name}/">{name}</a>' in fragment for name in ("later", "random"))
-    assert fragment.count("<a ") == 2 and len(asked("")) < 100_000, "without Plotly"
+    files.write()
+    page = files.path.read_text()
+    assert page.count("<a ") == 1 and 'data-label="study"><a href="studies/random/report.html">random</a>' in page
+    report = home.report_path("random").read_text()
+    assert "random – report" in report and "../../studies.html" in report
 
 
-def test_an_empty_home_has_an_index(tmp_path: Path) -> None:
-    page = ReportIndex(Home(tmp_path / "none")).answer("")
-    assert page is not None and "No study yet." in page.body and not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    "place", ["world", "other/", "../world/", "world/../", "%2e%2e/", "world/report.html", "world//"]
-)
-def test_nothing_else_is_served_and_no_link_followed(place: str, tmp_path: Path) -> None:
-    played(tmp_path, spec_of("random"))
+def test_a_report_that_is_a_link_to_another_file_is_replaced(tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"), steps=2)
     secret = tmp_path / "secret"
     secret.write_text("a private thing")
     folder = tmp_path / "studies" / "world"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.html").symlink_to(secret)
-    assert ReportIndex(Home(tmp_path)).answer(place) is None
+    ReportFiles(Home(tmp_path)).write()
+    assert secret.read_text() == "a private thing" and not (folder / "report.html").is_symlink()
 
 
-def test_few_reports_are_kept_in_memory(tmp_path: Path) -> None:
-    played(tmp_path, spec_of("random"))
-    index = ReportIndex(Home(tmp_path))
-    for k in range(3 * KEPT):
-        assert index.answer(f"nothing-{k}/") is None
-    assert len(index._reports) <= KEPT
+def test_an_empty_home_has_a_list(tmp_path: Path) -> None:
+    files = ReportFiles(Home(tmp_path / "none"))
+    files.write()
+    assert "No study yet." in files.path.read_text()
 
 
 def test_a_study_names_the_page_of_the_ui_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +141,8 @@ def test_all_is_private_and_ends_with_the_command(
     said = "\n".join(lines)
     assert "hpo:" not in said, "no terminal: no password"
     prefect, mlflow = (re.findall(rf"{name}: +(http://127\.0\.0\.1:\d+)", said)[0] for name in ("Prefect", "MLflow"))
-    reports = (home / "ui" / "reports-url").read_text()
-    assert status_of(reports) == 200 and status_of(f"{reports}world/") == 200
+    assert f"Reports: {home / 'studies.html'}" in said and "world" in (home / "studies.html").read_text()
+    assert (home / "studies.html").stat().st_mode & 0o077 == 0
     word = base64.b64encode((home / "ui" / "mlflow-password").read_bytes()).decode()
     assert status_of(mlflow) == 401 and status_of(mlflow, Authorization=f"Basic {word}") == 200
     status, refusal = answer_of(mlflow, Authorization=f"Basic {word}", Host="evil.example")

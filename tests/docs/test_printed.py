@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,7 +60,6 @@ RUN_HERE = [
     "these lines",
     "hpo import digits --from-optuna .*",
     "hpo import --from-mlflow .*",
-    "hpo report sine --live",
     "hpo check .*",
 ]
 """Commands whose output a test below compares, or one of ``test_first_pages.py``."""
@@ -111,18 +109,6 @@ def test_first_study_runs_and_prints_as_written(tuned: tuple[Runner, str]) -> No
     assert facts["status"] == "finished" and facts["trials"] == 30
     assert facts["best"]["value"] < 0.3
     check(sample("hpo tune study.yaml"), printed, replaced(hpo))
-
-
-@pytest.mark.slow
-def test_live_report_says_where_it_is(tuned: tuple[Runner, str]) -> None:
-    hpo, _ = tuned
-    process = hpo.start("report", "sine", "--live")
-    try:
-        assert process.stdout is not None
-        check(sample("hpo report sine --live"), process.stdout.readline())
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=LIMIT)
 
 
 @pytest.mark.slow

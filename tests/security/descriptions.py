@@ -227,7 +227,7 @@ _ROW = {"name": "x", "low": 0.0, "high": 1.0}
 _ONE = {"space": {"float": [_ROW]}}
 
 
-def _choices(value: str) -> dict[str, Any]:
+def _filled_choices(value: str) -> dict[str, Any]:
     return {"space": {"categorical": [{"name": "c", "choices": [value, "b"]}]}}
 
 
@@ -235,11 +235,11 @@ FORMS: dict[str, Callable[[], dict[str, Any]]] = {
     "rows": lambda: {"space": {"float": [_ROW | {"name": f"x{i}"} for i in range(100_000)]}},
     "one-name-in-all-rows": lambda: {"space": {"float": [_ROW] * 15_000}},
     "values": lambda: {"space": {"categorical": [{"name": "c", "choices": [str(i) for i in range(1_000_000)]}]}},
-    "date-that-is-none": lambda: _choices("2024-13-45"),
-    "deep-value": lambda: _choices("[" * 100_000),
-    "alias-bomb-as-value": lambda: _choices(_BOMB),
-    "integer-of-5000-digits-as-value": lambda: _choices("9" * 5000),
-    "tag-as-value": lambda: _choices("!!int abc"),
+    "date-that-is-none": lambda: _filled_choices("2024-13-45"),
+    "deep-value": lambda: _filled_choices("[" * 100_000),
+    "alias-bomb-as-value": lambda: _filled_choices(_BOMB),
+    "integer-of-5000-digits-as-value": lambda: _filled_choices("9" * 5000),
+    "tag-as-value": lambda: _filled_choices("!!int abc"),
     "huge-whole-number": lambda: {"space": {"int": [_ROW | {"high": 1e308}]}},
     "infinite": lambda: {"space": {"float": [_ROW | {"high": math.inf}]}},
     "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"advanced": {"when": "{y: 2024-13-45}"}}]}},

@@ -131,7 +131,7 @@ def test_worker_threads_of_this_process_leave_no_folder_to_import_from(shared: P
 
 @pytest.mark.slow
 def test_a_study_with_its_own_servers_leaves_nothing_in_the_shared_folder(tmp_path: Path, shared: Path) -> None:
-    """Prefect's server, MLflow's copy, the workers, the report; and `hpo ui`, which serves all of it."""
+    """Prefect's server, MLflow's copy, the workers, the report; and `hpo ui`, which shows all of it."""
     hpo = Runner(tmp_path, {}, prefect="auto")
     study = hpo.study(search={"method": "random", "configs": 2, "max_resource": 1}, tracking={})
     with wide_modes(), watched(shared) as folder:
