@@ -34,7 +34,7 @@ class SharedFolder(msgspec.Struct, frozen=True):
             return cls(folder, file.read(64).decode("ascii", "replace"))
 
     def is_seen(self) -> bool:
-        """Whether this computer sees it."""
+        """True if this computer sees the folder."""
         try:
             return Path(self.path, TOKEN).read_text() == self.token
         except (OSError, ValueError):
