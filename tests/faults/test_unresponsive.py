@@ -127,6 +127,7 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
     assert not outcomes(real), messages(real)
 
 
+@pytest.mark.slow
 def test_the_job_of_a_worker_that_does_not_answer_is_lost_and_one_that_joins_goes_on(
     make: Callable[..., Real], dask_processes: DaskProcesses
 ) -> None:

@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from hpo_core.spec.sections import Cluster
 from hpo_flows.dask.clusters import KINDS, kind_class
 from hpo_flows.dask.clusters.kind import ClusterKind
@@ -34,6 +36,7 @@ def test_every_kind_of_settings_has_a_class_that_starts_it() -> None:
         assert issubclass(kind_class(kind), ClusterKind)
 
 
+@pytest.mark.slow
 def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
     code = tmp_path / "code"
     for source, name in ((ROOT / "hpo_core", "hpo_core"), (ROOT / "flows" / "hpo_flows", "hpo_flows")):

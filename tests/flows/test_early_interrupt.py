@@ -49,7 +49,9 @@ MOMENTS: dict[str, Callable[[subprocess.Popen[str]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [pytest.param(one, marks=pytest.mark.slow if one == "while workers start" else ()) for one in MOMENTS]
+)
 def test_an_interrupted_start_is_a_sentence(moment: str, tmp_path: Path) -> None:
     process = started(Runner(tmp_path, {}))
     deadline = time.monotonic() + LIMIT

@@ -38,6 +38,7 @@ def test_a_study_with_two_objectives(hpo: Runner) -> None:
     assert "front.json" in {item.path for item in client.list_artifacts(parent.info.run_id)}
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_never_reported_ends_the_study_with_its_name(hpo: Runner) -> None:
     told = hpo("tune", hpo.study("forgets_one", study="one", metrics=METRICS, cluster=ONE), code=7)
     assert "Metric 'speed' was not reported at the target" in told and "drop it from metrics of the study" in told

@@ -17,7 +17,7 @@ from tests.flows.conftest import LIMIT, Runner, wait_for_entries
     ("number", "prefect"),
     [
         pytest.param(signal.SIGINT, "auto", marks=pytest.mark.slow, id="ctrl-c"),
-        pytest.param(signal.SIGTERM, "off", id="sigterm"),
+        pytest.param(signal.SIGTERM, "off", marks=pytest.mark.slow, id="sigterm"),
         pytest.param(signal.SIGTERM, "auto", marks=pytest.mark.slow, id="sigterm-in-prefect"),
     ],
 )

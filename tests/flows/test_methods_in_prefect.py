@@ -61,26 +61,30 @@ def granted(found: list[Entry]) -> int:
     return sum(type(event).__name__ == "JobGranted" for entry in found for event in entry.events)
 
 
-def run_twice(hpo: Runner, method: str, **changes: Any) -> tuple[list[Entry], list[dict[str, Any]]]:
-    """The journal of a study in Prefect, which equals that of the same one without, and its task runs."""
+def run_study(hpo: Runner, method: str, *, twice: bool, **changes: Any) -> tuple[list[Entry], list[dict[str, Any]]]:
+    """The journal of a study in Prefect and its task runs; ``twice``: it equals that of the same one without."""
     changes = {"cluster": {"kind": "local", "workers": 1}} | changes
     journals = []
-    for prefect, name in (("jobs", f"in-{method}"), ("off", f"out-{method}")):
+    for prefect, name in (("jobs", f"in-{method}"), ("off", f"out-{method}"))[: 1 + twice]:
         facts = hpo.json("tune", hpo.study(study=name, prefect=prefect, **changes))
         assert facts["status"] == "finished"
         journals.append(entries(hpo, name))
-    inside, outside = journals
-    assert list(decided(inside)) == list(decided(outside))
-    (run,) = flow_runs(hpo, f"tune-in-{method}")
-    assert run["state_type"] == "COMPLETED"
-    return inside, task_runs(hpo, run, count=granted(inside) + 1)
+    inside = journals[0]
+    assert list(decided(inside)) == list(decided(journals[-1]))
+    (flow,) = flow_runs(hpo, f"tune-in-{method}")
+    assert flow["state_type"] == "COMPLETED"
+    return inside, task_runs(hpo, flow, count=granted(inside) + 1)
+
+
+TWICE = pytest.mark.parametrize("twice", [pytest.param(False, id="once"), pytest.param(True, marks=pytest.mark.slow)])
 
 
 @pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name == "pbt" else pytest.mark.slow) for name in SEARCHES]
 )
-def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runner, method: str) -> None:
-    inside, runs = run_twice(hpo, method, search=SEARCHES[method])
+@TWICE
+def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runner, method: str, twice: bool) -> None:
+    inside, runs = run_study(hpo, method, twice=twice, search=SEARCHES[method])
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)
     holder = "generation" if method == "pbt" else "rung"
     assert set(by_kind) == {holder, "job"}
@@ -97,11 +101,13 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
             assert holders[parents(run)[0]].endswith(f"to {run['name'].rpartition('-> ')[2]}")
 
 
-def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path) -> None:
+@TWICE
+def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path, twice: bool) -> None:
     write_partitions(tmp_path / "data", [0, 1], validation=1)
-    inside, runs = run_twice(
+    inside, runs = run_study(
         hpo,
         "hopping",
+        twice=twice,
         objective="tests.hopping.hopping_objectives:train",
         metric={"name": "val_loss", "mode": "min"},
         space={"lr": {"type": "float", "low": 0.001, "high": 0.05, "log": True}},

@@ -39,7 +39,8 @@ def begun(hpo: Runner, front: PrefectFront, study: str) -> subprocess.Popen[str]
     return process
 
 
-@pytest.mark.parametrize("how", ["gone", *(pytest.param(how, marks=pytest.mark.slow) for how in AWAY if how != "gone")])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", AWAY)
 def test_a_study_ends_as_usual_where_prefect_is_away(how: How, hpo: Runner, front: PrefectFront) -> None:
     process = begun(hpo, front, f"away-{how}")
     front.become(how)

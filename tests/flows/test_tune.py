@@ -187,11 +187,12 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     assert others and not any(line.startswith("Failed, at ") for line in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "counts"),
     [
         ("never", "of 2 trials, 2 diverged (NaN or infinite). "),
-        pytest.param("raises", "of 2 trials, 2 failed, most often with: ValueError: width", marks=pytest.mark.slow),
+        ("raises", "of 2 trials, 2 failed, most often with: ValueError: width"),
     ],
 )
 def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, counts: str) -> None:

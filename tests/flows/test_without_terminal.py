@@ -56,6 +56,7 @@ def is_finished(hpo: Runner, trials: int = 12) -> bool:
     return study.finished and len(study.state.trials) == trials
 
 
+@pytest.mark.slow
 def test_a_pipe_that_nobody_reads_any_more_ends_no_study(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study("slow", search=SEARCH))
     assert process.stdout is not None and process.stderr is not None

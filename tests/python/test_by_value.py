@@ -137,6 +137,7 @@ print(json.dumps({kind: function(2.0) for kind, function in found.items()}))
 """
 
 
+@pytest.mark.slow
 def test_functions_of_all_kinds_do_the_same_in_another_process(tmp_path: Path) -> None:
     """Also in one that has none of their modules; and the digest of their source is that of every process."""
     import json
