@@ -129,6 +129,7 @@ def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, p
             assert not [path for path in texts if SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     write_files(tmp_path, "objective.py", "optuna.yaml")

@@ -280,6 +280,7 @@ def test_a_full_study_folder_is_a_storage_error(bench, do):
 # In a study.
 
 
+@pytest.mark.slow
 def test_a_study_abandons_trials_that_kill_workers_and_finishes(tmp_path):
     """One configuration in ten kills its zygote at every attempt; Dask, children and journal are real."""
     study_file = Real(

@@ -311,6 +311,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     os.kill(worker.pid, 0)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real], tmp_path: Path) -> None:
     """The objective's module does not come to the end of its import."""
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3600)\ndef train(trial): ...\n")

@@ -76,6 +76,7 @@ def test_follows_a_study_while_it_goes_on_and_ends_with_its_input(tmp_path: Path
     assert "mlflow ui --backend-store-uri" in child.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
     tracker = Tracker(tmp_path)
     uri = f"http://127.0.0.1:{free_port}"
@@ -158,6 +159,7 @@ def test_links() -> None:
     assert without_credentials("postgresql://me:pw@h/db") == "postgresql://h/db"
 
 
+@pytest.mark.slow
 def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
     code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r}).search_experiments()"

@@ -128,6 +128,7 @@ def _wait_for(file: str) -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_the_tasks_of_others_are_repeated_as_before(client: distributed.Client, tmp_path: Path) -> None:
     """The death of a worker is the study's matter for its own tasks alone."""
     gate = tmp_path / "open"

@@ -52,6 +52,7 @@ def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     mlflow.tracking.fluent._active_experiment_id = None
 
 
+@pytest.mark.slow
 def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: Path) -> None:
     mlflow.set_experiment("mine")
     mlflow.autolog(silent=True)

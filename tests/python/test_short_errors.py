@@ -63,6 +63,7 @@ def looked_up(name: str) -> float:
     return {"speed": 1.0}[name]
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_not_there_is_answered_with_those_that_are() -> None:
     with pytest.raises(KeyError) as raised:
         hpo.tune(asks_for_another, {"lr": hpo.Float(0, 1), "rates": hpo.Int(1, 2)}, **QUIET)

@@ -59,7 +59,13 @@ def assert_refused(found: dict[str, dict[str, str]], ports: Collection[int], fol
         assert all(answer.startswith("refused") for answer in answers.values()), (port, answers)
 
 
-@pytest.mark.parametrize("cluster", [{"kind": "local", "workers": 2}, {"kind": "local_cuda", "devices": [0, 1]}])
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"kind": "local", "workers": 2},
+        pytest.param({"kind": "local_cuda", "devices": [0, 1]}, marks=pytest.mark.slow),
+    ],
+)
 def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: dict[str, Any]) -> None:
     real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9}, cluster=cluster)
     process = real.start()
@@ -79,6 +85,7 @@ def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: di
         process.wait()
 
 
+@pytest.mark.slow
 def test_no_port_of_processes_with_certificates_of_a_study_lets_a_stranger_in(tmp_path: Path) -> None:
     """As those of Slurm's jobs, and of their scheduler: here a nanny and its worker on this machine."""
     where = {"host": "127.0.0.1", "protocol": "tls://", "security": (security := new_security())}

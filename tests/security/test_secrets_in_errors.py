@@ -173,6 +173,7 @@ def contents(*folders: Path) -> dict[Path, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
     """A real study with Prefect and MLflow: what its function raises and prints is nowhere but in its own log."""
     (hpo.folder / "leaky.py").write_text(LEAKY)

@@ -98,6 +98,7 @@ def test_the_own_server_gets_credentials(hpo: Runner, named: bool) -> None:
         assert own.heard and all(BASIC in headers.get("Authorization", "") for _, headers in own.heard)
 
 
+@pytest.mark.slow
 def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
     with listening() as elsewhere, listening(redirect=elsewhere.url.replace("127.0.0.1", "localhost")) as own:
         hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url}
