@@ -22,7 +22,6 @@ import pytest
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
-from hpo_core.placement import mps
 from hpo_core.spec.sent_functions import function_name
 from hpo_core.training import by_value as sent
 from hpo_core.training.child import child_process
@@ -260,10 +259,6 @@ def test_under_mps_another_part_of_the_gpu_needs_another_process(worker: Worker)
         ["25", "0=2048M"], ["50", "0=2048M"], ["50", "0=3072M"]
     ]  # fmt: skip
     assert len(worker.waiting) == 1
-
-
-def test_no_process_waits_longer_than_its_mps_daemon_lives() -> None:
-    assert 2 * child_process.IDLE_SECONDS < mps.LINGER_SECONDS
 
 
 def test_a_process_whose_context_broke_while_it_waited_is_replaced(worker: Worker) -> None:
