@@ -29,6 +29,7 @@ from hpo_core.simulation.repeats import (
     common_target,
     expected_jobs,
     play,
+    simulated_spec,
 )
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.assembly import notices
@@ -215,7 +216,7 @@ def answer(question: Question, home: Home) -> Simulated:
 
 def _check_jobs(scenario: Scenario) -> None:
     """Refuse what would be played for days; a stop rule ends a study earlier, at a time that nobody knows yet."""
-    spec = scenario.spec.model_copy(update={"warm_start": None})
+    spec = simulated_spec(scenario, 0)
     jobs = expected_jobs(Study.create(spec))
     if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
         raise SpecError(

@@ -249,7 +249,7 @@ def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
     """
     spec = scenario.spec
     changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None, "packing": None}
-    if spec.data is not None:
+    if spec.hops:
         spec = spec.model_copy(update={"data": None, "training": spec.training.model_copy(update={"gang": 1})})
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
         retries = spec.training.retries | {Outcome.LOST: ENDLESS}

@@ -155,7 +155,7 @@ def test_a_worker_that_still_reads_its_partitions_is_waited_for() -> None:
 def test_how_many_models_train_at_once_follows_from_the_search(method: str, changes: dict[str, Any], most: int) -> None:
     """The source schedules all configurations; two for each worker where a search asks for them by results."""
     searches = METHODS | {
-        "grid": {"method": "grid", "points": {"x": 7}, "repeats": 2},
+        "grid": {"method": "grid", "points": {"x": 14}},
         "pbt": {"method": "pbt", "population": 8, "generations": 3},
         "endless": {"method": "random", "max_resource": 2},
         "large": {"method": "random", "max_resource": 2, "configs": 5_000},
