@@ -160,10 +160,18 @@ def importances(series: Series) -> Importances | None:
     return Importances({name: shares.get(name, 0.0) for name in ordered}, series.levels[at], counts[at], True)
 
 
+def _losses(series: Series, resource: int) -> list[float]:
+    """Finite losses of the results at one resource."""
+    found = (result.loss for trial in series.trials for result in trial.results if result.resource == resource)
+    return [loss for loss in found if loss is not None]
+
+
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
     """Shares of importance; None where the results do not differ."""
     import optuna
 
+    if len(set(_losses(series, resource))) < 2:
+        return None
     study = _copied(series, resource, on_scale=True)
     try:
         with warnings.catch_warnings():
@@ -238,7 +246,9 @@ def parameter_figures(series: Series) -> list[Figure | None]:
     if series.lineage is not None:
         return [importance_bars(series, found) if found and found.resource == series.levels[0] else None]
     order = list(found.shares) if found else []
-    bars = [importance_bars(series, found), parameter_panels(series, found), contour(series, found)] if found else []
+    bars: list[Figure | None] = []
+    if found and len(_losses(series, found.resource)) >= 5:
+        bars = [importance_bars(series, found), parameter_panels(series, found), contour(series, found)]
     return [*bars, parallel_coordinates(series, order)]
 
 
