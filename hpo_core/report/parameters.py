@@ -285,13 +285,14 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
     from optuna.visualization import plot_slice
 
     study = _copied(series, found.resource, most=DOTS)
-    used = {name for trial in study.trials for name in trial.params}
+    trials = study.trials  # each access copies them
+    used = {name for trial in trials for name in trial.params}
     labels = {escape(name): text(name, 30) for name in found.shares if escape(name) in used}
     names = list(labels)[: 4 * COLUMNS]
-    if len(study.trials) < 5 or not names:
+    if len(trials) < 5 or not names:
         return None
     data, drawn = _plain(plot_slice(study, params=names))
-    places = scale((trial.value for trial in study.trials), maximize=series.maximize)
+    places = scale((trial.value for trial in trials), maximize=series.maximize)
     shape = panels(len(names), COLUMNS, height=180, gap=66)
     for k, name in enumerate(sorted(names)):  # the order of Optuna's axes
         at, key = names.index(name), axis_key(k)
@@ -303,14 +304,14 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
         drawn[f"yaxis{key}"] = up | places.axis(text(series.metric, 16) * (at % COLUMNS == 0)) | {"anchor": f"x{key}"}
     best = -1 if series.study.best is None else series.study.best.trial
     for dots in data:
-        numbers = [study.trials[at].user_attrs["trial"] for at in dots["marker"]["color"]]
+        numbers = [trials[at].user_attrs["trial"] for at in dots["marker"]["color"]]
         dots |= {"text": [f"trial {number}" for number in numbers], "hoverinfo": "text+x+y"}
         dots["marker"] = {
             "color": [BEST if number == best else BLUE for number in numbers],
             "size": [12 if number == best else 6 for number in numbers],
             "opacity": 0.8,
         }
-    few = f" Of {found.results:,} results {len(study.trials):,} are drawn." if len(study.trials) < found.results else ""
+    few = f" Of {found.results:,} results {len(trials):,} are drawn." if len(trials) < found.results else ""
     caption = (
         f"Each dot is a trial's value at resource {found.resource:,}, where all compare; the best trial is orange. A "
         f"training that diverged stands at the worst value.{few}"
