@@ -460,7 +460,7 @@ class Plots:
         from hpo_core.report.parameters import importance_bars, importances
 
         found = importances(self._series)
-        return self._drawn(importance_bars(self._series, found) if found else None)
+        return self._drawn(importance_bars(found) if found else None)
 
     def slices(self) -> Figure:
         """Metric over each parameter."""

@@ -244,33 +244,41 @@ def parameter_figures(series: Series) -> list[Figure | None]:
     """All figures of parameters; of a population that has changed since, nothing compares."""
     found = importances(series)
     if series.lineage is not None:
-        return [importance_bars(series, found) if found and found.resource == series.levels[0] else None]
+        return [importance_bars(found) if found and found.resource == series.levels[0] else None]
     order = list(found.shares) if found else []
     bars: list[Figure | None] = []
     if found and len(_losses(series, found.resource)) >= 5:
-        bars = [importance_bars(series, found), parameter_panels(series, found), contour(series, found)]
+        bars = [importance_bars(found), parameter_panels(series, found), contour(series, found)]
     return [*bars, parallel_coordinates(series, order)]
 
 
-def importance_bars(series: Series, found: Importances) -> Figure | None:
-    """A bar per parameter, by Optuna."""
+def importance_bars(found: Importances) -> Figure | None:
+    """A bar per parameter."""
     if not found.enough:
         return None
-    from optuna.visualization import plot_param_importances
-
     names = list(found.shares)[:20]
-    study = _copied(series, found.resource, on_scale=True)
-    data, _ = _plain(plot_param_importances(study, evaluator=_evaluator_of_best(found.results), params=names))
-    for bar in data:
-        bar |= {"marker": {"color": BLUE}, "y": [escape(name) for name in bar["y"]], "hovertemplate": None}
-        bar |= {"text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in bar["x"]]}
+    shares = [found.shares[name] for name in names]
+    data: list[Trace] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": [escape(name) for name in names],
+            "x": [round(share, 4) for share in shares],
+            "text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in shares],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "marker": {"color": BLUE},
+            "hoverinfo": "none",
+        }
+    ]
     caption = (
         f"How much each parameter decides who comes out best (PED-ANOVA), computed from the {found.results:,} "
         f"results at resource {found.resource:,} alone, because results at different resources do not compare."
     )
     labels = {"tickvals": [escape(name) for name in names], "ticktext": [text(name, 24) + "  " for name in names]}
-    across = axis("share of importance", tickformat=".0%", range=[0, max(found.shares.values()) * 1.12])
-    shape = layout(90 + 32 * len(names), xaxis=across, yaxis=axis("", showgrid=False, ticks="", **labels))
+    across = axis("share of importance", tickformat=".0%", range=[0, max(shares) * 1.12])
+    up = axis("", showgrid=False, ticks="", autorange="reversed", **labels)
+    shape = layout(90 + 32 * len(names), xaxis=across, yaxis=up)
     return Figure("importances", "Which parameters matter", caption, data, shape, zoom=False)
 
 

@@ -1,4 +1,4 @@
-"""Settings that are gone: a recorded study is read that has the value which holds now, another one is refused."""
+"""Settings and values that are gone: recorded studies without need of them are read, others refused in a sentence."""
 
 from __future__ import annotations
 
@@ -7,36 +7,57 @@ from typing import Any, NamedTuple
 
 from hpo_core.model.errors import SpecError
 
-_READER = "read this study with the last one that did, the development version of 2026-11-28"
+_WITH_ALL = "2026-11-28"
 
 
 class GoneSetting(NamedTuple):
-    """A setting that is gone."""
+    """A setting that is gone, or some values of it."""
 
     place: tuple[str, ...]
-    only: tuple[str, str] | None
+    read: tuple[Any, ...]
+    """Recorded values with which a study is read; empty: with any."""
+    now: str
+    """How this version is, as the end of a sentence."""
+    instead: str = ""
+    """What to do instead, for a study file that sets it; empty: the setting stays, without the other values."""
+    only: tuple[str, str] | None = None
     """Setting beside it, and the value of it that the setting belonged to; None: any."""
-    value: Any
-    """The value that holds from now on."""
-    instead: str
+    until: str = _WITH_ALL
+    """The last development version that had it."""
 
 
 GONE = (
-    GoneSetting(("repeats",), None, 1, "loop over seeds in the training function and report their mean"),
     GoneSetting(
-        ("search", "repeats"),
-        ("method", "grid"),
-        1,
-        "loop over seeds in the training function, or set configs where parameters are drawn",
+        ("repeats",), (1,), "has 1 alone", "loop over seeds in the training function and report their mean",
+        until="2026-11-27",
     ),
-    GoneSetting(("search", "keep_last"), ("method", "pbt"), False, "checkpoints that nothing can load are removed"),
-    GoneSetting(("search", "opponents_from"), ("method", "pbt"), 2, "opponents: past takes the last two generations"),
-)
+    GoneSetting(
+        ("search", "repeats"), (1,), "has 1 alone",
+        "loop over seeds in the training function, or set configs where parameters are drawn", ("method", "grid"),
+    ),
+    GoneSetting(
+        ("search", "keep_last"), (False,), "has False alone", "checkpoints that nothing can load are removed",
+        ("method", "pbt"),
+    ),
+    GoneSetting(
+        ("search", "opponents_from"), (2,), "has 2 alone", "opponents: past takes the last two generations",
+        ("method", "pbt"),
+    ),
+    GoneSetting(
+        ("search", "study_record", "further"), ([],), "trains no trial beyond the search",
+        "begin a study with a larger max_resource",
+    ),
+    GoneSetting(("data", "scheduler"), ("remaining", "randomized"), "has no such policy"),
+    GoneSetting(
+        ("tracking", "optuna"), (), "copies no study while it runs",
+        "make a copy with hpo_core.load(NAME).study.to_optuna(URL)",
+    ),
+)  # fmt: skip
 
 
 def words_of_gone(place: tuple[Any, ...]) -> str | None:
     """Instead of what a setting of a study file is gone; None: it never was one."""
-    found = next((gone for gone in GONE if gone.place == place), None)
+    found = next((gone for gone in GONE if gone.place == place and gone.instead), None)
     return None if found is None else f"is no setting any more: {found.instead}. Drop it"
 
 
@@ -44,7 +65,7 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded study without settings that are gone.
 
     Raises:
-        SpecError: one had another value than the one that holds now.
+        SpecError: one had a value with which this version cannot go on.
     """
     found = dict(recorded)
     for gone in GONE:
@@ -56,16 +77,18 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if gone.only is not None and section.get(gone.only[0]) != gone.only[1]:
             continue
-        if section[name] != gone.value:
+        if gone.read and section[name] not in gone.read:
             raise SpecError(
-                f"journal: {'.'.join(gone.place)} = {section[name]!r}: this version has {gone.value!r} alone "
-                f"({gone.instead}); {_READER}."
+                f"journal: {'.'.join(gone.place)} = {section[name]!r}: this version {gone.now}; read this study with "
+                f"the last one that did otherwise, the development version of {gone.until}."
             )
-        found = _replaced(found, sections, {key: value for key, value in section.items() if key != name})
+        if gone.instead:
+            found = _replaced(found, sections, {key: value for key, value in section.items() if key != name})
     return found
 
 
 def _replaced(plain: dict[str, Any], sections: list[str], section: dict[str, Any]) -> dict[str, Any]:
     if not sections:
         return section
-    return plain | {sections[0]: _replaced(plain[sections[0]], sections[1:], section)}
+    first, *rest = sections
+    return plain | {first: _replaced(dict(plain[first]), rest, section)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,7 +19,6 @@ from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
-from hpo_core.security.masking import without_credentials
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.gone_settings import without_gone
 from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing, refuse_recorded_expressions
@@ -421,22 +419,6 @@ class StudySpec(Part):
             raise SpecError(explain(error, where, data, lines, whole=cls)) from None
 
 
-def refuse_live_copy(recorded: Mapping[str, Any]) -> None:
-    """Refuse to go on with a recorded study that was copied to Optuna while it ran; it can be read.
-
-    Raises:
-        SpecError: says how to have a copy.
-    """
-    tracking = recorded.get("tracking")
-    storage = tracking.get("optuna") if isinstance(tracking, Mapping) else None
-    if storage not in (None, "off"):
-        raise SpecError(
-            f"journal: tracking.optuna = {without_credentials(str(storage))}: this version copies no study to Optuna "
-            "while it runs; go on with the last one that did, the development version of 2026-11-28, or read this one "
-            "and make a copy with hpo_core.load(NAME).study.to_optuna(URL)."
-        )
-
-
 def _as_today(data: Any) -> Any:
     """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
 
@@ -446,25 +428,7 @@ def _as_today(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     refuse_recorded_expressions(data.get("packing"))
-    recorded = data.get("data")
-    if isinstance(recorded, dict) and recorded.get("scheduler") == "exact":
-        raise SpecError(
-            "journal: data.scheduler = exact: this version has no such policy; read this study with the last one that "
-            "had it, the development version of 2026-11-28."
-        )
     found = without_gone(data)
-    search = found.get("search")
-    record = search.get("study_record") if isinstance(search, dict) else None
-    if isinstance(search, dict) and isinstance(record, dict) and "further" in record:
-        if record["further"]:
-            raise SpecError(
-                "journal: search.study_record.further: this version trains no trial beyond the search; read this "
-                "study with the last one that did, the development version of 2026-11-28."
-            )
-        found["search"] = search | {"study_record": {name: record[name] for name in record if name != "further"}}
-    tracking = found.get("tracking")
-    if isinstance(tracking, dict):
-        found["tracking"] = {name: value for name, value in tracking.items() if name != "optuna"}
     training = found.get("training")
     if isinstance(training, dict) and training.get("process") == "auto":
         found["training"] = training | {"process": "fresh"}

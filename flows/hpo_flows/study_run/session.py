@@ -28,7 +28,6 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.model.events import StudyRequested
 from hpo_core.model.trial import Job, Report
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
@@ -36,7 +35,6 @@ from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import digest_of
-from hpo_core.spec.study_spec import refuse_live_copy
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
@@ -199,9 +197,6 @@ class Session:
                 return self._given
             raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
         spec = Study.current_spec(self.name, self.journal)
-        for entry in self.journal.entries(self.name, 0, 1):
-            if isinstance(entry.stimulus, StudyRequested):
-                refuse_live_copy(entry.stimulus.spec)
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
