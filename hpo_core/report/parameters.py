@@ -296,7 +296,8 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
     trials = study.trials  # each access copies them
     used = {name for trial in trials for name in trial.params}
     labels = {escape(name): text(name, 30) for name in found.shares if escape(name) in used}
-    names = list(labels)[: 4 * COLUMNS]
+    names, known = list(labels)[: 4 * COLUMNS], {escape(name): name for name in found.shares}
+    ranges = series.study.spec.search_space().parameters
     if len(trials) < 5 or not names:
         return None
     data, drawn = _plain(plot_slice(study, params=names))
@@ -305,8 +306,12 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
     for k, name in enumerate(sorted(names)):  # the order of Optuna's axes
         at, key = names.index(name), axis_key(k)
         across, up = shape[f"xaxis{axis_key(at)}"], shape[f"yaxis{axis_key(at)}"]
-        kind = {"type": drawn[f"xaxis{key}"].get("type", "linear")}
-        side = axis(f"<b>{labels[name]}</b>", automargin=False, tickangle=0, nticks=5, anchor=f"y{key}", **kind)
+        kept = {"type": "linear"} | _side(drawn[f"xaxis{key}"])
+        if kept["type"] == "log":  # Plotly would name a 2 and a 5 in each decade
+            own = ParameterAxis(known[name], ranges[known[name]])
+            every = -(-len(own.ticks) // 5)
+            kept |= {"tickvals": [10**tick for tick in own.ticks[::every]], "ticktext": own.words[::every]}
+        side = axis(f"<b>{labels[name]}</b>", automargin=False, tickangle=0, nticks=5, anchor=f"y{key}", **kept)
         side["title"]["standoff"] = 4
         drawn[f"xaxis{key}"] = across | side
         drawn[f"yaxis{key}"] = up | places.axis(text(series.metric, 16) * (at % COLUMNS == 0)) | {"anchor": f"x{key}"}
@@ -377,7 +382,14 @@ def contour(series: Series, found: Importances) -> Figure | None:
 
 
 def _side(known: dict[str, Any]) -> dict[str, Any]:
-    return {key: known[key] for key in ("range", "type") if key in known}
+    """What stays of an axis of Optuna: its range and type, and its choices, texts without quotes."""
+    kept: dict[str, Any] = {
+        key: known[key] for key in ("range", "type", "categoryarray", "categoryorder") if key in known
+    }
+    if choices := known.get("categoryarray"):
+        words = [choice[1:-1] if choice[:1] == choice[-1:] == "'" else choice for choice in choices]
+        kept |= {"tickvals": choices, "ticktext": words if len(set(words)) == len(words) else choices}
+    return kept
 
 
 def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
