@@ -74,9 +74,14 @@ _GAP = "  "
 
 
 class RowTable:
-    """Rows of one shape; the first column names what a row is about."""
+    """Rows of one shape; the first column names what a row is about.
 
-    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+    Args:
+        whole: as wide as the rows are, also beyond the console's width.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], *, whole: bool = False) -> None:
+        self._whole = whole
         self._titles = [terminal_text(title) for title in rows[0]]
         self._rows = [[cell_text(value) for value in row.values()] for row in rows]
 
@@ -86,7 +91,7 @@ class RowTable:
         return sum(map(self._longest, range(len(self._titles)))) + self._gaps
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._widths(options.max_width)
+        widths = self._widths(max(options.max_width, self.full_width) if self._whole else options.max_width)
         yield Text("\n").join(self._stacked() if widths is None else self._lines(console, widths))
 
     @property
@@ -146,10 +151,8 @@ def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style
 
 def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows: as wide as they are in a pipe, within the terminal's width else."""
-    table = RowTable(rows)
-    piped = not console.is_terminal and not has_columns()
-    width = max(table.full_width, console.width) if piped else console.width
-    console.print(table, width=width, soft_wrap=True)
+    table = RowTable(rows, whole=not console.is_terminal and not has_columns())
+    console.print(table, soft_wrap=True)
 
 
 def cell_text(value: Any) -> str:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import hpo_core
 from hpo_core.cli.app import GROUPS
-from hpo_core.cli.output import RowTable
+from hpo_core.cli.output import RowTable, print_rows
 from hpo_core.journal.protocol import LISTED, unknown_study
 from hpo_flows.command import app
 from hpo_flows.progress import LiveBoard
@@ -49,6 +49,14 @@ def test_no_number_date_or_name_is_cut(width: int) -> None:
     assert "".join(ROW["why"].split()) in "".join(printed(width, [{"study": "x", "why": ROW["why"]}]).split())  # type: ignore[attr-defined]
     if width >= 100:
         assert text.splitlines()[0].split() == list(ROW), "a table where there is room for one"
+
+
+def test_rows_in_a_pipe_are_as_wide_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console = Console(file=io.StringIO(), width=40, record=True)
+    print_rows(console, [ROW])
+    titles, row = console.export_text().splitlines()
+    assert titles.split() == list(ROW) and str(ROW["why"]) in row
 
 
 def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
