@@ -2,6 +2,10 @@
 
 The folder is one user's: made with mode 0700, its files with 0600, and what is wider is narrowed at first use. Below it
 no symbolic link is followed and nothing of another user's is written to (:mod:`hpo_core.security.private_files`).
+
+HPO_HOME                  folder of journal, checkpoints, logs and reports; default ``.hpo`` in the working folder
+HPO_JOURNAL               SQLAlchemy URL of the journal; default: SQLite in the home
+HPO_DATABASE              URL of one PostgreSQL database for journal and MLflow, instead of two SQLite files
 """
 
 from __future__ import annotations

@@ -136,16 +136,22 @@ Stimulus = (
 
 
 class StudyCreated(_Fact, frozen=True):
+    """The study exists."""
+
     spec: dict[str, Any]
 
 
 class ControllerChanged(_Fact, frozen=True, omit_defaults=True):
+    """Another process runs the study from here on."""
+
     controller: str
     objective: str = ""
     """Training function from here on; empty: the same as before."""
 
 
 class CapacityChanged(_Fact, frozen=True):
+    """Jobs have these slots or devices from here on."""
+
     inventory: Inventory
 
 
@@ -331,6 +337,8 @@ class ReportIgnored(_Fact, frozen=True):
 
 
 class StudyExtended(_Fact, frozen=True):
+    """The search tries more configurations."""
+
     configs: int
 
 

@@ -2,7 +2,7 @@
 
 Whatever a study file, a mapping, the command line or a form says is accepted or refused within about a second and
 300 MB; these limits see to that. They hold for new descriptions. A journal written before a limit existed replays.
-``docs/limits.md`` lists them; each error names its limit.
+``docs/reference/limits.md`` lists them; each error names its limit.
 """
 
 from __future__ import annotations

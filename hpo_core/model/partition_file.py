@@ -1,4 +1,7 @@
-"""A file of the data that models hop over: its name, and what is known of it."""
+"""A file of the data that models hop over: its name, and what is known of it.
+
+HPO_PARTITION_FOLDER      on a worker: folder of its partitions, instead of ``data.folder``
+"""
 
 from __future__ import annotations
 

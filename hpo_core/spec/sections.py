@@ -40,7 +40,11 @@ class SamplerSpec(Part):
 
         def __init__(self, name: str = "random", **arguments: Any) -> None: ...
 
-    name: str = Field(default="random", kw_only=False)
+    name: str = Field(
+        default="random",
+        kw_only=False,
+        description="``random``, ``ranked_gp``, or the class name of one of Optuna's samplers.",
+    )
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class StudySpec(Part):
         description="Names of values reported beside the metric. A result is feasible where each of them is at most 0; "
         "infeasible ones rank behind all feasible ones, by their total violation, and are never the best.",
     )
-    space: dict[str, Parameter] = Field(min_length=1)
+    space: dict[str, Parameter] = Field(min_length=1, description="The parameters, by name.")
     forbidden: list[Condition] = Field(
         default_factory=list,
         description="Combinations that are never tried, in the form of ``when``: ``{optimizer: sgd, lr: {low: 0.1}}``.",
@@ -87,7 +87,7 @@ class StudySpec(Part):
         default_factory=dict,
         description="Fixed arguments (JSON) that every trial gets beside its parameters: ``{data: train.npz}``.",
     )
-    search: Search
+    search: Search = Field(description="The search method and its settings.")
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
     best_of: Literal["all_rungs", "highest_rung"] = Field(
@@ -96,7 +96,7 @@ class StudySpec(Part):
         "ASHA); highest_rung, only those at the largest resource that has one, which is the better choice where the "
         "winner is trained on. Holds for report, MLflow, kept checkpoints, stop.target and retraining.",
     )
-    cluster: Cluster = LocalClusterSpec()
+    cluster: Cluster = Field(default=LocalClusterSpec(), description="Where jobs train.")
     packing: Annotated[PackingSpec | None, BeforeValidator(read_packing)] = Field(
         default=None,
         description="Several jobs at once on one device, by what they were measured to need; true: with all defaults. "

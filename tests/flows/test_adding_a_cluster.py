@@ -1,4 +1,4 @@
-"""The page on adding parts, section "A cluster kind": a copy of the code with these additions runs a study."""
+"""The README of hpo_flows.dask, "Add a cluster kind": a copy of the code with these additions runs a study."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
 
 def additions() -> dict[str, str]:
     """The code blocks of the section, by their titles."""
-    page = (ROOT / "docs" / "adding.md").read_text()
-    section = page.partition("\n## A cluster kind\n")[2].partition("\n## ")[0]
+    page = (ROOT / "flows" / "hpo_flows" / "dask" / "README.md").read_text()
+    section = page.partition("\n## Add a cluster kind\n")[2].partition("\n## ")[0]
     found = re.findall(r'^( *)```python title="([^"]+)"\n(.*?)^ *```$', section, re.DOTALL | re.MULTILINE)
     return {title: textwrap.dedent(text) for _, title, text in found}
 

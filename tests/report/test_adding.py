@@ -1,4 +1,4 @@
-"""What docs/adding.md says of figures and tags, done."""
+"""What the READMEs of report and tracking say of new figures and tags, done."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from tests.conftest import World, fresh
 from tests.methods import spec_of
 from tests.report.test_report import World as FourWorkers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
+CORE = Path(__file__).parents[2] / "hpo_core"
 
 
-def section(title: str) -> str:
-    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def code(title: str) -> str:
-    (found,) = re.findall(r"```python\n(.*?)```", section(title), flags=re.DOTALL)
+def code(room: str, title: str) -> str:
+    section = (CORE / room / "README.md").read_text().split(f"\n## {title}\n")[1]
+    (found,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     return re.sub(r"^   ", "", found, flags=re.MULTILINE)
 
 
 def test_the_figure_of_the_page_is_drawn() -> None:
     names: dict[str, object] = {}
-    exec(compile(code("A figure in the report"), "adding.md", "exec", dont_inherit=True), names)
+    exec(compile(code("report", "Add a figure"), "README.md", "exec", dont_inherit=True), names)
     series = read_series(FourWorkers().play().entries())
     figure = names["attempts_by_worker"](series)  # type: ignore[operator]
     assert len(figure.data[0]["x"]) == 4 and sum(figure.data[0]["y"]) == len(series.spans)
@@ -39,7 +36,7 @@ def test_the_tag_of_the_page_is_written(monkeypatch: pytest.MonkeyPatch) -> None
     world = World(4)
     study = fresh(spec_of("asha"), MemoryJournal(), world)
     world.play(study)
-    for key, value in eval(f"{{{code('A tag or metric in MLflow')}}}").items():
+    for key, value in eval(f"{{{code('tracking', 'Add a tag or metric')}}}").items():
         monkeypatch.setitem(TRIAL_TAGS, key, value)
     fold = TrackedStudy()
     for entry in study.journal.entries("world"):

@@ -1,4 +1,4 @@
-"""docs/adding.md, done to a copy of the package: a new method and a new parameter type, in use."""
+"""The READMEs of search and model, done to a copy of the package: a new method and parameter type, in use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOMS = ("search", "model")
 _BLOCK = re.compile(r'^```(?:python|yaml) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 PLAY = """
@@ -40,10 +41,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with what the page adds."""
     folder = tmp_path_factory.mktemp("adding")
     shutil.copytree(ROOT / "hpo_core", folder / "hpo_core", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in _BLOCK.findall((ROOT / "docs" / "adding.md").read_text()):
+    for name, text in _BLOCK.findall("".join((ROOT / "hpo_core" / room / "README.md").read_text() for room in ROOMS)):
         path = folder / name
-        if name.startswith("flows/"):
-            continue
         if path.name not in ("registry.py", "__init__.py"):
             assert not path.exists(), f"{name} is no new file"
             path.write_text(text)

@@ -80,8 +80,8 @@ def touches(path: Path, *rooms: str) -> set[str]:
     return {name for name in names if any(name == room or name.startswith(room + ".") for room in rooms)}
 
 
-def test_the_page_of_the_architecture_shows_the_layers_and_files_that_exist() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+def test_the_pages_for_contributors_show_the_layers_and_files_that_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "docs" / "explanation" / "how-a-job-runs.md").read_text()
     for package, layers in (("hpo_core", LAYERS), ("hpo_flows", FLOW_LAYERS)):
         drawn = page.partition(f'```text title="{package}, from the top"\n')[2].partition("```")[0].splitlines()
         assert [set(line.split(", ")) for line in drawn] == [{room or package for room in one} for one in layers[::-1]]

@@ -1,4 +1,7 @@
-"""Base class of a cluster kind: what the executor asks of a Dask cluster."""
+"""Base class of a cluster kind: what the executor asks of a Dask cluster.
+
+HPO_DASK_DASHBOARD        1: Dask's dashboard is served for clusters that the study starts; default 0
+"""
 
 from __future__ import annotations
 
