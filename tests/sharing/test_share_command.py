@@ -228,9 +228,9 @@ def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
 
 
 def test_example_of_the_page_prints_what_it_says() -> None:
-    page = (Path(__file__).parents[2] / "docs/sharing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/explanation/sharing.md").read_text()
     code, printed = re.findall(r"```(?:python|text)\n(.*?)```", page, re.DOTALL)[-2:]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "docs/sharing.md", "exec"), {})
+        exec(compile(code, "docs/explanation/sharing.md", "exec"), {})
     assert out.getvalue() == printed
