@@ -27,6 +27,9 @@ PAGES = {
 for _readme in sorted([*ROOT.glob("hpo_core/**/README.md"), *ROOT.glob("flows/hpo_flows/**/README.md")]):
     _package = _readme.parent.relative_to(ROOT).as_posix()
     PAGES[f"{_package}/README.md"] = f"packages/{_package.removeprefix('flows/').replace('/', '-')}.md"
+BOOST = {"how-to": 4.0, "tutorials": 4.0, "decisions": 0.1, "packages": 0.1}
+"""Weight in the site's search by folder: what people do comes before how it is made."""
+SELDOM_READ = {"benchmarks.md", "changelog.md", "contributing.md"}
 _REPOSITORY = {page: path for path, page in PAGES.items()}
 _PICTURES = "repository"
 """Folder of the site for pictures that lie outside ``docs``."""
@@ -54,8 +57,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links at pages of the site."""
+    """Point links at pages of the site, and weigh the page for the search."""
     page_uri = page.file.src_uri
+    boost = 0.1 if page_uri in SELDOM_READ else BOOST.get(page_uri.partition("/")[0], 1.0)
+    page.meta.setdefault("search", {}).setdefault("boost", boost)
     markdown = _INSIDE_NUMBERED.sub(lambda found: re.sub("^(?= )", " ", found[0], flags=re.MULTILINE), markdown)
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _with_links(part, page_uri) for part in parts)

@@ -149,6 +149,7 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
         assert trial.results[-1].loss == objective(optuna.trial.FixedTrial(trial.params))
 
 
+@pytest.mark.slow
 def test_study_runs_in_process_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,7 @@ def test_code_of_a_page_runs(page: Path) -> None:
         elif language == "yaml":
             part = yaml.safe_load(text)
             space = space or {name: part[name] for name in part if name == "space" and "study" not in part}
-            StudySpec.from_plain(part) if "study" in part else make_spec(**space | part)
+            StudySpec.from_plain(part) if "study" in part else make_spec(**{"objective": "train:train"} | space | part)
         elif language == "text":
             assert comment == "printed by: these lines", f"{page}: {text}"
             printed = io.StringIO()
