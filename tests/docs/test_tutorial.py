@@ -21,7 +21,7 @@ from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorials" / "retrain-on-a-schedule.md").read_text()
 
 
 def commands() -> list[str]:
