@@ -87,13 +87,3 @@ def test_code_of_a_page_is_valid(page: Path) -> None:
             part = yaml.safe_load(text)
             if "deployments" not in part:
                 make_spec(**part)
-
-
-def test_shapes_tell_words_layout_and_rounding_apart() -> None:
-    shown = Sample("a.md", "x", ("...", "[3 done, ETA 2 s] trial 1: rest ...", "", "end in 1 min 3 s", "  rate = 0.25"))
-    printed = "first\nsecond\n[48 done, ETA 1 min] trial 7: rest of it\n\nend in 12 s\n  rate = 0.5\n"
-    assert is_printed(shown, printed, {})
-    changed = {"ETA 1 min": "ETA 0:00", "  rate": " rate", "0.5": "0.11620646334520067", "end": "ends", "\n\n": "\n"}
-    for before, after in changed.items():
-        assert not is_printed(shown, printed.replace(before, after), {}), after
-    assert not is_printed(shown, printed + "one more line\n", {})
