@@ -1,4 +1,4 @@
-"""The picture of docs/scale.md, and the table of rates behind it, from the results of scale.py."""
+"""The picture of benchmarks/scale.md, and the table of rates behind it, from the results of scale.py."""
 
 from __future__ import annotations
 

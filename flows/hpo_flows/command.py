@@ -162,7 +162,7 @@ def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
     from hpo_flows.serve_home import serve_home
 
     outlive_terminal("it goes on to serve")
-    serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
+    serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True))
 
 
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
+from prefect.states import Completed
 from pydantic import Field
 
 from hpo_core.home import Home
@@ -36,7 +38,7 @@ class CompareForm(FormPart):
 
 
 @form_flow("compare", _run_name)
-def compare(form: CompareForm) -> dict[str, Any]:
+def compare(form: CompareForm) -> State[dict[str, Any]]:
     """Put studies side by side: incumbents over training and time, final quality, cost.
 
     Repeats of one search over several seeds (equal settings, names equal up to a number or date at their end) share
@@ -48,7 +50,9 @@ def compare(form: CompareForm) -> dict[str, Any]:
     found = put_side_by_side([read_study(place.read_journal(), name) for name in studies])
     page = write_page(place, found)
     links = copy_to_mlflow(place, found, page)
-    return show(found, {"Page": page.as_uri()} | links) | {"page": str(page), "links": {"Page": page.as_uri()} | links}
+    facts = show(found, {"Page": page.as_uri()} | links)
+    facts |= {"page": str(page), "links": {"Page": page.as_uri()} | links}
+    return Completed(message=found.words, data=facts)
 
 
 class StudySeries:
@@ -65,6 +69,9 @@ class Compared:
         self.comparison = comparison
         self.facts = comparison.facts()
         self.specs = [series.study.spec for series in comparison.studies]
+        first = self.facts["groups"][0]
+        best = "no search has a result" if first["median"] is None else f"best: {first['group']}, {first['median']:.5g}"
+        self.words = f"{len(self.specs)} studies by {self.facts['metric']}; {best}"
 
 
 @step("read study {name}")
@@ -81,9 +88,7 @@ def read_study(journal: Journal, name: str) -> tuple[StudySeries, str]:
 def put_side_by_side(studies: list[StudySeries]) -> tuple[Compared, str]:
     """Group repeats of one search, and rank the searches."""
     found = Compared(Comparison.of_series([one.series for one in studies]))
-    first = found.facts["groups"][0]
-    best = "no search has a result" if first["median"] is None else f"best: {first['group']}, {first['median']:.5g}"
-    return found, f"{len(studies)} studies by {found.facts['metric']}; {best}"
+    return found, found.words
 
 
 @step("write the page")

@@ -133,18 +133,17 @@ _END_SECONDS = 15.0
 _MLFLOW = "MLflow:"
 
 
-def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
+def serve_home(home: Home, say: Say) -> None:
     """Serve until Ctrl-C, SIGTERM or SIGHUP; where another one serves this home, say where and return.
 
-    Args:
-        with_password: whether passwords are said, too; what is no terminal may be a log that others read.
+    Addresses are said with their passwords, as Jupyter does: each start makes new ones.
     """
     folder = home.make_folder("ui")
     lock = ui_lock(folder)
     if not lock.take(fcntl.LOCK_EX):
         lines = said_by(lock).get("said", ["its addresses are not known yet"])
         say("Another `hpo ui` serves this home:")
-        for line in lines if with_password else [f"its addresses are in {folder}"]:
+        for line in lines:
             say(line)
         lock.close()
         return
@@ -152,7 +151,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:
-            said = list(_start(home, stack, say, with_password=with_password))
+            said = list(_start(home, stack, say))
             addresses = [word for line in said if line.startswith(_MLFLOW) for word in line.split() if "://" in word]
             lock.write(json.dumps({"said": said, "mlflow": next(iter(addresses), "")}))
             for line in said:
@@ -165,7 +164,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
             lock.write("")
 
 
-def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> Iterator[str]:
+def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
     reports = ReportFiles(home)
     reports.write()
     threading.Thread(target=reports.follow, daemon=True).start()
@@ -177,12 +176,11 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
         stack.callback(prefect.close)
     if missing := complete_copies(home):
         say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
-    mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
+    mlflow = stack.enter_context(_mlflow(home))
     if prefect is not None:
         prefect.wait()
         _end_killed_runs(home, prefect, say)
-        word = prefect.auth if with_password else f"see auth in {prefect.secrets_file}"
-        yield f"Prefect: {prefect.url} (password {word})"
+        yield f"Prefect: {prefect.url} (password {prefect.auth})"
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
     yield f"{_MLFLOW}  {mlflow}"
@@ -208,7 +206,7 @@ def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
 
 
 @contextmanager
-def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
+def _mlflow(home: Home) -> Iterator[str]:
     """MLflow's address; its own server is used where studies name one."""
     uri = home.default_tracking_uri
     if not uri.startswith("sqlite:"):
@@ -237,12 +235,8 @@ def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
     try:
         process.stdin.write(f"{auth}\n".encode())
         process.stdin.flush()
-        if with_password:
-            yield f"http://127.0.0.1:{port} (user and password {auth})"
-        else:
-            with open_private(folder / "mlflow-password", "wb") as file:
-                file.write(auth.encode())
-            yield f"http://127.0.0.1:{port} (user and password: see {folder / 'mlflow-password'})"
+        user, _, password = auth.partition(":")
+        yield f"http://127.0.0.1:{port} (user {user}, password {password})"
     finally:
         with suppress(OSError):
             process.stdin.close()

@@ -214,8 +214,8 @@ class TrialHandle:
         """Save these with the trial; where it resumes, load their state now.
 
         Where the trial starts from another one's checkpoint, what matches by name and shape is loaded, and
-        hyperparameters stay as they were built (``docs/training-functions.md``); optimizers and schedules then wait
-        for ``steps()``.
+        hyperparameters stay as they were built (``docs/how-to/population-based-training.md``); optimizers and
+        schedules then wait for ``steps()``.
 
         Anything with ``state_dict``/``load_state_dict`` (models, optimizers, schedules, loaders), and
         ``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``, ``torch.Generator``.

@@ -136,7 +136,7 @@ def train(trial):  # type: ignore[no-untyped-def]
 
 @pytest.mark.slow
 def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -> None:
-    """docs/checkpoints.md has these figures."""
+    """hpo_core/checkpoints/README.md has these figures."""
     base, checkpoint = "s3://bucket/hpo/s", None
     for attempt, target in enumerate((1, 3, 9)):
         for counted in (on_s3.requests, on_s3.read, on_s3.written):
@@ -154,7 +154,7 @@ def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_what_a_failed_attempt_left_is_looked_for_and_removed(on_s3: S3, tmp_path: Path) -> None:
-    """As likewise in docs/checkpoints.md."""
+    """As likewise in hpo_core/checkpoints/README.md."""
     base = "s3://bucket/hpo/study"
     for attempt in (1, 2):
         save(tmp_path, uri(base, attempt), TREE, resource=1)

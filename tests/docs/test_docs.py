@@ -99,7 +99,7 @@ def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, p
     file = tmp_path / f"{name}.yaml"
     text = file.read_text().replace("configs: 30", "configs: 6")
     text = text.replace('{kind: address, address: "tls://scheduler:8786"}', "{kind: local, workers: 2}")
-    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "keep-checkpoints-on-s3.md").read_text()
     with contextlib.ExitStack() as stack:
         if name == "on-s3":
             environment = stack.enter_context(s3()).environment()

@@ -68,7 +68,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_every_extra_is_explained() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys() - {"dev"}
-    table = (DOCS / "start.md").read_text().split("| extra | for |")[1].split("\n\n")[0]
+    table = (DOCS / "how-to" / "install.md").read_text().split("| extra | for |")[1].split("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named == extras
 

@@ -1,4 +1,4 @@
-"""The tutorial, followed to the letter: its commands in their order, on a server and a worker of their own."""
+"""The tutorials, followed to the letter: their commands in their order, on a server and a worker of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -17,19 +18,19 @@ from pathlib import Path
 import pytest
 
 from tests.deployed.test_profiles import sourced
+from tests.docs.test_pages import blocks, typed
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+TUTORIALS = ROOT / "docs" / "tutorials"
+PROFILE = "set -a; . deployments/local/environment; set +a"
 
 
 def commands() -> list[str]:
-    """Every line that a reader types, without its comment."""
-    blocks = re.findall(r"```console\n(.*?)```", TUTORIAL, re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    assert all(line.startswith("$ ") for line in lines)
-    return [line[2:].partition("   #")[0].partition("  # ")[0].strip() for line in lines]
+    """Every line that a reader of the tutorial about retraining types, without its comment."""
+    page = TUTORIALS / "retrain-on-a-schedule.md"
+    return [line for _, language, text in blocks(page) if language == "console" for line in typed(text)]
 
 
 def free_port() -> int:
@@ -53,6 +54,9 @@ class Reader:
             | {"PREFECT_API_URL": self.api, "PREFECT_SERVER_API_PORT": str(port), "HOME": str(folder)}
             | {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}", "COLUMNS": "200"}
         )
+        self.without_profile = {
+            name: value for name, value in self.environment.items() if not name.startswith(("PREFECT_", "HPO_"))
+        }
         self.started: list[subprocess.Popen[bytes]] = []
 
     def run(self, command: str) -> str:
@@ -67,6 +71,20 @@ class Reader:
         self.started.append(
             subprocess.Popen(shlex.split(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log)
         )
+
+    def interrupt(self, command: str) -> str:
+        """Press Ctrl-C once it has said a result, or that Ctrl-C ends it."""
+        with (self.folder / "interrupted.log").open("w+") as log:
+            process = subprocess.Popen(
+                shlex.split(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+            deadline = time.monotonic() + LIMIT
+            while not re.search(r"rung \d+\): val_loss|Ctrl-C ends it", said := Path(log.name).read_text()):
+                assert process.poll() is None and time.monotonic() < deadline, said
+                time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LIMIT) in (0, 130), Path(log.name).read_text()
+            return Path(log.name).read_text()
 
     def wait_for_server(self) -> None:
         deadline = time.monotonic() + LIMIT
@@ -96,7 +114,35 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.slow
-def test_followed_to_the_letter(reader: Reader) -> None:
+def test_the_first_search_followed_to_the_letter(reader: Reader) -> None:
+    page, profile, said = TUTORIALS / "first-search.md", reader.environment, ""
+    reader.environment = reader.without_profile
+    for comment, language, text in blocks(page):
+        if comment.startswith("file: "):
+            (reader.folder / comment.removeprefix("file: ")).write_text(text)
+        for command in typed(text) if language == "console" else ():
+            if command.endswith(PROFILE):
+                reader.environment = profile
+            elif command == "make setup" or command.startswith(". "):
+                continue  # which is done: this runs in what it made
+            elif command == "prefect server start":
+                reader.start(command)
+                reader.wait_for_server()
+            elif command == "hpo worker":
+                reader.start(command)
+            elif comment == "interrupted":
+                said = reader.interrupt(command)
+            else:
+                said = reader.run(command)
+                if command == "hpo resume sine":
+                    assert "sine finished: 90 trials" in said
+        if comment == "interrupted" and "hpo ui" in text:
+            assert re.search(r"Prefect: http\S+ \(password \S+\)\nMLflow:  http\S+ \(user hpo, password", said)
+    assert "status: finished" in said or "finished" in said, said
+
+
+@pytest.mark.slow
+def test_retraining_followed_to_the_letter(reader: Reader) -> None:
     typed = commands()
     assert typed[0] == "make setup", "which is done: this runs in what it made"
     server = typed.index("prefect server start")

@@ -42,6 +42,7 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     assert {"cmp-1-cmp-2-full-compared", "cmp-1-cmp-2-full-compared-studies"} <= names
     runs = api(hpo, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["compare-cmp-1-cmp-2-full"]}}})
     assert [run["state_name"] for run in runs] == ["Completed"]
+    assert re.match(r"3 studies by loss; best: \S+, \S+$", runs[0]["state"]["message"]), "its log ends with this"
     steps = {one["name"]: one for one in task_runs(hpo, runs[0])}
     assert list(steps) and {one["state_type"] for one in steps.values()} == {"COMPLETED"}
     read = {f"read study {name}" for name in ("cmp-1", "cmp-2", "full")}

@@ -1,4 +1,4 @@
-"""A flow whose tasks run on prefect-dask's cluster hands that cluster to a search, as docs/running.md shows."""
+"""A flow whose tasks run on prefect-dask's cluster hands that cluster to a search, as its how-to shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_task_on_prefect_dask_searches_on_its_cluster(hpo: Runner, tmp_path: Path) -> None:
     pytest.importorskip("prefect_dask", reason="tests/requirements-slow.lock has it")
-    page = (ROOT / "docs" / "running.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "tune-inside-my-own-flow.md").read_text()
     (code,) = [part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DaskTaskRunner" in part]
     script = tmp_path / "pipeline.py"
     script.write_text(code + '\n\nif __name__ == "__main__":\n    print("best", pipeline())\n')

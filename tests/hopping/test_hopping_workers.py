@@ -243,7 +243,7 @@ def test_a_killed_worker_at_any_unit_ends_right(checkpoints: dict[str, Any], clu
 
 @pytest.mark.slow
 def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> None:
-    """docs/checkpoints.md has these figures. The last state of a job is its checkpoint."""
+    """hpo_core/checkpoints/README.md has these figures. The last state of a job is its checkpoint."""
     write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
     with s3() as server:
         hopping = Hopping(

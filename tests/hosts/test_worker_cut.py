@@ -14,7 +14,7 @@ from tests.hosts.studies import Cluster, FarStudy
 
 pytestmark = pytest.mark.slow
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "150s"}
-"""As docs/clusters.md says: longer than ``worker_timeout``."""
+"""As docs/how-to/use-my-own-dask-cluster.md says: longer than ``worker_timeout``."""
 SEARCH = {"method": "random", "configs": 3, "max_resource": 70}
 
 

@@ -60,7 +60,7 @@ names = st.one_of(
 
 
 def is_usable(name: bytes) -> bool:
-    """By the rule that docs/running.md states."""
+    """By the rule that docs/how-to/back-up-and-upgrade.md states."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

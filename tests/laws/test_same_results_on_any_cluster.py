@@ -1,7 +1,7 @@
 """A search that waits for whole rungs or generations has the same results on any number of workers, in any order.
 
-``docs/clusters.md`` promises it. What a trial comes to depends on its parameters, its ancestors and its resource alone;
-how many workers there are, and who ends first, is drawn anew in each run.
+``docs/how-to/reproduce-a-study.md`` promises it. What a trial comes to depends on its parameters, its ancestors and its
+resource alone; how many workers there are, and who ends first, is drawn anew in each run.
 """
 
 from __future__ import annotations

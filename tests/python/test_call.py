@@ -348,13 +348,3 @@ def test_a_script_goes_on_with_a_study_of_the_shell(tmp_path: Path) -> None:
     assert len(result.trials) == 5
     known = described.trials["params.x"].to_dict()
     assert {number: x for number, x in result.trials["params.x"].items() if number in known} == known
-
-
-def test_the_example_of_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
-    code = page.partition("## One call")[2].partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "script.py").write_text(code)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "study: train-" in done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]  # home=None keeps nothing

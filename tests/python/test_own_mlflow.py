@@ -178,7 +178,7 @@ def test_a_study_that_keeps_nothing_is_not_tracked(store: str) -> None:
 
 @pytest.mark.slow
 def test_the_page_runs_as_it_stands(store: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "python.md").read_text().partition("## Inside your own MLflow run and Dask cluster")[2]
+    page = (ROOT / "docs" / "how-to" / "compare-runs-in-mlflow.md").read_text()
     (tmp_path / "page.py").write_text(page.partition("```python\n")[2].partition("```")[0])
     told = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     study, best = told.stdout.split()[-2:]

@@ -21,7 +21,7 @@ PROGRAM = ROOT / "examples" / "pipeline" / "nightly.py"
 
 
 def test_the_page_shows_the_flow_of_the_example() -> None:
-    section = (ROOT / "docs" / "python.md").read_text().partition("## Inside your own Prefect flow")[2]
+    section = (ROOT / "docs" / "how-to" / "tune-inside-my-own-flow.md").read_text()
     code = section.partition("```python\n")[2].partition("```")[0]
     assert "hpo.tune(" in code and code in PROGRAM.read_text()
 

@@ -129,7 +129,7 @@ with open(FOLDER + "/begun", "a") as file:
     file.write("begun\\n")
 """
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text().partition("## Functions of a notebook or script")[2]
+PAGE = (ROOT / "docs" / "how-to" / "tune-in-a-notebook.md").read_text()
 EXAMPLE = PAGE.partition("```python\n")[2].partition("```")[0]
 
 QUICK = {

@@ -129,9 +129,8 @@ def hold(trial, loaded=None):  # of the run that is killed: it waits within tria
         time.sleep(0.05)
 """
 
-RECIPE = (
-    (ROOT / "docs" / "python.md").read_text().partition("<!-- file: tune.py -->\n```python\n")[2].partition("```")[0]
-)
+SCRIPTS = ROOT / "docs" / "how-to" / "tune-a-training-script.md"
+RECIPE = SCRIPTS.read_text().partition("<!-- file: tune.py -->\n```python\n")[2].partition("```")[0]
 """The script of the documentation that tunes another one."""
 
 
@@ -278,7 +277,9 @@ def test_first_example_is_the_same_study_in_python_and_in_yaml(monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/how-to/{page}.md" for page in ("tune-a-training-script", "tune-in-a-notebook"))]
+)
 def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     programs = [block for block in blocks if "import hpo_core as hpo" in block and "hpo.tune(" in block]

@@ -378,7 +378,7 @@ if __name__ == "__main__":
 
 
 def script(folder, code, last=None):
-    """A training function that runs a script, as docs/python.md says."""
+    """A training function that runs a script, as docs/how-to/tune-a-training-script.md says."""
     (folder / "main.py").write_text(SCRIPT)
 
     def train(trial):
