@@ -10,11 +10,8 @@ from typing import Protocol
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Report
 
-OnReport = Callable[[Job, Report | None], None]
-"""Called once for each job, with how its attempt ended; from any thread.
-
-Before that, with None, where the attempt has left its slot to another job: its checkpoint is being written.
-"""
+OnReport = Callable[[Job, Report], None]
+"""Called once for each job, with how its attempt ended; from any thread."""
 
 
 class Inbox:
@@ -23,21 +20,16 @@ class Inbox:
     def __init__(self) -> None:
         self.reports: deque[Report] = deque()
         """The oldest first."""
-        self.freed: deque[JobKey] = deque()
-        """Attempts that left their slots and are not reported yet."""
         self._arrived = threading.Event()
         self._awaited = False
         self._is_woken = False
 
     def __len__(self) -> int:
-        return len(self.reports) + len(self.freed)
+        return len(self.reports)
 
-    def put(self, job: Job, report: Report | None) -> None:
-        """Add the report of a job; None: it left its slot."""
-        if report is None:
-            self.freed.append(job.key)
-        else:
-            self.reports.append(report)
+    def put(self, job: Job, report: Report) -> None:
+        """Add the report of a job."""
+        self.reports.append(report)
         if self._awaited:
             self._arrived.set()
 

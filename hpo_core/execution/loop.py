@@ -92,8 +92,6 @@ class AttemptState(StrEnum):
     """Granted, and without a slot."""
     PLACED = "placed"
     """Submitted to the executor: it starts or trains."""
-    SAVING = "saving"
-    """Trained, and without its slot: its checkpoint is being written."""
     CANCELLING = "cancelling"
     """Submitted, and its end was asked for."""
     DOUBTED = "doubted"
@@ -102,14 +100,13 @@ class AttemptState(StrEnum):
     """Reported; the study has not been told yet."""
 
 
-PLACED = (AttemptState.PLACED, AttemptState.SAVING, AttemptState.CANCELLING)
+PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
 
 TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | None]] = {
     "granted": ((None,), AttemptState.WAITING),
     "dropped": ((AttemptState.WAITING,), None),
     "withdrawn": ((AttemptState.WAITING,), AttemptState.ENDED),
     "placed": ((AttemptState.WAITING,), AttemptState.PLACED),
-    "freed": ((AttemptState.PLACED,), AttemptState.SAVING),
     "returned": (PLACED, None),
     "cancelled": (PLACED, AttemptState.CANCELLING),
     "doubted": (PLACED, AttemptState.DOUBTED),
@@ -118,7 +115,7 @@ TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | 
 """By transition: the states that it starts from, and the one that it leads to; None: the attempt is not known.
 
 granted: the study wants it. dropped: the study no longer wants it. withdrawn: it was cancelled or refused before it was
-placed. placed: it was submitted. freed: it left its slot. returned: submitting it failed, so nobody will report it.
+placed. placed: it was submitted. returned: submitting it failed, so nobody will report it.
 cancelled: its end was asked for. doubted: its report is held back. told: the study took its report; one that an earlier
 loop submitted is unknown.
 """
@@ -285,10 +282,9 @@ class Loop:
             timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
                 goes_on = self._wait(self._wake_at(until) if timed else until)
-                freed = self._free_slots()
                 count = self._tell(most - reports)
                 reports += count
-                if (count or freed) and not (self._polls and self._executor.now() >= self._next_poll):
+                if count and not (self._polls and self._executor.now() >= self._next_poll):
                     continue
                 changed = self._poll(look_for_work=not goes_on)
                 if not count and not changed and (self._executor.now() >= until or not goes_on):
@@ -332,19 +328,6 @@ class Loop:
         if self._takeover is not None:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
             self.study.journal.renew(self.study.name, self.study.epoch)
-
-    def _free_slots(self) -> bool:
-        """Give the slots that attempts left to other jobs; returns whether there were any."""
-        attempts, freed = self._attempts, self._inbox.freed
-        found = bool(freed)
-        while freed:
-            key = freed.popleft()
-            is_placed = attempts.states.get(key) is AttemptState.PLACED  # else its end was asked for, or it is reported
-            if is_placed and self._placer.leave(key):
-                attempts.move("freed", [key])
-                attempts.add(self.study.note_state_copied(*key))
-                self._act()
-        return found
 
     def _tell(self, most: float) -> int:
         """Tell the study of the reports that are here, until the next poll is due; returns how many.

@@ -243,12 +243,6 @@ class StudyState:
             trial = self.trials[trial.parent]
         return checkpoint
 
-    @property
-    def states_from_memory(self) -> int:
-        """States that jobs with a result took from the memory of a process that stayed, and not from a file."""
-        usages = (result.usage for trial in self.trials for result in trial.results)
-        return sum(usage.states_from_memory for usage in usages if usage)
-
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
         """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]

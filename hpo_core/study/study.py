@@ -38,7 +38,6 @@ from hpo_core.model.events import (
     JobGranted,
     JobPlaced,
     PlacementsNoticed,
-    StateCopied,
     Stimulus,
     StopRequested,
     StudyRequested,
@@ -289,13 +288,6 @@ class Study:
         """Record where running jobs are, for people; no decision follows. Nothing for those that do not run."""
         if placements:
             self._decide_and_record(PlacementsNoticed(tuple(placements)))
-
-    def note_state_copied(self, trial: int, attempt: int) -> list[Job]:
-        """Give the slot of a running attempt to another job: its state was copied, and its report follows.
-
-        Its result counts once it is reported, with a checkpoint that is written.
-        """
-        return self._decide_and_record(StateCopied(trial, attempt))
 
     def recover(self, controller: str, *, objective: str = "") -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.

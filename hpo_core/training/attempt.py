@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import hop_base
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
@@ -52,7 +51,6 @@ def run_attempt(
     *,
     raised: tuple[type[BaseException], ...] = (),
     log: Callable[[str], None] | None = None,
-    held: HeldState | None = None,
     ask: Callable[[Report], JobRequest | None] | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
@@ -64,7 +62,6 @@ def run_attempt(
             no failure of it.
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
-        held: the state that the attempt before it saved, and takes that which this one saves.
         ask: takes the report of a job at whose target the trial may go on, and returns the request of its next job,
             which is then the one that is reported; None: the trial is over, and what is reported says nothing.
     """
@@ -77,13 +74,11 @@ def run_attempt(
             if job.unit is not None and job.unit.hopped:
                 base = hop_base(base)
             with progress.storing(job.checkpoint.resource):
-                state = None if held is None else held.take(job.checkpoint, request.folder, base)
-                if state is None:
-                    state = checkpoints.load(request.folder, job.checkpoint, base)
+                state = checkpoints.load(request.folder, job.checkpoint, base)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
-    handle = TrialHandle(request, state, progress, held)
+    handle = TrialHandle(request, state, progress)
     if ask is not None:
 
         def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:

@@ -19,7 +19,6 @@ import psutil
 
 from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
-from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
@@ -101,8 +100,6 @@ class DeviceWatch:
     def _found(self) -> tuple[Facts, str]:
         """What is there, and why no GPU can be seen."""
         own = _with_descendants(self._own())
-        if waiting := waiting_processes():
-            own[WAITING] = set(waiting)
         found: Facts = {}
         problem = ""
         if self._kind != "cpu":

@@ -170,7 +170,8 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
             first.setdefault(name, facts)
             mine = facts.own.get(folder, 0)
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
-            waiting[name] = max(waiting.get(name, 0), facts.own.get(WAITING, 0))  # each tells of the whole computer
+            idle = facts.own.get(WAITING, 0)  # the worker that gets the job can end those of its own process alone
+            waiting[name] = min(waiting.get(name, idle), idle)
     devices = [
         Device(name, most, _capacity(first[name], own[name] + waiting[name]))
         for name in sorted(first, key=lambda name: (first[name].node, first[name].boot, name))

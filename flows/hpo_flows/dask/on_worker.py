@@ -79,24 +79,17 @@ _open: dict[str, _OpenTask] = {}
 
 
 def train_in_turn(
-    request: bytes, key: str, publish: Callable[[bytes | None], None], *, worker: str = "", gpu: str = ""
+    request: bytes, key: str, publish: Callable[[bytes], None], *, worker: str = "", gpu: str = ""
 ) -> bytes:
     """Train a job, then those that come while the task is open; return the report of the last.
 
     Args:
-        publish: called with the report of the first job where the task stays open after it; and with None where the
-            last job has left its slot and its checkpoint is being written.
+        publish: called with the report of the first job where the task stays open after it.
         worker: address of the task's worker.
         gpu: see :func:`gpu_of`.
     """
     ends = time.monotonic() + OPEN_SECONDS
-
-    def leave_slot() -> None:
-        nonlocal ends
-        ends = 0.0
-        publish(None)
-
-    report = train_job(request, leave_slot, worker=worker, gpu=gpu)
+    report = train_job(request, worker=worker, gpu=gpu)
     if not _may_go_on(report, ends):
         return report
     task = _open[key] = _OpenTask(ends)
@@ -104,7 +97,7 @@ def train_in_turn(
         publish(report)
         while (item := task.next()) is not None:
             request, answer = item
-            report = train_job(request, leave_slot, worker=worker, gpu=gpu)
+            report = train_job(request, worker=worker, gpu=gpu)
             if not _may_go_on(report, ends):
                 task.close()
             answer(report)
@@ -183,19 +176,16 @@ def train(
             return lost_report(request, "its Dask worker went before the job reached it"), ""
         distributed.secede()  # type: ignore[no-untyped-call]
 
-    def publish(report: bytes | None) -> None:
-        if report is None and workers is None:
-            distributed.secede()  # type: ignore[no-untyped-call]
+    if shared is not None and not shared.is_seen():
+        return _train_without_folder(request, shared, worker), address
+
+    def publish(report: bytes) -> None:
         worker.log_event(topic, (key, address, report))
 
-    if shared is not None and not shared.is_seen():
-        return _train_without_folder(request, shared, worker, publish), address
     return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address
 
 
-def _train_without_folder(
-    request: bytes, shared: SharedFolder, worker: distributed.Worker, publish: Callable[[bytes | None], None]
-) -> bytes:
+def _train_without_folder(request: bytes, shared: SharedFolder, worker: distributed.Worker) -> bytes:
     asked = decode_request(request)
     try:
         shared.check_not_needed(asked.checkpoint_base, (asked.objective, asked.load), gang=asked.gang is not None)
@@ -203,7 +193,7 @@ def _train_without_folder(
         return encode_report(asked.report(Outcome.STORAGE, str(error)))
     folder = shared.instead(worker.local_directory)
     private_folder(Path(folder))
-    return train_job(request, lambda: publish(None), worker=worker.address, gpu=gpu_of(worker), folder=folder)
+    return train_job(request, worker=worker.address, gpu=gpu_of(worker), folder=folder)
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:

@@ -86,8 +86,6 @@ class _Task:
     """Rank that it trains and has not reported; None: the task is open."""
     address: str = ""
     """Address of its worker, once it is open, or from the start where the rank was placed on one."""
-    freed: bool = False
-    """Whether its rank has left its slot, and its checkpoint is being written."""
     future: Any = None
 
 
@@ -232,7 +230,7 @@ class RankTasks:
         """Free slots by worker; one where a process waits for the study's answer is its trial's still."""
         free = Counter(self._room.threads())
         with self._lock:
-            free.subtract(task.address for task in self._tasks.values() if task.rank is not None and not task.freed)
+            free.subtract(task.address for task in self._tasks.values() if task.rank is not None)
             free.subtract(self._asking.values())
         return free
 
@@ -395,19 +393,8 @@ class RankTasks:
             if (data := found.get(task.address)) is not None:
                 self._open_task_reported(task.key, task.address, data)
 
-    def _leave_slot(self, key: str) -> None:
-        with self._lock:
-            task = self._tasks.get(key)
-            if task is None or task.rank is None or task.freed:
-                return
-            task.freed, submitted = True, task.rank.submitted
-        submitted.on_report(submitted.job, None)
-
-    def _open_task_reported(self, key: str, address: str, data: bytes | None) -> None:
-        """Take the report of a task that stays open: it waits for its next job; None: its rank left its slot."""
-        if data is None:
-            self._leave_slot(key)
-            return
+    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
+        """Take the report of a task that stays open: it waits for its next job."""
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)

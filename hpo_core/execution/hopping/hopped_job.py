@@ -361,6 +361,5 @@ class HoppedJob:
             cores=sum(usage.cores for usage in usages) / len(usages),
             startup_seconds=sum(usage.startup_seconds for usage in usages) / len(usages),
             unit_seconds=sum(usage.unit_seconds for usage in usages) / epochs,
-            states_from_memory=sum(usage.states_from_memory for usage in usages),
             device_memory=max(known) if known else None,
         )

@@ -366,9 +366,7 @@ class HoppingExecutor:
             unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
-        def on_report(_: Job, report: Report | None) -> None:
-            if report is None:  # the state of a unit is written before it ends: the next one begins with it
-                return
+        def on_report(_: Job, report: Report) -> None:
             with self._lock:
                 self._ended.append((unit, job, report))
                 self._advance()

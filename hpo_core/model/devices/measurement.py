@@ -172,8 +172,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Permille of its device's compute that it and the jobs beside it claimed, in the mean of its training time."""
     jobs: float | None = None
     """Jobs of its study on its device, itself included, in the mean of its training time."""
-    states_from_memory: int = 0
-    """States that it began with and took from the memory of its process, so that no file was read."""
 
 
 UsageField = Usage | msgspec.UnsetType

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
@@ -54,7 +53,6 @@ class AttemptProcess:
         self._attempts = 0
         self._is_over = False
         """Whether the study ended the trial while the process waited within the training for its answer."""
-        self._held = HeldState(process.shared) if process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -93,7 +91,7 @@ class AttemptProcess:
         os.dup2(process.output_in, 2)
         needed = {0, 1, 2, process.result_in}
         if process.stays or process.asks:
-            needed |= {process.orders, process.shared.fileno()}
+            needed.add(process.orders)
         for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -123,27 +121,22 @@ class AttemptProcess:
         self._progress.start()
         if request.portion is not None:
             apply_portion(request.portion, request.threads, again=self._process.stays)
-        if self._held is not None:
-            self._held.keep_for(request.job.checkpoint)
         whole: list[str] = []
-        held, ask = self._held, None
-        if self._process.asks and request.asks:
-            held, ask = None, self._ask  # its states are in the process itself, and nobody writes a file behind it
-        report = run_attempt(self._function, request, self._progress, log=whole.append, held=held, ask=ask)
+        ask = self._ask if self._process.asks and request.asks else None
+        report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)
         if self._is_over:
             return False
         self._progress.finish()
         flush_streams()
         exit_if_forked_copy(pid)
-        from_memory = self._held is not None and self._held.taken
-        send(self._process.result_in, Finished(report, "".join(whole), from_memory=from_memory))
-        if self._kept is None or self._held is None:
+        send(self._process.result_in, Finished(report, "".join(whole)))
+        if self._kept is None:
             return False
         before = self._cpu
         stays = self._settle(self._kept, request, report)
         self._cpu = _cpu_seconds()
         exit_if_forked_copy(pid)
-        send(self._process.result_in, Settled(stays, self._cpu - before, self._held.digest))
+        send(self._process.result_in, Settled(stays, self._cpu - before))
         return stays
 
     _cpu = 0.0
@@ -173,8 +166,7 @@ class AttemptProcess:
         clean = kept.put_back()
         flush_streams()
         _libc.fflush(None)
-        beside = 0 if self._held is None else self._held.size
-        return clean and self._attempts < MOST_ATTEMPTS and not kept.grew(beside)
+        return clean and self._attempts < MOST_ATTEMPTS and not kept.grew()
 
     def _next(self) -> JobRequest | None:
         """The request of the next attempt; None: there is none any more."""

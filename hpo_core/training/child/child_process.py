@@ -7,11 +7,9 @@ import os
 import resource
 import signal
 import time
-from pathlib import Path
 
 import msgspec
 
-from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job
 from hpo_core.training.child.messages import RunJob, send
@@ -34,13 +32,11 @@ class ChildProcess:
 
     Args:
         request: of its first attempt; later ones are like it.
-        shared: memory through which its worker gets states to write.
         stays: whether it may stay for a further attempt.
         asks: whether it may wait within the training for the trial's next job.
     """
 
-    def __init__(self, request: JobRequest, shared: SharedState, *, stays: bool, asks: bool = False) -> None:
-        self.shared = shared
+    def __init__(self, request: JobRequest, *, stays: bool, asks: bool = False) -> None:
         self.pid = 0
         self.stays = stays
         self.asks = asks
@@ -51,6 +47,8 @@ class ChildProcess:
         for descriptor in (self.result_in, self.output_in):
             os.set_blocking(descriptor, True)
         self.idle_since = 0.0
+        self.last = (-1, -1)
+        """The attempt (trial, attempt) that it served last, once it waits."""
         self.asks_for: Job | None = None
         """The job whose end it reported and within whose training it waits; None: it waits for any, or not at all."""
         self.cpu = 0.0
@@ -128,14 +126,6 @@ def continues(job: Job, request: JobRequest) -> bool:
     """Whether the request is for the trial's next job after this one, which its process can go on with."""
     following = request.job
     return following.trial == job.trial and following.attempt > job.attempt and following.target > job.target
-
-
-def has_gpu() -> bool:
-    """Whether this computer has an NVIDIA GPU."""
-    return any(name[:6] == "nvidia" and name[6:7].isdigit() for name in os.listdir(_DEVICE_FILES))  # noqa: PTH208
-
-
-_DEVICE_FILES = Path("/dev")
 
 
 def demand_of(request: JobRequest) -> tuple[object, ...]:

@@ -133,19 +133,16 @@ class KeptState:
         except Exception:
             return False
 
-    def grew(self, beside: int = 0) -> bool:
+    def grew(self) -> bool:
         """Whether the process takes so much more memory than it did that it is replaced.
 
         What a GPU needs of the computer's memory, in its first attempt, is no growth.
-
-        Args:
-            beside: bytes that it holds for the next attempt.
         """
         if cuda_is_initialized() and not self._on_gpu:
-            self._resident, self._on_gpu = resident("self") - beside, True
-        if resident("self") - beside - self._resident > GROWN_BYTES // 2:
+            self._resident, self._on_gpu = resident("self"), True
+        if resident("self") - self._resident > GROWN_BYTES // 2:
             _libc.malloc_trim(0)
-        return resident("self") - beside - self._resident > GROWN_BYTES
+        return resident("self") - self._resident > GROWN_BYTES
 
 
 def _free_gpu() -> bool:

@@ -367,8 +367,6 @@ class RunningChild:
         has_result = self._done is not None and self._done.report.outcome in RESULTS
         units = self.request.job.target - self._start if has_result else self._units()
         usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
-        if self._done is not None and self._done.from_memory:
-            usage = msgspec.structs.replace(usage, states_from_memory=1)
         self._spent.elapsed()
         still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)

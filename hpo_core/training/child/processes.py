@@ -145,21 +145,6 @@ def anonymous(pid: int | str) -> int:
     return _sum(*_bytes(f"{pid}/status", "RssAnon", "VmSwap"))
 
 
-PART_FOR_STATE = 0.25
-"""Part of the computer's free memory that a state which is held for a later attempt may take."""
-
-
-def room_for_state(allowed: int | None) -> int:
-    """Bytes of a state that this process may hold for a later attempt.
-
-    Args:
-        allowed: bytes of memory that its attempt may use; None: as much as there is.
-    """
-    if allowed is None:
-        return int(PART_FOR_STATE * _sum(*_bytes("meminfo", "MemAvailable")))
-    return allowed - resident("self")
-
-
 def data_size() -> int:
     """Bytes of this process that ``RLIMIT_DATA`` counts now."""
     return _sum(*_bytes("self/status", "VmData"))
