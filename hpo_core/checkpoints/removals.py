@@ -32,7 +32,6 @@ class Removals:
         self._at_once = not is_remote(base)
 
     def remove(self, uri: str) -> None:
-        """Remove a file; raises nothing."""
         self.run(lambda: remove(self._folder, uri, self._base))
 
     def run(self, work: Callable[[], None]) -> None:

@@ -37,7 +37,6 @@ GANGS = "gangs"
 
 
 def attempt_name(trial: int, attempt: int) -> str:
-    """The attempt's name in log files: ``trial-00007-attempt-3``."""
     return f"trial-{trial:05d}-attempt-{attempt}"
 
 
@@ -57,7 +56,7 @@ def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
 
 
 def is_remote(base: str) -> bool:
-    """Whether it is a URL that needs fsspec; ``file://`` is a folder."""
+    """True if it is a URL that needs fsspec; ``file://`` is a folder."""
     return "://" in base and not base.startswith("file://")
 
 
@@ -72,7 +71,6 @@ def hop_path(trial: int, attempt: int, number: int, base: str = CHECKPOINTS) -> 
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
-    """Glob pattern of the checkpoint files, complete or not, that an attempt may have written."""
     return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
 
 
@@ -114,7 +112,7 @@ def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
 
 
 def _without_links(top: Path, below: str) -> Path:
-    """Join both and refuse symbolic links: through one, another user could have us load or remove any file."""
+    # Join both and refuse symbolic links: through one, another user could have us load or remove any file.
     if (link := _first_link(top, below)) is not None:
         raise CheckpointError(
             f"Checkpoint {top / below}: {link} is a symbolic link, and none is followed there. Put the real one in its "
@@ -178,7 +176,6 @@ def local_copy(uri: str, *, retry_seconds: float = RETRY_SECONDS) -> Iterator[Pa
         copy = Path(folder) / "checkpoint.safetensors"
 
         def once(filesystem: Any, path: str) -> str | None:
-            """Copy it, or say which top folder is missing (empty: the file alone is)."""
             try:
                 filesystem.get_file(path, str(copy))
                 return None
@@ -210,7 +207,6 @@ def on_this_machine(folder: str | Path, uri: str, base: str = "") -> Iterator[Pa
 
 
 def _tried(uri: str, action: Callable[[Any, str], _T], retry_seconds: float) -> _T:
-    """Call ``action(filesystem, path)`` until it succeeds, each time with new connections, at most so long."""
     ends, pause = time.monotonic() + retry_seconds, 0.1
     while True:
         filesystem = None
@@ -253,7 +249,7 @@ def check_base(base: str) -> None:
 
 
 def exists(folder: str | Path, uri: str, base: str) -> bool:
-    """Whether a file is there that lies below ``base``; False where its filesystem cannot be reached."""
+    """True if a file is there that lies below ``base``; False where its filesystem cannot be reached."""
     try:
         local = local_path(folder, uri, base)
         if local is not None:
@@ -326,12 +322,10 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
 
 def _root_of(path: str) -> str:
-    """The bucket, or top folder, of a path."""
     return path[: path.find("/", 1)]
 
 
 def _is_there(filesystem: Any, path: str) -> bool:
-    """Whether it exists; fsspec's ``exists`` also says no where the connection is broken."""
     try:
         filesystem.info(path)
     except FileNotFoundError:

@@ -28,7 +28,6 @@ class Inbox:
         return len(self.reports)
 
     def put(self, job: Job, report: Report) -> None:
-        """Add the report of a job."""
         self.reports.append(report)
         if self._awaited:
             self._arrived.set()
@@ -40,7 +39,6 @@ class Inbox:
             self._arrived.set()
 
     def wait(self, seconds: float) -> None:
-        """Return once a report is here, somebody wakes the loop, or after ``seconds``."""
         self._arrived.clear()
         self._awaited = True
         if not len(self) and not self._is_woken:  # what comes from here on sees that it is awaited
@@ -63,21 +61,13 @@ class Executor(Protocol):
     poll_seconds: float
     """How often the loop checks inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
 
-    def inventory(self) -> Inventory:
-        """What jobs can run on now."""
-        ...
+    def inventory(self) -> Inventory: ...
 
-    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job."""
-        ...
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None: ...
 
-    def cancel(self, attempts: Iterable[JobKey]) -> None:
-        """End these attempts."""
-        ...
+    def cancel(self, attempts: Iterable[JobKey]) -> None: ...
 
-    def now(self) -> float:
-        """Seconds on the executor's clock."""
-        ...
+    def now(self) -> float: ...
 
     def wait(self, inbox: Inbox, until: float) -> bool:
         """Return once a report is in ``inbox``, the inventory changed, or the executor's clock says ``until``.

@@ -47,12 +47,10 @@ class CheckpointCleanup:
         self._removals = Removals(folder, self._base)
 
     def remove_dead(self) -> None:
-        """Remove what became superfluous since the last call."""
         for uri in self._study.checkpoints.take_dead():
             self._removals.remove(uri)
 
     def remove_rest_of(self, report: Report) -> None:
-        """Remove files that an attempt left and no result names: it failed or came too late."""
         live, trial, attempt = self._study.checkpoints, report.trial, report.attempt
         if report.checkpoint is not None and report.checkpoint.uri in live:
             return
@@ -135,7 +133,6 @@ class Attempts:
         return sorted(key for key, state in self.states.items() if state not in skipped)
 
     def move(self, transition: str, keys: Iterable[JobKey]) -> None:
-        """Make a transition of :data:`TRANSITIONS`."""
         states, (befores, after) = self.states, TRANSITIONS[transition]
         for key in keys:
             if states.get(key) not in befores:
@@ -184,7 +181,6 @@ class Observer(Protocol):
         return
 
     def on_tick(self) -> None:
-        """Time passed."""
         return
 
     def close(self) -> None:
@@ -193,7 +189,7 @@ class Observer(Protocol):
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller does first with a study that it drives from now on."""
+    """The first acts of a controller that takes over a study."""
 
     owner: Owner
     extend: int = 0
@@ -203,7 +199,6 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _reason(error: BaseException) -> str:
-    """Why a study is halted that an error ended, in one line."""
     if not isinstance(error, Exception):
         return "interrupted"
     words = cut(masked(str(error)).partition("\n")[0])
@@ -315,7 +310,7 @@ class Loop:
         return moment if left is None else min(moment, max(now + left, math.nextafter(now, math.inf)))
 
     def _wait(self, until: float) -> bool:
-        """Wait for the executor; where that took much longer than asked for, this process stood still."""
+        # Wait for the executor; where that took much longer than asked for, this process stood still.
         asked, began = max(0.0, until - self._executor.now()), self.study.now()
         goes_on = self._executor.wait(self._inbox, until)
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
@@ -444,7 +439,7 @@ class Loop:
             self._executor.cancel(begun)
 
     def _place(self) -> None:
-        """Place and submit what can be placed; where jobs share devices, the study may grant more for it."""
+        # Place and submit what can be placed; where jobs share devices, the study may grant more for it.
         attempts = self._attempts
         while attempts.waiting:
             begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
@@ -470,7 +465,6 @@ class Loop:
     # An end before the end.
 
     def _end_early(self, error: BaseException) -> None:
-        """Children are ended, and the study says why it stopped, where the journal still takes it."""
         if isinstance(self.study.journal, RetryingJournal):
             self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
@@ -481,7 +475,7 @@ class Loop:
                     self._halt(_reason(error))
 
     def _halt(self, reason: str) -> None:
-        """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""
+        # Ctrl-C may come in the middle of an append; the journal knows whether that entry is there.
         try:
             self.study.stop(reason)
         except HpoError:

@@ -148,12 +148,10 @@ def _drawn(study: Study, sampler: Sampler, number: int, given: Params | None) ->
 
 
 def _same(a: Event, b: Event) -> bool:
-    """Equality under which NaN equals NaN."""
     return a == b or repr(a) == repr(b)
 
 
 def _close(drawn: Params, recorded: Params) -> bool:
-    """Equal up to the last bits of ``exp`` and ``log``, which differ between C libraries."""
     return drawn.keys() == recorded.keys() and all(
         math.isclose(value, recorded[name], rel_tol=1e-12)
         if isinstance(value, float) and isinstance(recorded[name], float)

@@ -117,7 +117,7 @@ def run_attempt(
 
 
 def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContextManager[deque[LogLine]]:
-    """Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged."""
+    # Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged.
     code = getattr(function, "__code__", None)
     if "prefect" in sys.modules or "prefect" in getattr(code, "co_names", ()):
         with contextlib.suppress(ImportError):  # the core alone is installed here
@@ -127,7 +127,6 @@ def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContex
 
 
 def _with_log(report: Report, lines: deque[LogLine]) -> Report:
-    """The report with the lines so far, which are then no more there."""
     if not lines:
         return report
     log = tuple(lines)
@@ -144,7 +143,6 @@ def _result(
     *,
     started: float,
 ) -> Report:
-    """The report of an attempt that reached its target."""
     bad_metric = request.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
@@ -159,7 +157,7 @@ def _result(
 
 
 def _returned(function: Callable[[TrialHandle], Any], handle: TrialHandle) -> Any:
-    """Value that the training function returns; None if it ends as a good script: ``sys.exit(main())``."""
+    # Value that the training function returns; None if it ends as a good script: `sys.exit(main())`.
     try:
         return function(handle)
     except SystemExit as error:
@@ -176,7 +174,7 @@ def _failure(
     started: float,
     log: Callable[[str], None] | None,
 ) -> Report:
-    """The report of an attempt whose training function raised; see :func:`run_attempt`."""
+    # The report of an attempt whose training function raised; see run_attempt.
     unit = request.job.unit
     outcome, message, detail = _outcome(error, request.folder), one_line_message(error), traceback_tail(error)
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
@@ -208,7 +206,7 @@ PARAMS_HAVE = " (trial.params has "
 
 
 def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) -> str:
-    """The names of the parameters, where code that sees them has asked for another one; else empty."""
+    # The names of the parameters, where code that sees them has asked for another one; else empty.
     asked, names, raised = error.args[0] if error.args else None, request.job.params, error.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
@@ -237,7 +235,6 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
 
 
 def _is_full(folder: str) -> bool:
-    """Whether a file cannot be written there. Free space alone says nothing about quotas and inodes."""
     probe = Path(folder) / f".probe-{os.getpid()}"
     try:
         with probe.open("xb") as file:

@@ -110,7 +110,7 @@ class TrialHandle:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the loop may go on beyond the target, once the study has seen what the trial came to. For the
+        """True if the loop may go on beyond the target, once the study has seen what the trial came to. For the
         system."""
         return self.ask is not None and self._request.asks
 
@@ -134,7 +134,7 @@ class TrialHandle:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the present step is the last one of its epoch; always, where models do not hop."""
+        """True if the present step is the last one of its epoch; always, where models do not hop."""
         return self._passes.ends_epoch
 
     def data_parallel(self, module: Any, **options: Any) -> Any:
@@ -283,7 +283,7 @@ class TrialHandle:
         return self._loop()
 
     def is_tracked(self, item: Any) -> bool:
-        """Whether this very object is tracked."""
+        """True if this very object is tracked."""
         return any(unwrapped(item) is tracked for tracked in self._tracked.values())
 
     def report(self, *unnamed: Never, **metrics: Any) -> None:

@@ -31,13 +31,12 @@ _Attempt = tuple[str, int, int, int]
 
 
 def _name(attempt: _Attempt) -> str:
-    """``FOLDER/trial-T/attempt-A[/rank-R]``."""
     folder, trial, number, rank = attempt
     return f"{folder}/trial-{trial}/attempt-{number}{f'/rank-{rank}' if rank else ''}"
 
 
 def _place(request: JobRequest) -> tuple[str, int]:
-    """Where an attempt takes how much: bytes of a device that jobs share, or one of the slots of a GPU or process."""
+    # Where an attempt takes how much: bytes of a device that jobs share, or one of the slots of a GPU or process.
     if request.portion is None:
         return f"gpu {request.gpu}", 1
     return request.portion.device, request.portion.allowed
@@ -156,7 +155,6 @@ class TrainerPool:
         return bool(found)
 
     def _let_go(self, folder: str, trial: int | None = None, attempt: int | None = None) -> None:
-        """End processes that wait for an answer which will not come."""
         with self._lock:
             for one in self._idle:
                 if (job := one.asks_for(folder)) and trial in (None, job.trial) and attempt in (None, job.attempt):
@@ -175,7 +173,6 @@ class TrainerPool:
             trainer.cancel(trial, attempt)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
-        """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
         with self._lock:
             trainer, _ = self._running.get((folder, trial, attempt, 0), (None, None))
         if trainer is not None:

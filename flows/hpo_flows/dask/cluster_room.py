@@ -53,7 +53,6 @@ class ClusterRoom:
         """Number of the look from which on a worker must have looked at a partition again, by address and its name."""
 
     def inventory(self) -> Inventory:
-        """The places where jobs can run now."""
         return self._places()
 
     def workers_at(self, place: str) -> tuple[str, ...] | None:
@@ -136,7 +135,6 @@ class DeviceNames:
         """Names that were given, by name and computer."""
 
     def told_apart(self, seen: Seen) -> Seen:
-        """Rename devices so that no two have one name."""
         keys = [(name, _computer(facts)) for _, devices in sorted(seen.items()) for name, facts in devices.items()]
         for name, computer in dict.fromkeys(keys):
             if (name, computer) not in self._given:
@@ -180,12 +178,10 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
 
 
 def workers_of(seen: Seen, name: str) -> list[str]:
-    """Addresses of the workers that see a device."""
     return [address for address in sorted(seen) if name in seen[address]]
 
 
 def host_of(address: str) -> str:
-    """The computer of a worker."""
     return str(get_address_host(address))
 
 

@@ -247,7 +247,7 @@ class StudyTasks:
     # The executor, in the thread of the study's loop.
 
     def inventory(self) -> Inventory:
-        """What jobs can run on now."""
+        """The slots or devices that jobs can run on have changed."""
         return self._inner.inventory()
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:

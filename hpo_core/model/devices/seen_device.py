@@ -1,4 +1,4 @@
-"""What one worker sees of one device that jobs can share."""
+"""SeenDevice: one worker's look at a device that jobs can share."""
 
 from __future__ import annotations
 

@@ -57,7 +57,6 @@ class ChildProcess:
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
-        """Close, in the zygote, what the child alone uses; call it after the fork."""
         self._close(self.result_in, self.output_in, self.orders)
 
     def kill(self) -> None:
@@ -67,11 +66,9 @@ class ChildProcess:
                 kill(self.pid, signal.SIGKILL)
 
     def let_end(self) -> None:
-        """Tell a process that waits that nothing comes any more."""
         self._close(self.orders_in)
 
     def close(self) -> None:
-        """Release all descriptors."""
         self._close(*self._open)
 
     def _close(self, *descriptors: int) -> None:
@@ -90,17 +87,15 @@ class ChildProcess:
 
     @property
     def waits_until(self) -> float:
-        """Monotonic time until which it may wait."""
         return self.idle_since + (IDLE_SECONDS if self.asks_for is None else ANSWER_SECONDS)
 
     def serves(self, request: JobRequest) -> bool:
-        """Whether it may begin the attempt now: it is like those before, and has not waited too long."""
+        """True if it may begin the attempt now: it is like those before, and has not waited too long."""
         if self.asks_for is not None and not continues(self.asks_for, request):
             return False
         return time.monotonic() < self.waits_until and self._serves == demand_of(request)
 
     def wait_from_now(self) -> None:
-        """It waits for its next attempt, and what it printed meanwhile is nobody's."""
         self.idle_since = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             while os.read(self.output, 1 << 16):
@@ -108,28 +103,25 @@ class ChildProcess:
 
 
 def may_stay(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may stay for the next one."""
     return request.process == "kept" and not _time_is_limited()
 
 
 def may_ask(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may wait at its target, and go on with the trial's next job."""
     return request.asks and not _time_is_limited()
 
 
 def _time_is_limited() -> bool:
-    """Whether processor time is: the kernel counts it for the process, and a further attempt would end early."""
     return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
 
 
 def continues(job: Job, request: JobRequest) -> bool:
-    """Whether the request is for the trial's next job after this one, which its process can go on with."""
+    """True if the request is for the trial's next job after this one, which its process can go on with."""
     following = request.job
     return following.trial == job.trial and following.attempt > job.attempt and following.target > job.target
 
 
 def demand_of(request: JobRequest) -> tuple[object, ...]:
-    """What a process cannot change once it trained; another attempt must have the same.
+    """The settings that a process cannot change once it trained; its next attempt must have the same.
 
     The memory of its part of a device can be set anew, and so can the rendezvous of a gang; not what CUDA and libraries
     of threads read from the environment when they are first used, nor the devices that a rank opened.

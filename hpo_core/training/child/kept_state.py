@@ -134,7 +134,7 @@ class KeptState:
             return False
 
     def grew(self) -> bool:
-        """Whether the process takes so much more memory than it did that it is replaced.
+        """True if the process takes so much more memory than it did that it is replaced.
 
         What a GPU needs of the computer's memory, in its first attempt, is no growth.
         """
@@ -146,7 +146,7 @@ class KeptState:
 
 
 def _free_gpu() -> bool:
-    """Free what torch keeps of the GPU, which the next attempt may have less of; False: tensors are left there."""
+    # Free what torch keeps of the GPU, which the next attempt may have less of; False: tensors are left there.
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return True

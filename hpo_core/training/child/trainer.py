@@ -127,12 +127,10 @@ class ZygoteProcess:
         return self._received.popleft()
 
     def _shut_down(self) -> None:
-        """End both directions of the socket. This wakes a thread in ``read``, which closing alone does not."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def exit_text(self) -> str:
-        """How the process ended."""
         try:
             code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -146,7 +144,6 @@ class ZygoteProcess:
             _kill_group(self.pid)
 
     def kill_child_group(self) -> None:
-        """Kill what the child started. The child itself dies with the zygote (Linux)."""
         if self.child:
             _kill_group(self.child)
 
@@ -218,7 +215,7 @@ class Trainer:
 
     @property
     def usage(self) -> Usage | None:
-        """What the attempt that runs has used so far; None until its profile is complete, and between attempts."""
+        """The usage of the running attempt; None until its profile is complete, and between attempts."""
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
 
@@ -236,16 +233,15 @@ class Trainer:
     def let_go(self) -> None:
         """End the process that waits for the study's answer, if there is one; any job may begin in its place."""
         if (job := self.asks_for()) is not None:
-            self._asks_since = None
+            self._asks_since, self.waiting = None, (0, None)
             self._send(Cancel(*job.key))
 
     def may_serve(self, request: JobRequest) -> bool:
-        """Whether the attempt may begin here: no process waits within the training of another one for an answer."""
         asked, last = self.asks_for(), self.waiting[1]
         return asked is None or (last is not None and last.folder == request.folder and continues(asked, request))
 
     def distance(self, request: JobRequest) -> int:
-        """How far it is from serving an attempt; the nearest trainer takes it.
+        """The distance from serving an attempt; the nearest trainer takes it.
 
         0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
         """
@@ -263,7 +259,6 @@ class Trainer:
         return last if self.asks_for() is None and process_state(pid) else None
 
     def end_idle(self) -> None:
-        """Have the process that waits ended; returns at once."""
         if (last := self.waiting[1]) is not None:
             self._send(Cancel(*last.job.key))
 
@@ -375,7 +370,7 @@ class Trainer:
         return without_child(Outcome.LOST, f"{reason}; it is started anew for the next job.", measured)
 
     def _wait_for_report(self, zygote: ZygoteProcess, request: JobRequest) -> tuple[Report | None, str]:
-        """The child's report; or None and why the zygote was killed (empty: it ended by itself)."""
+        # The child's report; or None and why the zygote was killed (empty: it ended by itself).
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
@@ -419,7 +414,6 @@ class Trainer:
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
     def cancel(self, trial: int, attempt: int) -> None:
-        """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
         if (asked := self.asks_for()) is not None and asked.key == (trial, attempt):
             self.let_go()
@@ -441,7 +435,6 @@ class Trainer:
         self._send(Lower(trial, attempt, memory))
 
     def close(self) -> None:
-        """End the zygote and whatever it runs. The trainer cannot be used again."""
         self.closed = True
         self._end_zygote()
 

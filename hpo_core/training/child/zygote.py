@@ -143,7 +143,6 @@ class Zygote:
                 self._end_waiting()
 
     def _on_message(self) -> None:
-        """Do what the trainer sent; exit where it is gone."""
         try:
             data = os.read(self._control, 1 << 16)
             messages = list(self._inbox.feed(data))
@@ -194,7 +193,6 @@ class Zygote:
         self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
-        """Begin the attempt, in the process that stayed or in a new one, and tell the trainer."""
         assert self._function is not None and self._child is None
         loaded = is_loaded(request)
         if self._waiting is not None and not (loaded and self._can_serve(self._waiting, request)):
@@ -219,7 +217,7 @@ class Zygote:
         return process.serves(request) and process_state(process.pid) not in ("", STOPPED)
 
     def _resumed(self, request: JobRequest) -> RunningChild | None:
-        """The attempt in the process that waits; None: there is none, or it has just gone."""
+        # The attempt in the process that waits; None: there is none, or it has just gone.
         process = self._waiting
         if process is None:
             return None
@@ -232,7 +230,6 @@ class Zygote:
         return None
 
     def _forked(self, request: JobRequest) -> RunningChild:
-        """The attempt in a new process."""
         assert self._function is not None
         process = ChildProcess(request, stays=may_stay(request), asks=may_ask(request))
         try:
@@ -252,7 +249,6 @@ class Zygote:
         return child
 
     def _keep(self, child: RunningChild, settled: Settled) -> None:
-        """The attempt has ended, and its process waits for the next one."""
         for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
@@ -268,7 +264,6 @@ class Zygote:
         self._send(Finished(report, stays=child.pid, asks=settled.asks))
 
     def _end_waiting(self) -> None:
-        """End the process that waits: by itself, or after some seconds by SIGKILL."""
         process, self._waiting = self._waiting, None
         if process is None:
             return
@@ -290,7 +285,7 @@ class Zygote:
             self._keep(child, child.settled)
 
     def _on_child_exit(self) -> None:
-        """Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD."""
+        # Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD.
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
         child = self._child
@@ -323,7 +318,6 @@ class Zygote:
         self._send(done)
 
     def _reap_waiting(self) -> None:
-        """Forget a process that waited for its next attempt and was killed."""
         process = self._waiting
         if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             self._end_waiting()
@@ -354,7 +348,6 @@ def _fork() -> int:
 
 
 def _import_for_children() -> None:
-    """Import what every child would otherwise import for itself on first use."""
     if "torch" in sys.modules:
         # The first optimizer imports torch._dynamo, which takes a second in each child. Only import it here: a step
         # of an optimizer would initialize CUDA (it checks for graph capture), and then no child could use a GPU.
