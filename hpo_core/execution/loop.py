@@ -18,8 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from hpo_core.checkpoints.removals import Removals
-from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files
+from hpo_core.checkpoints.storage import CHECKPOINTS, Removals, all_files, attempt_files
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal

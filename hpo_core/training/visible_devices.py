@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from hpo_core.model.devices.seen_device import WAITING
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
 from hpo_core.training.child.processes import descendants, pages, resident
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.seen_device import WAITING
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Capacity
-from hpo_core.model.devices.seen_device import WAITING, SeenDevice
+from hpo_core.model.devices.inventory import WAITING, Capacity, SeenDevice
 from hpo_flows.dask.cluster_room import DeviceNames, shared_inventory, workers_of
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.seen_device import WAITING
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from hpo_core.model.devices.inventory import SeenDevice
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.partition_file import PartitionFile
 
 if TYPE_CHECKING:  # workers need not import it
