@@ -2,7 +2,8 @@
 
 A small plain ASHA study runs for real, and every process of it notes the functions that are entered with the job of
 trial 0 (a value that has its trial and attempt, one that has such a job, its encoded bytes, or a collection of such
-values), and the functions that are on the stack then. Each function counts once; one that hands the job back to its caller is a return as well.
+values), and the functions that are on the stack then. Each function counts once; one that hands the job back to its
+caller is a return as well.
 """
 
 from __future__ import annotations
