@@ -89,7 +89,6 @@ def figures_of(ended: Sequence[Ended], workers: int) -> dict[str, Any]:
     return {
         "units": len(visits),
         "seconds": round(wall, 2),
-        "states_from_memory": sum(each.report.usage.states_from_memory for each in ended if each.report.usage),
         "slot_ms": round(wall * workers / len(visits) * 1e3 - MS, 2),
         "within_ms": round(statistics.mean(v.ended - v.started for v in visits) * 1e3 - MS, 2),
         "between_ms": round(statistics.mean(gaps) * 1e3, 2),

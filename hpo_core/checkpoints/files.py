@@ -110,7 +110,6 @@ class _Digested:
 
 
 def _write_file(path: Path, chunks: _Digested, *, shared: bool, durable: bool) -> None:
-    """Write a file atomically, and durably if asked to."""
     partial = path.with_name(path.name + ".part")
     try:
         _make_folder(path.parent, 0o777 if shared else 0o700)
@@ -210,7 +209,6 @@ def refuse_other_content(file: io.FileIO | io.BufferedReader, checkpoint: Checkp
 
 
 def _digest_of(checkpoint: Checkpoint) -> Any:
-    """An empty digest of the kind that the checkpoint's is."""
     return blake3() if checkpoint.digest.startswith(BLAKE3) else hashlib.sha256()
 
 
@@ -276,7 +274,6 @@ class _StoredTree:
         return tree
 
     def _tree(self, header: dict[str, Any], start: int) -> Any:
-        """The tree, whose tensors and arrays have no content yet."""
         metadata = header.pop("__metadata__", {})
         written = metadata.get("hpo_format", "none")
         if written != str(FORMAT):
@@ -298,7 +295,6 @@ class _StoredTree:
         return tree
 
     def _value(self, name: str, empty: Callable[[str, Sequence[int]], tuple[Any, memoryview]]) -> Any:
-        """The tensor or array of a block; once per name: what was tied stays tied."""
         if name not in self._values:
             entry = self._entries[name]
             begin, end = entry["data_offsets"]
@@ -316,7 +312,6 @@ class _StoredTree:
 
     @staticmethod
     def _unused(size: int) -> Iterator[memoryview]:
-        """Memory for bytes of the file that the tree has not."""
         scratch = memoryview(bytearray(min(size, _PIECE)))
         while size > 0:
             yield scratch[:size]
@@ -416,7 +411,6 @@ def write_weights(checkpoint: Path, target: Path) -> str:
 
 
 def _state_dict(node: Any) -> dict[str, str]:
-    """Block by key, of a dict of tensors or arrays; empty for anything else."""
     if not isinstance(node, dict):
         return {}
     found = {}

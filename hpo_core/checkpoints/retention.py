@@ -95,7 +95,6 @@ class LiveCheckpoints:
         self._hold(_STUDY, _kept_for_the_user(state))
 
     def apply(self, event: Event) -> None:
-        """Take note of a fact."""
         kind = type(event)
         if kind in _OF_ONE_TRIAL:
             self._settle(event.trial)  # type: ignore[union-attr]
@@ -123,7 +122,6 @@ class LiveCheckpoints:
 
     @property
     def uris(self) -> set[str]:
-        """URIs of all live checkpoints."""
         return set(self._live)
 
     def why(self, uri: str) -> Hold | None:
@@ -161,7 +159,6 @@ class LiveCheckpoints:
         self._hold(number, self._wanted(self.state.trials[number]))
 
     def _wanted(self, trial: TrialRecord) -> _Holds:
-        """Return what a trial holds, by URI."""
         found: _Holds = {}
         if trial.abandoned is None and trial.number not in self._ruled_out:
             reasons = (Hold.PINNED if trial.running or trial.waiting else Hold.RESTING, Hold.FALLBACK)
@@ -191,7 +188,6 @@ class LiveCheckpoints:
                     self.resting[holder] = checkpoint
 
     def _weigh(self, uri: str, checkpoint: Checkpoint, holder: int) -> None:
-        """The strongest hold on a checkpoint after one of them changed."""
         holders = self._holders[uri]
         if not holders:
             del self._holders[uri], self._live[uri]
@@ -249,7 +245,6 @@ class Budget:
         """The rung of each trial's latest result."""
 
     def apply(self, event: Event) -> None:
-        """Take note of a fact that the state and the method hold already."""
         self.live.apply(event)
         if type(event) is not JobCompleted:
             return
@@ -268,7 +263,7 @@ class Budget:
             self._at[event.trial] = rung
 
     def over(self, more: int) -> bool:
-        """Whether the limit would not hold with so many more jobs than run now."""
+        """True if the limit would not hold with so many more jobs than run now."""
         jobs = len(self._state.running) + more
         limits = self.limits
         if limits.max_count is not None and len(self.live) + jobs * self._saves > limits.max_count:
@@ -280,7 +275,7 @@ class Budget:
         return self.live.bytes + jobs * self.room > limits.max_bytes
 
     def fitting(self, most: int, turn: int | None = None) -> int:
-        """How many more jobs fit, counted up to ``most``: those beside what is kept now, and one where that may go.
+        """Number of further jobs that fit beside what is kept, or in place of what may go; at most ``most``.
 
         Args:
             turn: the trial that would be granted.
@@ -298,7 +293,6 @@ class Budget:
 
     @property
     def room(self) -> int:
-        """Bytes that a job may write."""
         return 0 if self.largest is None else self.largest + self.largest // 50
 
     def removal(self, more: int, turn: int | None = None) -> CheckpointRemoved | None:
@@ -318,7 +312,6 @@ class Budget:
         return None if self._state.running else self._last_resort(turn)
 
     def _choice(self, rung: _RungOrder, turn: int | None) -> tuple[float, int, int, float] | None:
-        """Return (expected loss, resource, -trial, chance) of the last trial of a rung whose checkpoint may go."""
         for key in rung.worst_first():
             trial = int(key[-1])
             checkpoint, record = self.live.resting.get(trial), self._state.trials[trial]
@@ -340,7 +333,6 @@ class Budget:
         return CheckpointRemoved(turn, own.resource, 1.0)
 
     def shortage(self) -> str:
-        """Why no job fits, and the cure."""
         must_stay = "what must stay (the checkpoints of the best so far, and those that waiting jobs load)"
         name, least = self.least
         if name == "max_count":
@@ -386,7 +378,6 @@ class _RungOrder:
         """Number of results that dominate the result of a trial that waits."""
 
     def add(self, key: _Key) -> None:
-        """Add the result of a trial, which waits from now on."""
         if self._several:
             for other in self._dominators:
                 self._dominators[other] += _dominates(key, other)
@@ -396,27 +387,22 @@ class _RungOrder:
         insort(self.waiting, key)
 
     def forget(self, key: _Key) -> None:
-        """Strike out a trial that never rests here again."""
         del self.waiting[bisect_left(self.waiting, key)]
         self._dominators.pop(key, None)
 
     def place(self, key: _Key) -> int:
-        """The place among the results, from 1."""
         if self._several and not key[0]:
             return self._dominators[key] + 1
         return bisect_left(self.results, key) + 1
 
     def worst_first(self) -> list[_Key]:
-        """The trials that wait, the worst first."""
         return sorted(self.waiting, key=self.place, reverse=True) if self._several else self.waiting[::-1]
 
     def holds(self, trial: int) -> bool:
-        """Whether the trial waits here."""
         return any(key[-1] == trial for key in self.waiting)
 
 
 def _dominates(one: _Key, other: _Key) -> bool:
-    """Whether a feasible result dominates another one."""
     return not one[0] and not other[0] and dominates(one[1:-1], other[1:-1])
 
 

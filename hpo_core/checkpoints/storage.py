@@ -17,8 +17,10 @@ import contextlib
 import itertools
 import logging
 import os
+import queue
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,7 +39,6 @@ GANGS = "gangs"
 
 
 def attempt_name(trial: int, attempt: int) -> str:
-    """The attempt's name in log files: ``trial-00007-attempt-3``."""
     return f"trial-{trial:05d}-attempt-{attempt}"
 
 
@@ -57,7 +58,7 @@ def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
 
 
 def is_remote(base: str) -> bool:
-    """Whether it is a URL that needs fsspec; ``file://`` is a folder."""
+    """True if it is a URL that needs fsspec; ``file://`` is a folder."""
     return "://" in base and not base.startswith("file://")
 
 
@@ -72,7 +73,6 @@ def hop_path(trial: int, attempt: int, number: int, base: str = CHECKPOINTS) -> 
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
-    """Glob pattern of the checkpoint files, complete or not, that an attempt may have written."""
     return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
 
 
@@ -114,7 +114,7 @@ def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
 
 
 def _without_links(top: Path, below: str) -> Path:
-    """Join both and refuse symbolic links: through one, another user could have us load or remove any file."""
+    # Join both and refuse symbolic links: through one, another user could have us load or remove any file.
     if (link := _first_link(top, below)) is not None:
         raise CheckpointError(
             f"Checkpoint {top / below}: {link} is a symbolic link, and none is followed there. Put the real one in its "
@@ -178,7 +178,6 @@ def local_copy(uri: str, *, retry_seconds: float = RETRY_SECONDS) -> Iterator[Pa
         copy = Path(folder) / "checkpoint.safetensors"
 
         def once(filesystem: Any, path: str) -> str | None:
-            """Copy it, or say which top folder is missing (empty: the file alone is)."""
             try:
                 filesystem.get_file(path, str(copy))
                 return None
@@ -210,7 +209,6 @@ def on_this_machine(folder: str | Path, uri: str, base: str = "") -> Iterator[Pa
 
 
 def _tried(uri: str, action: Callable[[Any, str], _T], retry_seconds: float) -> _T:
-    """Call ``action(filesystem, path)`` until it succeeds, each time with new connections, at most so long."""
     ends, pause = time.monotonic() + retry_seconds, 0.1
     while True:
         filesystem = None
@@ -253,7 +251,7 @@ def check_base(base: str) -> None:
 
 
 def exists(folder: str | Path, uri: str, base: str) -> bool:
-    """Whether a file is there that lies below ``base``; False where its filesystem cannot be reached."""
+    """True if a file is there that lies below ``base``; False where its filesystem cannot be reached."""
     try:
         local = local_path(folder, uri, base)
         if local is not None:
@@ -326,12 +324,10 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
 
 def _root_of(path: str) -> str:
-    """The bucket, or top folder, of a path."""
     return path[: path.find("/", 1)]
 
 
 def _is_there(filesystem: Any, path: str) -> bool:
-    """Whether it exists; fsspec's ``exists`` also says no where the connection is broken."""
     try:
         filesystem.info(path)
     except FileNotFoundError:
@@ -341,3 +337,49 @@ def _is_there(filesystem: Any, path: str) -> bool:
 
 def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+DRAIN_SECONDS = 60.0
+"""Seconds that the end of a study waits for removals at a URL; what is left then, the next sweep removes."""
+
+
+class Removals:
+    """Removes files of one study, at once or, at a URL, one after the other in a background thread.
+
+    A server that does not answer holds a request for minutes, and the thread that asks for the removal renews the
+    study's lease.
+
+    Args:
+        folder: of the study.
+        base: folder or URL that the files must be below.
+    """
+
+    def __init__(self, folder: str | Path, base: str) -> None:
+        self._folder, self._base = folder, base
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._at_once = not is_remote(base)
+
+    def remove(self, uri: str) -> None:
+        self.run(lambda: remove(self._folder, uri, self._base))
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Call a function that removes files, where this class would remove one."""
+        if self._at_once:
+            work()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="hpo-removals", daemon=True)
+            self._thread.start()
+        self._waiting.put(work)
+
+    def drain(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Wait until what was asked for is done, at most so long."""
+        if self._thread is not None:
+            done = threading.Event()
+            self._waiting.put(done.set)
+            done.wait(seconds)
+
+    def _work(self) -> None:
+        while True:
+            self._waiting.get()()

@@ -37,20 +37,17 @@ _ITEM_BYTES = {stored: int(found[0]) // 8 for stored, name in TYPE_NAMES.items()
 
 
 def stored_size(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a block; types are those of the safetensors format."""
     if any(type(length) is not int or length < 0 for length in shape):
         raise ValueError(f"shape {shape!r}")
     return _ITEM_BYTES.get(dtype, 1) * math.prod(shape)
 
 
 def empty_array(dtype: str, shape: Sequence[int]) -> tuple[np.ndarray[Any, Any], memoryview]:
-    """An array whose content is not set, and its memory."""
     array = np.empty(shape, TYPE_NAMES[dtype])
     return array, array.reshape(-1).view(np.uint8).data
 
 
 def empty_tensor(dtype: str, shape: Sequence[int]) -> tuple[Any, memoryview]:
-    """A tensor whose content is not set, and its memory."""
     import torch
 
     tensor = torch.empty(shape, dtype=getattr(torch, TYPE_NAMES[dtype]))

@@ -44,7 +44,6 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
-from hpo_core.views.formatting import plural
 from hpo_core.views.hop_views import plain_visits, visit_lines
 from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
 
@@ -216,7 +215,6 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
                 "entries": report.entries,
                 "clean": report.clean,
                 "sampler_checked": report.sampler_checked,
-                "states_from_memory": report.states_from_memory,
                 "findings": [str(finding) for finding in report.findings],
             }
         )
@@ -226,9 +224,6 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
             out.say(f"clean: {report.entries} entries decided again, all as recorded ({drawn})")
         for finding in report.findings:
             out.say(finding)
-        if report.states_from_memory:
-            count = plural(report.states_from_memory, "state")
-            out.say(f"{count} came from memory: the digest was compared, and no file was read")
     if not report.clean:
         raise typer.Exit(AUDIT_DIFFERS)
 

@@ -44,7 +44,6 @@ class EnqueueRequests(Observer):
         """Refused, and could not be removed."""
 
     def on_tick(self) -> None:
-        """Enqueue what was asked for, the oldest request first."""
         for path in self._requests(_ASKED):
             with contextlib.suppress(OSError):  # withdrawn, or something that cannot be taken
                 path.rename(path.with_suffix(_TAKEN))
@@ -63,7 +62,6 @@ class EnqueueRequests(Observer):
         return sorted(path for path in found if _NAME.fullmatch(path.stem) and path not in self._left)
 
     def _enqueue(self, path: Path) -> str:
-        """Returns why the request is refused; empty: it is in the journal."""
         if path.stem in self._study.state.requests:
             return ""
         try:
@@ -102,7 +100,7 @@ class EnqueueRequest:
         write_private(self._path, json.dumps(asked).encode(), durable=True)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was enqueued in that time.
+        """True if it was enqueued in that time.
 
         Raises:
             HpoError: the controller refused it, with its reason.
@@ -121,7 +119,7 @@ class EnqueueRequest:
         return True
 
     def withdraw(self) -> bool:
-        """Whether nobody had taken it; nobody will then."""
+        """True if nobody had taken it; nobody will then."""
         try:
             self._path.unlink()
         except FileNotFoundError:

@@ -10,11 +10,8 @@ from typing import Protocol
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Report
 
-OnReport = Callable[[Job, Report | None], None]
-"""Called once for each job, with how its attempt ended; from any thread.
-
-Before that, with None, where the attempt has left its slot to another job: its checkpoint is being written.
-"""
+OnReport = Callable[[Job, Report], None]
+"""Called once for each job, with how its attempt ended; from any thread."""
 
 
 class Inbox:
@@ -23,21 +20,15 @@ class Inbox:
     def __init__(self) -> None:
         self.reports: deque[Report] = deque()
         """The oldest first."""
-        self.freed: deque[JobKey] = deque()
-        """Attempts that left their slots and are not reported yet."""
         self._arrived = threading.Event()
         self._awaited = False
         self._is_woken = False
 
     def __len__(self) -> int:
-        return len(self.reports) + len(self.freed)
+        return len(self.reports)
 
-    def put(self, job: Job, report: Report | None) -> None:
-        """Add the report of a job; None: it left its slot."""
-        if report is None:
-            self.freed.append(job.key)
-        else:
-            self.reports.append(report)
+    def put(self, job: Job, report: Report) -> None:
+        self.reports.append(report)
         if self._awaited:
             self._arrived.set()
 
@@ -48,7 +39,6 @@ class Inbox:
             self._arrived.set()
 
     def wait(self, seconds: float) -> None:
-        """Return once a report is here, somebody wakes the loop, or after ``seconds``."""
         self._arrived.clear()
         self._awaited = True
         if not len(self) and not self._is_woken:  # what comes from here on sees that it is awaited
@@ -71,21 +61,13 @@ class Executor(Protocol):
     poll_seconds: float
     """How often the loop checks inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
 
-    def inventory(self) -> Inventory:
-        """What jobs can run on now."""
-        ...
+    def inventory(self) -> Inventory: ...
 
-    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job."""
-        ...
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None: ...
 
-    def cancel(self, attempts: Iterable[JobKey]) -> None:
-        """End these attempts."""
-        ...
+    def cancel(self, attempts: Iterable[JobKey]) -> None: ...
 
-    def now(self) -> float:
-        """Seconds on the executor's clock."""
-        ...
+    def now(self) -> float: ...
 
     def wait(self, inbox: Inbox, until: float) -> bool:
         """Return once a report is in ``inbox``, the inventory changed, or the executor's clock says ``until``.

@@ -65,15 +65,12 @@ class InProcessExecutor:
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:
-        """One slot."""
         return Inventory.of(1, "in-process")
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Train it at the next :meth:`wait`."""
         self._jobs.append((job, on_report))
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End attempts that have not begun. One that trains holds this thread, so nobody can ask for its end."""
         keys = set(attempts)
         waiting, self._jobs = self._jobs, deque()
         for job, on_report in waiting:
@@ -186,7 +183,7 @@ def read_params(space: SearchSpace, given: dict[str, str]) -> Params:
 
 
 def _filled(space: SearchSpace, values: Params, more: Params) -> Params:
-    """With further values as far as they take part and fit; without any where they are forbidden together."""
+    # With further values as far as they take part and fit; without any where they are forbidden together.
     found: Params = {}
     for name in space.order:
         known = all(other in found for other in space.references(name))

@@ -40,7 +40,7 @@ class JobRequests:
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def _partitions(self, job: Job) -> dict[str, Any]:
-        """Which partitions of the data a job sees: all of them, unless it is a unit of an epoch."""
+        # Which partitions of the data a job sees: all of them, unless it is a unit of an epoch.
         spec, unit = self._spec, job.unit
         found: dict[str, Any] = {"partition_folder": spec.partition_folder, "load": self.load}
         if unit is not None:

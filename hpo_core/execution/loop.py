@@ -18,8 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from hpo_core.checkpoints.removals import Removals
-from hpo_core.checkpoints.storage import CHECKPOINTS, all_files, attempt_files
+from hpo_core.checkpoints.storage import CHECKPOINTS, Removals, all_files, attempt_files
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -47,12 +46,10 @@ class CheckpointCleanup:
         self._removals = Removals(folder, self._base)
 
     def remove_dead(self) -> None:
-        """Remove what became superfluous since the last call."""
         for uri in self._study.checkpoints.take_dead():
             self._removals.remove(uri)
 
     def remove_rest_of(self, report: Report) -> None:
-        """Remove files that an attempt left and no result names: it failed or came too late."""
         live, trial, attempt = self._study.checkpoints, report.trial, report.attempt
         if report.checkpoint is not None and report.checkpoint.uri in live:
             return
@@ -92,8 +89,6 @@ class AttemptState(StrEnum):
     """Granted, and without a slot."""
     PLACED = "placed"
     """Submitted to the executor: it starts or trains."""
-    SAVING = "saving"
-    """Trained, and without its slot: its checkpoint is being written."""
     CANCELLING = "cancelling"
     """Submitted, and its end was asked for."""
     DOUBTED = "doubted"
@@ -102,14 +97,13 @@ class AttemptState(StrEnum):
     """Reported; the study has not been told yet."""
 
 
-PLACED = (AttemptState.PLACED, AttemptState.SAVING, AttemptState.CANCELLING)
+PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
 
 TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | None]] = {
     "granted": ((None,), AttemptState.WAITING),
     "dropped": ((AttemptState.WAITING,), None),
     "withdrawn": ((AttemptState.WAITING,), AttemptState.ENDED),
     "placed": ((AttemptState.WAITING,), AttemptState.PLACED),
-    "freed": ((AttemptState.PLACED,), AttemptState.SAVING),
     "returned": (PLACED, None),
     "cancelled": (PLACED, AttemptState.CANCELLING),
     "doubted": (PLACED, AttemptState.DOUBTED),
@@ -118,7 +112,7 @@ TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | 
 """By transition: the states that it starts from, and the one that it leads to; None: the attempt is not known.
 
 granted: the study wants it. dropped: the study no longer wants it. withdrawn: it was cancelled or refused before it was
-placed. placed: it was submitted. freed: it left its slot. returned: submitting it failed, so nobody will report it.
+placed. placed: it was submitted. returned: submitting it failed, so nobody will report it.
 cancelled: its end was asked for. doubted: its report is held back. told: the study took its report; one that an earlier
 loop submitted is unknown.
 """
@@ -138,7 +132,6 @@ class Attempts:
         return sorted(key for key, state in self.states.items() if state not in skipped)
 
     def move(self, transition: str, keys: Iterable[JobKey]) -> None:
-        """Make a transition of :data:`TRANSITIONS`."""
         states, (befores, after) = self.states, TRANSITIONS[transition]
         for key in keys:
             if states.get(key) not in befores:
@@ -187,7 +180,6 @@ class Observer(Protocol):
         return
 
     def on_tick(self) -> None:
-        """Time passed."""
         return
 
     def close(self) -> None:
@@ -196,7 +188,7 @@ class Observer(Protocol):
 
 
 class Takeover(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller does first with a study that it drives from now on."""
+    """The first acts of a controller that takes over a study."""
 
     owner: Owner
     extend: int = 0
@@ -206,7 +198,6 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _reason(error: BaseException) -> str:
-    """Why a study is halted that an error ended, in one line."""
     if not isinstance(error, Exception):
         return "interrupted"
     words = cut(masked(str(error)).partition("\n")[0])
@@ -285,10 +276,9 @@ class Loop:
             timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
                 goes_on = self._wait(self._wake_at(until) if timed else until)
-                freed = self._free_slots()
                 count = self._tell(most - reports)
                 reports += count
-                if (count or freed) and not (self._polls and self._executor.now() >= self._next_poll):
+                if count and not (self._polls and self._executor.now() >= self._next_poll):
                     continue
                 changed = self._poll(look_for_work=not goes_on)
                 if not count and not changed and (self._executor.now() >= until or not goes_on):
@@ -319,7 +309,7 @@ class Loop:
         return moment if left is None else min(moment, max(now + left, math.nextafter(now, math.inf)))
 
     def _wait(self, until: float) -> bool:
-        """Wait for the executor; where that took much longer than asked for, this process stood still."""
+        # Wait for the executor; where that took much longer than asked for, this process stood still.
         asked, began = max(0.0, until - self._executor.now()), self.study.now()
         goes_on = self._executor.wait(self._inbox, until)
         if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
@@ -332,19 +322,6 @@ class Loop:
         if self._takeover is not None:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
             self.study.journal.renew(self.study.name, self.study.epoch)
-
-    def _free_slots(self) -> bool:
-        """Give the slots that attempts left to other jobs; returns whether there were any."""
-        attempts, freed = self._attempts, self._inbox.freed
-        found = bool(freed)
-        while freed:
-            key = freed.popleft()
-            is_placed = attempts.states.get(key) is AttemptState.PLACED  # else its end was asked for, or it is reported
-            if is_placed and self._placer.leave(key):
-                attempts.move("freed", [key])
-                attempts.add(self.study.note_state_copied(*key))
-                self._act()
-        return found
 
     def _tell(self, most: float) -> int:
         """Tell the study of the reports that are here, until the next poll is due; returns how many.
@@ -461,7 +438,7 @@ class Loop:
             self._executor.cancel(begun)
 
     def _place(self) -> None:
-        """Place and submit what can be placed; where jobs share devices, the study may grant more for it."""
+        # Place and submit what can be placed; where jobs share devices, the study may grant more for it.
         attempts = self._attempts
         while attempts.waiting:
             begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
@@ -487,7 +464,6 @@ class Loop:
     # An end before the end.
 
     def _end_early(self, error: BaseException) -> None:
-        """Children are ended, and the study says why it stopped, where the journal still takes it."""
         if isinstance(self.study.journal, RetryingJournal):
             self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
@@ -498,7 +474,7 @@ class Loop:
                     self._halt(_reason(error))
 
     def _halt(self, reason: str) -> None:
-        """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""
+        # Ctrl-C may come in the middle of an append; the journal knows whether that entry is there.
         try:
             self.study.stop(reason)
         except HpoError:

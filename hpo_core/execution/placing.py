@@ -67,7 +67,6 @@ def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str
 
 
 def _alone(study: Study) -> list[int]:
-    """Trials that ran out of memory at the target that they are to reach, whatever came after that."""
     trials = study.state.trials
     return [trial.number for trial in trials if any(one.outcome is Outcome.OUT_OF_MEMORY for one in trial.failures)]
 
@@ -111,7 +110,6 @@ class PlacementWriter(Observer):
         self._placer = placer
 
     def on_tick(self) -> None:
-        """Write what is new."""
         self._study.note_placements(self._placer.new_placements())
 
 
@@ -124,13 +122,11 @@ class MeasurementWriter(Observer):
         self._next = time.monotonic() + WRITE_SECONDS
 
     def on_tick(self) -> None:
-        """Write what is new, every few seconds."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + WRITE_SECONDS
             self._write()
 
     def close(self) -> None:
-        """Write the rest."""
         self._write()
 
     def _write(self) -> None:
@@ -168,7 +164,7 @@ def objective_digest(objective: str, pythonpath: Sequence[str] = ()) -> str:
 
 
 def _installed(module: str) -> Path | None:
-    """The source of an installed module, found by the names above it; parent packages are not imported."""
+    # The source of an installed module, found by the names above it; parent packages are not imported.
     top, *below = module.split(".")
     try:
         spec = sys.modules[top].__spec__ if top in sys.modules else importlib.util.find_spec(top)

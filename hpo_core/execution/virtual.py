@@ -91,7 +91,7 @@ def make_workers(
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong. All draws are keyed by (seed, trial, attempt), so a run repeats exactly.
+    """Faults to inject. All draws are keyed by (seed, trial, attempt), so a run repeats exactly.
 
     The paper does not say what becomes of a dropped job. ``retry`` is what this system does with a worker that dies:
     noticed at that moment (:attr:`~hpo_core.model.trial.Outcome.LOST`), the job is granted again before all others and
@@ -120,7 +120,6 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
                 raise SpecError(f"Simulated faults: {name} = {value!r} must {rule}.")
 
     def stretched(self, job: Job, seconds: float) -> float:
-        """The duration of an attempt that would take ``seconds``."""
         if not self.stragglers:
             return seconds
         z = Stream(self.seed, f"straggler/{job.trial}", job.attempt).normal()
@@ -265,7 +264,6 @@ class VirtualExecutor:
     # What the loop asks.
 
     def inventory(self) -> Inventory:
-        """The workers that are there, by number; one slot each."""
         if self._inventory is None:
             self._inventory = Inventory(tuple(self._devices[number] for number in sorted(self._present)))
         return self._inventory
@@ -294,7 +292,6 @@ class VirtualExecutor:
         self._begin(attempt, slot, seconds)
 
     def _duration(self, job: Job, slot: Slot) -> float:
-        """Seconds at speed 1."""
         return self._seconds(job)
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
@@ -345,12 +342,11 @@ class VirtualExecutor:
         heapq.heappush(self._heap, (time, kind, self._count, what))
 
     def _advance(self, time: float) -> None:
-        """Time passed, and the number of workers changes now."""
         self._offered += len(self._present) * (time - self._since)
         self._since = self.clock.now = time
 
     def _fit_demand(self, demand: int) -> bool:
-        """Let idle workers go and ask for others; returns whether the workers that are there changed."""
+        # Let idle workers go and ask for others; returns whether the workers that are there changed.
         wanted, there = max(self._least, demand), len(self._present)
         if there > wanted:
             busy = {attempt.worker for attempt in self._attempts.values()}
@@ -420,7 +416,6 @@ class VirtualExecutor:
         return self._ended(attempt, outcome, message=message)
 
     def _ended(self, attempt: VirtualAttempt, outcome: Outcome, **facts: Any) -> Report:
-        """The report of an attempt that ends now."""
         return Report(
             trial=attempt.job.trial,
             attempt=attempt.job.attempt,

@@ -55,7 +55,7 @@ def named_by_class(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def is_of_library(item: Any, *packages: str) -> bool:
-    """Whether its class comes from one of these packages."""
+    """True if its class comes from one of these packages."""
     return type(item).__module__.partition(".")[0] in packages
 
 

@@ -114,7 +114,6 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
             self._epochs.next()
 
     def _warn(self, trainer: Any, pl_module: Any) -> None:
-        """Say what Lightning's own checkpoints would hold and a trial's do not."""
         for callback in trainer.callbacks:
             if isinstance(callback, pl.callbacks.ModelCheckpoint):
                 self._trial.warn(
@@ -152,14 +151,12 @@ _REFUSED = (
 
 
 def _others(trainer: Any) -> list[Any]:
-    """The user's callbacks, and the data module."""
     libraries = ("lightning", "pytorch_lightning", "hpo_core")
     found = [item for item in trainer.callbacks if not is_of_library(item, *libraries)]
     return [*found, trainer.datamodule] if trainer.datamodule is not None else found
 
 
 def _has_own(item: Any, method: str) -> bool:
-    """Whether the class of a module, callback or data module, or one that it inherits from, gives it this method."""
     owner = next((kind for kind in type(item).__mro__ if method in vars(kind)), object)
     return owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch", "builtins")
 

@@ -56,7 +56,6 @@ class RungResults:
         """Trials below this number have ended, and all their results are known."""
 
     def read(self, study: optuna.Study) -> None:
-        """Take in what other processes found."""
         trials = study.get_trials(deepcopy=False)
         ended = True
         for trial in trials[self._over :]:
@@ -89,7 +88,7 @@ class RungResults:
         return value * self._sign if math.isfinite(value) else math.inf
 
     def judge(self, trial: FrozenTrial) -> bool:
-        """Whether the trial stops. Each of its results is judged once, by those that are known then."""
+        """True if the trial stops. Each of its results is judged once, by those that are known then."""
         number = trial.number
         reached = self._add(trial)  # also of a trial that was told to stop: its result is in the storage
         self.settle()
@@ -110,7 +109,7 @@ class RungResults:
         """Draw what follows from the results alone, before a trial is judged."""
 
     def goes_on(self, rung: int, value: float, number: int) -> bool:
-        """Whether a trial goes on from a rung, by the results there."""
+        """True if a trial goes on from a rung, by the results there."""
         if not math.isfinite(value):
             return False
         ranked, eta = self._results[rung], self._pruner.eta
@@ -155,14 +154,13 @@ class RungPruner(BasePruner):
         """The resource of a rung; None at and above the full resource, where nothing is decided."""
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether the trial stops at a rung that it has reached."""
+        """True if the trial stops at a rung that it has reached."""
         if trial.last_step is None:
             return False
         with self._lock:
             return bool(self._known(study).judge(trial))
 
     def _known(self, study: optuna.Study) -> Any:
-        """The results of a study, read where that is due; for the holder of the lock."""
         key = (id(study._storage), study._study_id)
         known = self._studies.get(key)
         if known is None:
@@ -174,7 +172,7 @@ class RungPruner(BasePruner):
         return known
 
     def result(self, trial: FrozenTrial, level: int) -> float | None:
-        """What the trial reported at the first step at or above a level; None where it has not been there."""
+        """The trial's value at the first step at or above a level; None where it has not been there."""
         wanted = level + self.first_step - 1
         if wanted in trial.intermediate_values:
             return trial.intermediate_values[wanted]
@@ -242,7 +240,6 @@ class AshaPruner(RungPruner):
         self._rate = early_stopping_rate
 
     def level(self, rung: int) -> int | None:
-        """The resource of a rung; None at and above the full resource, where nothing is decided."""
         place = rung + self._rate
         return self._levels[place] if place < len(self._levels) - 1 else None
 
@@ -265,7 +262,6 @@ class RungsUnderCeiling(RungResults):
         """Trials with a result at a rung above the ceiling, as of that result, by rung."""
 
     def read(self, study: optuna.Study) -> None:
-        """Take in which rungs are open, then the results."""
         noted = self._storage.get_study_system_attrs(self._study_id)
         for rung in range(len(self._levels) - 1, self.ceiling, -1):
             if (tolerance := noted.get(_KEY.format(self._levels[rung]))) is not None:
@@ -294,7 +290,6 @@ class RungsUnderCeiling(RungResults):
         return self.loss(value)
 
     def settle(self) -> None:
-        """Open rungs while the two highest open ones order their trials differently."""
         while self._unstable and self.ceiling < len(self._levels) - 1:
             key, tolerance = _KEY.format(self._levels[self.ceiling + 1]), self._tolerance.value
             self._storage.set_study_system_attr(self._study_id, key, tolerance)
@@ -380,7 +375,6 @@ class PashaPruner(RungPruner):
         self.percentile = percentile
 
     def level(self, rung: int) -> int | None:
-        """The resource of a rung; None at and above the full resource, where nothing is decided."""
         return self.levels[rung] if rung < len(self.levels) - 1 else None
 
     def ceiling(self, study: optuna.Study) -> int:

@@ -84,7 +84,6 @@ _GONE = {"TrainingRequested", "TrialExtended", "TrialExtensionEnded"}
 
 
 def _names_gone(plain: Any) -> bool:
-    """Whether the entry holds a fact of training beyond the search; its jobs have the stage ``Further``."""
     try:
         facts = [plain["stimulus"], *plain["events"]]
         named = {fact["is"] for fact in facts} | {fact["stage"]["is"] for fact in facts if "stage" in fact}

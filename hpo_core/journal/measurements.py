@@ -72,7 +72,6 @@ class Measurements(Protocol):
 
 
 def newest_first(one: Measurement) -> tuple[float, str]:
-    """Sorts the newest measurement first; equal times by content, the same everywhere."""
     return -one.measured_at, one.identity
 
 
@@ -121,7 +120,6 @@ class QuietMeasurements:
         self._is_told = False
 
     def read(self, objective: str, code: str) -> list[Measurement]:
-        """Read the measurements of one objective with this source; none where that fails."""
         try:
             return self._kept.read(objective, code)
         except JournalError as error:

@@ -31,7 +31,7 @@ class Owner(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.pid}"
 
     def runs(self) -> bool:
-        """Whether the process is there; to be asked on its own host."""
+        """True if the process is there; to be asked on its own host."""
         return lives(self.pid, self.born)
 
 
@@ -53,7 +53,7 @@ class Journal(Protocol):
 
     @property
     def measurements(self) -> Measurements:
-        """What jobs needed, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
+        """Measured needs of jobs, kept beside the studies; ``MemoryMeasurements()`` where nothing is to stay."""
         ...
 
     def create(self, study: str, first: Entry) -> None:
@@ -91,9 +91,7 @@ class Journal(Protocol):
         """
         ...
 
-    def studies(self) -> list[StudyInfo]:
-        """All studies by name."""
-        ...
+    def studies(self) -> list[StudyInfo]: ...
 
     def claim(self, study: str, owner: Owner, *, force: bool = False) -> int:
         """Become the only writer; returns the new epoch.
@@ -115,9 +113,7 @@ class Journal(Protocol):
         """Let go; harmless where somebody else claimed the study since."""
         ...
 
-    def close(self) -> None:
-        """Let go of files and connections."""
-        ...
+    def close(self) -> None: ...
 
 
 def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
@@ -130,7 +126,6 @@ def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
 
 
 def error_words(error: Exception) -> str:
-    """An error in one line."""
     said = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 

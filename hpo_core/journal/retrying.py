@@ -59,7 +59,6 @@ class RetryingJournal:
         return self.wrapped.measurements
 
     def _with_retries(self, study: str, call: Callable[[bool], T]) -> T:
-        """The answer of ``call``; its argument says whether it is made again."""
         failing: Stopwatch | None = None
         pause = _FIRST_PAUSE
         while True:
@@ -91,7 +90,7 @@ class RetryingJournal:
         self._write(self.wrapped.append, FencedError, study, entry)
 
     def _write(self, write: Callable[[str, Entry], None], refusal: type[HpoError], study: str, entry: Entry) -> None:
-        """Write an entry; where the answer was lost, a refusal may come of the entry itself that stands there."""
+        # Write an entry; where the answer was lost, a refusal may come of the entry itself that stands there.
 
         def call(again: bool) -> None:
             try:

@@ -42,7 +42,6 @@ from hpo_core.security.private_files import private_database
 
 
 def is_read_only(file: Path) -> bool:
-    """Whether a database is there and cannot be written to, or nothing can be made beside it."""
     return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
@@ -72,7 +71,6 @@ def reading_uri(file: Path) -> tuple[str, tempfile.TemporaryDirectory[str] | Non
 
 
 def _connected(uri: str) -> sqlite3.Connection:
-    """A connection that writes nothing."""
     return sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False, isolation_level=None)
 
 
@@ -138,7 +136,6 @@ _PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 
 
 def current_owner() -> Owner:
-    """This process as an owner."""
     return Owner(socket.gethostname(), os.getpid(), started())
 
 
@@ -149,7 +146,7 @@ def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
 
 
 def _masked(url: str) -> str:
-    """Cut off everything before an @: what is no URL may hold a password all the same."""
+    # Cut off everything before an @: what is no URL may hold a password all the same.
     return without_secret_arguments(f"...@{url.rpartition('@')[2]}" if "@" in url else url)
 
 
@@ -245,7 +242,6 @@ class SqlJournal:
         return self._engine, self._reader, self._translated
 
     def close(self) -> None:
-        """Close all connections; a later call opens new ones."""
         self._engine.dispose()
         if self._copy is not None:
             self._copy.cleanup()
@@ -291,7 +287,7 @@ class SqlJournal:
         self._insert(study, first, [first])
 
     def _insert(self, study: str, first: Entry, entries: Iterable[Entry]) -> None:
-        """Write a new study in one transaction; its entries are read before it begins."""
+        # Write a new study in one transaction; its entries are read before it begins.
         rows, last = [], first
         for last in entries:
             rows.append({"study": study, "seq": last.seq, "body": encode_entry(last)})
@@ -393,7 +389,6 @@ class SqlJournal:
         return [self._info(row) for row in rows]
 
     def _now(self) -> sa.ColumnElement[float]:
-        """Seconds since the epoch, of the one clock that all who use the database share."""
         if self._url.get_backend_name() != "postgresql":
             return sa.literal(time.time(), sa.Double)
         return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
@@ -466,7 +461,7 @@ def driver_words(info: StudyInfo, me: Owner) -> str:
 
 
 def is_alive(info: StudyInfo) -> bool:
-    """Whether the study's last controller still runs, as far as this machine can know."""
+    """True if the study's last controller still runs, as far as this machine can know."""
     return info.owner is not None and _alive(info.owner, info.silent, current_owner())
 
 
@@ -480,7 +475,6 @@ def _begin_immediate(connection: sa.Connection) -> None:
 
 
 def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
-    """Whether the same call may succeed later as it is (see :mod:`hpo_core.journal.retrying`)."""
     if error.connection_invalidated:
         return True
     if sqlite:

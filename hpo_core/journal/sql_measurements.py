@@ -87,7 +87,6 @@ class SqlMeasurements:
 
     @contextmanager
     def _transaction(self, wait: float) -> Iterator[sa.Connection]:
-        """A transaction that waits so many seconds for another's lock, and not for ever."""
         with self._engine.connect() as connection, _sqlite_waits(connection, wait), connection.begin():
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait))}")
@@ -95,7 +94,7 @@ class SqlMeasurements:
 
     @contextmanager
     def _writing(self, wait: float) -> Iterator[sa.Connection]:
-        """A transaction that no other writer's overlaps: two that drop the same rows might wait for each other."""
+        # A transaction that no other writer's overlaps: two that drop the same rows might wait for each other.
         with self._transaction(wait) as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
@@ -116,7 +115,7 @@ class SqlMeasurements:
 
 @contextmanager
 def _sqlite_waits(connection: sa.Connection, seconds: float) -> Iterator[None]:
-    """SQLite's own limit, which holds for a connection, not for a transaction; nothing for other databases."""
+    # SQLite's own limit, which holds for a connection, not for a transaction; nothing for other databases.
     if connection.dialect.name != "sqlite":
         yield
         return
@@ -145,7 +144,7 @@ def _row(one: Measurement) -> dict[str, str | float]:
 
 
 def _insert(connection: sa.Connection, rows: dict[str, dict[str, str | float]]) -> int:
-    """Insert what is not there, and drop what is too much; returns how many are new."""
+    # Insert what is not there, and drop what is too much; returns how many are new.
     known: set[str] = set()
     for chunk in _chunks(list(rows)):
         known.update(connection.execute(sa.select(_table.c.identity).where(_table.c.identity.in_(chunk))).scalars())
@@ -179,7 +178,7 @@ def _chunks(identities: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _decoded(body: Any) -> Measurement | None:
-    """None where the row is damaged: SQLite takes a value of any type in any column."""
+    # None where the row is damaged: SQLite takes a value of any type in any column.
     try:
         return _decode(body)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError):

@@ -28,7 +28,7 @@ class HpoError(Exception):
     exit_code = 1
 
     def _render_traceback_(self) -> list[str]:
-        """Lines that a notebook shows: where the user's code called, and the message; none of this package's frames."""
+        # Lines that a notebook shows: where the user's code called, and the message; none of this package's frames.
         called = [one for one in extract_tb(self.__traceback__) if not _is_library(one.filename)]
         message = f"{type(self).__name__}: {self}"
         return [*"".join(format_list(called)).splitlines(), message, *getattr(self, "__notes__", ())]

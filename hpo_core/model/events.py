@@ -1,4 +1,4 @@
-"""What was noticed (stimuli), what is now so (events), and both as an atom (entries).
+"""Stimuli (what was noticed), events (what is now so), and entries (both as an atom).
 
 The union is closed: a journal that holds another tag was written by a newer version and is refused with that
 explanation, never guessed at. A new shape gets a new ``FORMAT``, a step in ``hpo_core.journal.codec.decode_entry`` that
@@ -56,7 +56,7 @@ class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
 
 
 class CapacityNoticed(_Fact, frozen=True):
-    """What jobs can run on now."""
+    """The slots or devices that jobs can run on have changed."""
 
     inventory: Inventory
 
@@ -175,7 +175,7 @@ class TrialCreated(_Fact, frozen=True):
 
 
 class Reproduced(_Fact, frozen=True):
-    """How a trial of a later generation came to be (PBT): follows its :class:`TrialCreated`.
+    """Origin of a trial of a later generation (PBT): follows its :class:`TrialCreated`.
 
     ``initiator`` met ``opponent`` (None: it met nobody); the fitter one is ``parent`` (None: begun anew).
     """
@@ -199,12 +199,10 @@ class _JobFact(_Fact, frozen=True):
 
     @property
     def bracket(self) -> int:
-        """Bracket of the job's stage."""
         return self.stage.bracket
 
     @property
     def rung(self) -> int:
-        """Rung of the job's stage; the generation in a population."""
         return self.stage.rung
 
 
@@ -252,7 +250,7 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
 
     @property
     def infeasible(self) -> bool:
-        """Whether it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
+        """True if it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
         return self.violation > 0
 
 
@@ -394,7 +392,7 @@ Event = (
 
 
 def concerns_search(event: Event) -> bool:
-    """Whether search method and sampler apply it; not where a job runs, or has ceased to run."""
+    """True if search method and sampler apply it; not where a job runs, or has ceased to run."""
     return type(event) not in (JobPlaced, SlotFreed)
 
 

@@ -40,12 +40,11 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks; 1 without a gang."""
         return 1 + len(self.others)
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether it is the last one of its epoch that trains."""
+        """True if it is the last one of its epoch that trains."""
         return self.trains and self.place + self.ranks >= self.count
 
     def of_rank(self, rank: int) -> Unit:

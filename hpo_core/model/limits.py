@@ -1,4 +1,4 @@
-"""How large a study's description may be.
+"""Largest sizes of a study's description.
 
 Whatever a study file, a mapping, the command line or a form says is accepted or refused within about a second and
 300 MB; these limits see to that. They hold for new descriptions. A journal written before a limit existed replays.

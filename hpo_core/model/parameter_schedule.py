@@ -70,7 +70,6 @@ class Schedule:
 
     @property
     def end(self) -> int:
-        """Total units of training."""
         return self.segments[-1].end
 
     @property

@@ -70,7 +70,6 @@ def problem_of_name(name: str) -> str:
 
 
 def signature_of(status: os.stat_result) -> Signature:
-    """Signature of a file as it is now."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -18,7 +18,7 @@ def started(pid: int | None = None) -> float:
 
 
 def lives(pid: int, born: float) -> bool:
-    """Whether the process that started at this moment (:func:`started`) is there and is no zombie."""
+    """True if the process that started at this moment (:func:`started`) is there and is no zombie."""
     try:
         return abs(started(pid) - born) < 1.0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

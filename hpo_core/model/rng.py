@@ -47,7 +47,6 @@ class Stream:
         return value
 
     def uniform(self) -> float:
-        """A float in [0, 1), 53 random bits."""
         return (self.word() >> 11) * 2.0**-53
 
     def below(self, n: int) -> int:
@@ -60,7 +59,6 @@ class Stream:
         return word % n
 
     def choice(self, items: Sequence[T]) -> T:
-        """One item, uniformly."""
         return items[self.below(len(items))]
 
     def shuffled(self, items: Iterable[T]) -> list[T]:

@@ -22,13 +22,12 @@ RECORDED: dict[str, bool] = {"recorded": True}
 
 
 def is_recorded(info: ValidationInfo) -> bool:
-    """Whether a journal's description is validated."""
+    """True if a journal's description is validated."""
     return bool(info.context and info.context.get("recorded"))
 
 
 @functools.cache
 def _is_number(model: type[BaseModel], name: str) -> bool:
-    """Whether numbers are taken for a field, and truth values are not among what is."""
     if name not in model.model_fields:
         return False
     waiting: list[Any] = [model.model_fields[name].annotation]
@@ -74,14 +73,13 @@ class Part(BaseModel):
 
     @classmethod
     def in_python(cls) -> str:
-        """Name in Python."""
         return cls.public_name or re.sub(r"(Search|Parameter|ClusterSpec|Spec)$", "", cls.__name__)
 
     def __repr_name__(self) -> str:
         return self.in_python()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What differs from the defaults, as one writes it."""
+        """Arguments that differ from the defaults."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
@@ -94,7 +92,7 @@ class Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
-        """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0."""
+        # Refuse `true` and `false` where a number belongs: pydantic takes them for 1 and 0.
         if isinstance(data, Mapping) and not is_recorded(info):
             for name, value in data.items():
                 if isinstance(value, bool) and _is_number(cls, name):
@@ -139,7 +137,6 @@ def plain(value: Any) -> Any:
 
 
 def _refusal(model: type[Part], error: ValidationError) -> str:
-    """A line for each argument that is wrong: place, rule, value."""
     lines: dict[tuple[Any, ...], str] = {}
     for one in error.errors(include_url=False):
         form = next((n for n, part in enumerate(one["loc"]) if n and isinstance(part, str) and _is_form(part)), None)
@@ -161,7 +158,6 @@ def _refusal(model: type[Part], error: ValidationError) -> str:
 
 
 def _is_form(part: str) -> bool:
-    """Whether a part of a place is pydantic's name of one form of a value, such as ``int`` or ``list[any]``."""
     return re.fullmatch(r"bool|int|float|str|none|literal\[.*\]|list\[.*\]|dict\[.*\]|constrained-.*", part) is not None
 
 

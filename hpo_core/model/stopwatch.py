@@ -35,7 +35,6 @@ class Stopwatch:
         """Seconds since the reset that do not count."""
 
     def elapsed(self) -> float:
-        """Seconds that count, as of now."""
         now = self._clock()
         gap = now - self._last_look
         counted = min(gap, self.max_gap)
@@ -49,6 +48,5 @@ class Stopwatch:
         self._last_look = self._clock()
 
     def reset(self, seconds: float = 0.0) -> None:
-        """Count from 0 again, or from these seconds."""
         self._last_look = self._clock()
         self._seconds, self.stood_still = seconds, 0.0

@@ -18,7 +18,6 @@ def syntax_tree(text: str | bytes, file: str = ..., mode: Literal["exec"] = ...)
 @overload
 def syntax_tree(text: str | bytes, file: str, mode: Literal["eval"]) -> ast.Expression: ...
 def syntax_tree(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> ast.AST:
-    """``ast.parse`` for any thread."""
     with _lock:
         for left in reversed(range(_TIMES)):
             try:

@@ -33,7 +33,6 @@ class Generation(_Stage, frozen=True):
 
     @property
     def bracket(self) -> int:
-        """0: a population has one ladder."""
         return 0
 
     @property
@@ -53,7 +52,7 @@ Metrics = dict[str, float]
 
 
 class Outcome(StrEnum):
-    """How an attempt ended. ``completed`` and ``diverged`` are results; the others are failures."""
+    """The way an attempt ended. ``completed`` and ``diverged`` are results; the others are failures."""
 
     COMPLETED = "completed"
     DIVERGED = "diverged"
@@ -123,12 +122,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> JobKey:
-        """(trial, attempt)."""
         return self.trial, self.attempt
 
     @property
     def bracket(self) -> int:
-        """Bracket of the job's stage."""
         return self.stage.bracket
 
     @property
@@ -149,7 +146,7 @@ LogLine = tuple[float, int, str]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What came back from one attempt, good or bad."""
+    """Result or failure of one attempt."""
 
     trial: int
     attempt: int

@@ -64,12 +64,10 @@ class Examples:
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
     def write(self, rows: NDArray[np.int64], file: BinaryIO) -> None:
-        """Write examples in this order, as ``.npz``."""
         write_npz({name: array[rows] for name, array in self._arrays.items()}, file)
 
 
 def write_npz(arrays: Mapping[str, NDArray[Any]], file: BinaryIO) -> None:
-    """Write arrays as ``numpy.savez`` does, uncompressed and without pickle."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():  # ZipInfo's own date is fixed; that of a file would be now
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:

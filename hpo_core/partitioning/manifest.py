@@ -35,7 +35,6 @@ class Manifest(BaseModel):
     validation: list[PartitionFile] = Field(default_factory=list)
 
     def text(self) -> str:
-        """The file's content."""
         return self.model_dump_json(indent=1) + "\n"
 
 

@@ -108,7 +108,6 @@ def _completed(files: list[PartitionFile], folder: Path) -> list[PartitionFile]:
 
 
 def _of_manifest(path: str, role: str, folder: Path) -> list[PartitionFile]:
-    """The files of a manifest. Where it lies below the folder, they lie beside it."""
     whole = folder / in_full(path)
     manifest = read_manifest(whole)
     place = "."
@@ -156,7 +155,6 @@ def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
 
 
 def _manifests_beside(pattern: str, names: list[str], folder: Path) -> dict[str, Manifest]:
-    """Manifests of the folders that files match in, or could match in."""
     above = str(PurePosixPath(pattern).parent)
     places = {str(PurePosixPath(name).parent) for name in names}
     places |= {"."} if above == "." else set(glob(above, root_dir=folder))  # noqa: PTH207 - as above

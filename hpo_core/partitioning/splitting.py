@@ -236,7 +236,6 @@ def partition_data(
 
 
 def _check(parts: int, seed: int, validation: float, validation_parts: int | None) -> None:
-    """Refuse numbers that fit no data."""
     for name, count in (("parts", parts), ("validation_parts", validation_parts)):
         if count is not None and not 1 <= count <= limits.PARTITIONS:
             raise SpecError(f"{name} = {count:,} must be from 1 to {limits.PARTITIONS:,}.")
@@ -249,7 +248,7 @@ def _check(parts: int, seed: int, validation: float, validation_parts: int | Non
 
 
 def _held_back(examples: Examples, parts: int, validation: float, validation_parts: int | None) -> int:
-    """How many examples are for validation.
+    """Number of examples for validation.
 
     Raises:
         SpecError: there are too few of them, or of the others.

@@ -107,8 +107,8 @@ class Placer:
     """Gives waiting jobs slots, and knows which are free. It never waits or draws; it is told the time.
 
     This one gives each job a slot, the oldest job the first free slot in the inventory's order. A job that
-    begins with a state takes the slot where the trial that saved it had its last job, if it is free: a process that
-    stayed there may have the state in memory. No job waits for that.
+    begins with a state takes the slot where the trial that saved it had its last job, if it is free: that
+    computer may have the file in its cache. No job waits for that.
     :class:`~hpo_core.placement.shared_devices.SharedDevices` gives jobs parts of devices.
 
     A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them
@@ -250,11 +250,6 @@ class Placer:
             None: hold the report back for a moment, because another attempt on the device may be to blame.
         """
         return report
-
-    def leave(self, job: JobKey) -> bool:
-        """Free what a job holds whose report follows later; returns whether others can have it now."""
-        self.release(job)
-        return True
 
     def release(self, job: JobKey) -> None:
         """Free what a job held that ended; nothing happens where it holds nothing."""

@@ -387,10 +387,6 @@ class SharedDevices(Placer):
                 reports.append(Report(trial=job.trial, attempt=job.attempt, outcome=outcome, message=message))
         return reports
 
-    def leave(self, job: JobKey) -> bool:
-        """Nothing is freed: :meth:`judge` learns from the report what the job needed of what it held."""
-        return False
-
     def release(self, job: JobKey) -> None:
         if self.room.end(job):
             self._left = self.room.left()

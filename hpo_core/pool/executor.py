@@ -426,11 +426,11 @@ class PooledExecutor:
     def _start(self, number: int) -> None:
         each = self._running[number]
 
-        def reported(job: Job, report: Report | None) -> None:
+        def reported(job: Job, report: Report) -> None:
             with self._lock:
                 self._running.pop(number, None)
                 why = self._preempted.pop(number, None)
-                if report is not None and report.outcome is Outcome.COMPLETED:
+                if report.outcome is Outcome.COMPLETED:
                     self._spared.discard(job.trial)
                     seconds = max(0.0, report.ended - report.started)
                     self._lasts = seconds if self._lasts == math.inf else (self._lasts + seconds) / 2
@@ -438,7 +438,7 @@ class PooledExecutor:
                     self.seat.look_soon()
                     if self._inbox is not None:
                         self._inbox.wake()  # the end of a unit is no report to the loop
-            if why is not None and report is not None and report.outcome is Outcome.PREEMPTED:
+            if why is not None and report.outcome is Outcome.PREEMPTED:
                 report = msgspec.structs.replace(report, message=why)
             each.on_report(job, report)
 

@@ -38,8 +38,6 @@ class AuditReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     sampler_checked: bool
     """Whether parameters were drawn again too (true for samplers that are pure functions of the seed)."""
-    states_from_memory: int = 0
-    """States that jobs took from the memory of a process that stayed, as the record says; others came from files."""
 
     @property
     def clean(self) -> bool:
@@ -140,7 +138,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             study.method.check()
         except AssertionError as error:
             raise damaged_entry(study.name, count - 1, error) from error
-    return AuditReport(count, tuple(findings), pure, 0 if study is None else study.state.states_from_memory)
+    return AuditReport(count, tuple(findings), pure)
 
 
 def _drawn(study: Study, sampler: Sampler, number: int, given: Params | None) -> Params | None:
@@ -150,12 +148,10 @@ def _drawn(study: Study, sampler: Sampler, number: int, given: Params | None) ->
 
 
 def _same(a: Event, b: Event) -> bool:
-    """Equality under which NaN equals NaN."""
     return a == b or repr(a) == repr(b)
 
 
 def _close(drawn: Params, recorded: Params) -> bool:
-    """Equal up to the last bits of ``exp`` and ``log``, which differ between C libraries."""
     return drawn.keys() == recorded.keys() and all(
         math.isclose(value, recorded[name], rel_tol=1e-12)
         if isinstance(value, float) and isinstance(recorded[name], float)

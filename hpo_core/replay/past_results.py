@@ -63,7 +63,6 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
 
 
 def _trials(spec: StudySpec, name: str, journal: Journal, space: SearchSpace) -> list[_Found]:
-    """Trials with a finite result that fit the space, as they fit it, the furthest and then best first."""
     state = StudyState()
     for entry in journal.entries(name):
         for event in entry.events:

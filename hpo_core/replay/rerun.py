@@ -102,7 +102,7 @@ def rerun_spec(
 
 
 def _refuse_settings(changes: Iterable[str], parameters: Iterable[str]) -> None:
-    """A setting would become a parameter of that name, which no training function reads: no change at all."""
+    # A setting would become a parameter of that name, which no training function reads: no change at all.
     groups = {known.partition(".")[0] for known in parameters if "." in known}
     for name in changes:
         group, dot, _ = name.partition(".")

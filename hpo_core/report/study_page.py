@@ -188,8 +188,6 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     running = f", {granted_words(study)}" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
     about = f"{state.failed_attempts:,} failed attempts{running}"
-    if state.states_from_memory:
-        about += f", {plural(state.states_from_memory, 'state')} from memory"
     tiles.append(("jobs done", f"{state.completed_jobs:,}", about))
     used = state.resource_used
     if used and series.lineage is not None:  # each trial is a session of a longer training

@@ -53,7 +53,6 @@ class Scored(NamedTuple):
 
 
 def scored_points(cube: UnitCube, known: Results) -> Scored:
-    """At most 100 points with scores, and 30 of earlier studies, which are ranked among themselves."""
     margins = worst_margins(known.constraints)
     violating = np.zeros(len(known.past)) if margins is None else np.nan_to_num(margins) > 0
     chosen, places = [], list[float]()
@@ -74,14 +73,12 @@ def scored_points(cube: UnitCube, known: Results) -> Scored:
 
 
 def places_of(losses: Array) -> Array:
-    """Place of each in (0, 1); equal losses share the mean of theirs."""
     _, group, counts = np.unique(losses, return_inverse=True, return_counts=True)
     places: Array = (np.cumsum(counts) - 0.5 * counts) / max(1, len(losses))
     return places[group]
 
 
 def worst_margins(constraints: Array | None) -> Array | None:
-    """The largest of a trial's constraints, each in units of its median size; from -3 to 3."""
     if constraints is None:
         return None
     scaled = np.empty_like(constraints)
@@ -120,7 +117,6 @@ class Belief:
         self._best = float(self._means[feasible].min()) if feasible.any() else math.inf
 
     def _here(self, features: Array) -> Array:
-        """Features of points as those of this study."""
         return np.concatenate([features, np.zeros((len(features), 1))], axis=1) if self._past else features
 
     def trust(self) -> float:
@@ -181,7 +177,6 @@ def _fitted(data: Data, own: NDArray[np.intp], past: NDArray[np.intp]) -> Poster
 
 
 def _some(order: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The first half of so many, and the others spread evenly over the rest."""
     if len(order) <= most:
         return order
     best, rest = order[: most // 2], order[most // 2 :]
@@ -190,7 +185,6 @@ def _some(order: NDArray[np.intp], most: int) -> NDArray[np.intp]:
 
 
 def _below(deviations: Array) -> Array:
-    """The standard normal distribution function."""
     return np.array([0.5 * math.erfc(-one / math.sqrt(2.0)) for one in deviations])
 
 

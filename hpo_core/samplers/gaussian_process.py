@@ -42,7 +42,6 @@ class Data(NamedTuple):
 
 
 def fit(data: Data, steps: int) -> Settings:
-    """Settings near the most probable ones."""
     parameters = int(data.owner.max(initial=-1)) + 1
     length = math.log(0.6 * math.sqrt(max(1.0, parameters / 4)))  # in more dimensions points are farther apart
     mean = np.append(np.full(parameters, length), [0.0, _NOISE])
@@ -80,7 +79,6 @@ class Posterior:
 
     @property
     def lengths(self) -> Array:
-        """Return the length scale of each parameter."""
         return self._settings.lengths
 
     def left_out(self) -> Array:
@@ -118,7 +116,6 @@ def _settings(theta: Array) -> Settings:
 
 
 def inverse_root(covariance: Array) -> tuple[Array, float]:
-    """``root`` such that ``root.T @ root`` is the inverse of a covariance, and the logarithm of its determinant."""
     lower = np.linalg.cholesky(covariance)
     return np.linalg.inv(lower), 2.0 * float(np.log(np.diagonal(lower)).sum())
 
@@ -136,7 +133,7 @@ def _distances(a: Array, b: Array) -> Array:
 
 
 def _matern(a: Array, b: Array, signal: float) -> Array:
-    """Covariances; in place, since fresh memory for each step costs more than the steps."""
+    # Covariances; in place, since fresh memory for each step costs more than the steps.
     r = _distances(a, b)
     r *= _ROOT
     decay = np.negative(r)
@@ -151,7 +148,7 @@ def _matern(a: Array, b: Array, signal: float) -> Array:
 
 
 class Likelihood:
-    """How likely the data are under the settings ``theta`` (their logarithms)."""
+    """Likelihood of the data under the settings ``theta`` (their logarithms)."""
 
     def __init__(self, data: Data, theta: Array) -> None:
         settings = _settings(theta)
@@ -175,7 +172,6 @@ class Likelihood:
         self.log = -0.5 * (float(data.scores @ self._weights) + log_det)
 
     def slopes(self) -> tuple[Array, Array]:
-        """The gradient of its logarithm, and the average information (observed and expected curvature halved)."""
         s, weights, inverted, n = self._scaled, self._weights, self._inverse, self._parameters
         slope = self._slope * (5.0 / 3.0)
         of_parameter = (self._data.owner[:, None] == np.arange(n)).astype(np.float64)
@@ -209,7 +205,6 @@ class Axis(NamedTuple):
     step: float
 
     def units(self, values: Sequence[Any]) -> Array:
-        """From 0 to 1; the index of a choice."""
         if self.choices:
             return np.array([self.distribution.to_internal_repr(value) for value in values], dtype=np.float64)
         if self.log:  # the logarithm of the C library, which is the same on every machine more often than numpy's
@@ -238,7 +233,6 @@ class Axis(NamedTuple):
         return self.distribution.to_external_repr(float(self._values(np.array([unit]))[0]))
 
     def values(self) -> float:
-        """Number of values."""
         if self.choices:
             return self.choices
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -247,7 +241,6 @@ class Axis(NamedTuple):
         return math.floor((self.distribution.high - self.distribution.low) / self.step + 1e-9) + 1
 
     def grid(self) -> Array:
-        """The places of all values."""
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
         return self.units([self.distribution.low + self.step * at for at in range(int(self.values()))])
 
@@ -321,7 +314,6 @@ class UnitCube:
         return np.stack(columns, axis=1)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Points drawn evenly."""
         found = rng.random((count, len(self.axes)))
         listed = self.choices > 0
         found[:, listed] = np.floor(found[:, listed] * self.choices[listed])
@@ -337,12 +329,11 @@ class UnitCube:
         return math.prod(one.values() for one in self.axes)
 
     def listed(self) -> Array:
-        """All points of a finite space."""
         units = [np.arange(one.choices) if one.choices else one.grid() for one in self.axes]
         return np.stack(np.meshgrid(*units, indexing="ij"), axis=-1).reshape(-1, len(units)).astype(np.float64)
 
     def configurations(self, points: Array) -> list[frozenset[tuple[str, float]]]:
-        """What tells them apart; without inactive parameters."""
+        """Keys of the configurations, without inactive parameters."""
         columns = [
             [(one.name, float(f"{value:.12g}")) for value in one.numbers(points[:, column]).tolist()]
             for column, one in enumerate(self.axes)

@@ -104,7 +104,6 @@ _OLDER = int(optuna.__version__.split(".")[0]) < 5
 
 
 def optuna_samplers() -> list[str]:
-    """Names of Optuna's samplers that a study can have."""
     return sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n not in _NOT_OFFERED)
 
 
@@ -216,7 +215,6 @@ class OptunaSampler:
         self._remember_past()
 
     def _remember_past(self) -> None:
-        """Show trials of earlier studies first, under negative numbers."""
         for index, trial in enumerate(self._past):
             number = -1 - index
             event = TrialCreated(number, 0, trial.params)
@@ -231,7 +229,7 @@ class OptunaSampler:
             self._show_result(number)
 
     def _learn_shift(self, resource: int) -> bool:
-        """Compare what was trained in both at this resource; whether that gave a (new) shift."""
+        # Compare what was trained in both at this resource; whether that gave a (new) shift.
         pairs = [
             tuple(new - old for new, old in zip(now, before, strict=True))
             for here, there in self._tried_again.items()
@@ -244,7 +242,6 @@ class OptunaSampler:
         return True
 
     def _random_start(self) -> int:
-        """How many complete trials the sampler wants before it builds a model."""
         parameter = inspect.signature(self._class).parameters.get("n_startup_trials")
         given = self._arguments.get("n_startup_trials", parameter.default if parameter else 0)
         return given if isinstance(given, int) else 0
@@ -321,7 +318,7 @@ class OptunaSampler:
             self._show_abandoned(event.trial)
 
     def _show_abandoned(self, number: int) -> None:
-        """Show an abandoned trial as infeasible if it ran out of memory (do not look there); else as failed."""
+        # Show an abandoned trial as infeasible if it ran out of memory (do not look there); else as failed.
         if self._last_failure.get(number) is not Outcome.OUT_OF_MEMORY or self._several:
             self._show(number, TrialState.FAIL)
             return
@@ -352,7 +349,6 @@ class OptunaSampler:
         self._trial_ids[event.trial] = newest._trial_id
 
     def _raise_level(self, resource: int) -> bool:
-        """Move the model level up to ``resource`` once enough results stand there."""
         if resource <= self._level or self._results_at.get(resource, 0) < self._enough:
             return False
         self._level = resource
@@ -370,7 +366,7 @@ class OptunaSampler:
             self._show(number, TrialState.PRUNED, last or (math.inf,))
 
     def _seen(self, number: int) -> dict[int, tuple[float, ...] | None]:
-        """Results of a trial by resource; those of earlier studies shifted to the level of this one."""
+        # Results of a trial by resource; those of earlier studies shifted to the level of this one.
         values = self._values.get(number, {})
         if number >= 0 or not self._shifts:
             return values
@@ -380,11 +376,10 @@ class OptunaSampler:
         }
 
     def _shift_at(self, resource: int) -> tuple[float, ...]:
-        """Return the shift of the nearest resource that has one."""
         return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
 
     def _constraints_of(self, number: int, state: TrialState) -> list[float]:
-        """Return the constraints at the resource whose losses are shown; earlier studies lent feasible results only."""
+        # Return the constraints at the resource whose losses are shown; earlier studies lent feasible results only.
         values = self._violations.get(number, {})
         if not values:
             return [0.0] * len(self._constraints)

@@ -36,7 +36,7 @@ Configuration = frozenset[tuple[str, float]]
 
 
 class Read(NamedTuple):
-    """What one trial says."""
+    """The results of one trial, as read by the model."""
 
     params: Mapping[str, Any]
     names: frozenset[str]
@@ -61,7 +61,6 @@ class TrialReader:
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
     def read(self, trials: Sequence[FrozenTrial]) -> list[Read]:
-        """Read trials; the order stays."""
         kept = self._kept
         if len(kept) > 2 * len(trials) + 100:  # most are no longer shown
             kept = self._kept = {id(trial): kept[id(trial)] for trial in trials if id(trial) in kept}
@@ -110,7 +109,6 @@ def configuration(params: Mapping[str, Any], distributions: Mapping[str, BaseDis
 
 
 def of_one_objective(reads: Sequence[Read], direction: StudyDirection) -> Results:
-    """The latest values of all trials. Failed trials say nothing."""
     shown = [read for read in reads if read.value is not None]
     losses = np.array([read.value for read in shown], dtype=np.float64)
     if direction == StudyDirection.MAXIMIZE:
@@ -146,7 +144,6 @@ def of_several_objectives(
 
 
 def constraints_of(trial: FrozenTrial) -> tuple[float, ...]:
-    """Return the constraints that a trial carries (Optuna 5: ``trial.set_constraint``)."""
     attrs = trial.system_attrs
     if not attrs:
         return ()

@@ -25,7 +25,6 @@ EXHAUSTIVE = frozenset({"GridSampler", "BruteForceSampler"})
 
 
 def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> Sampler:
-    """The sampler of that name."""
     if name in OURS:
         return OURS[name](context)
     if name in EXHAUSTIVE:

@@ -30,9 +30,7 @@ class Sampler(Protocol):
         """
         ...
 
-    def apply(self, event: Event) -> None:
-        """Take note of a fact."""
-        ...
+    def apply(self, event: Event) -> None: ...
 
 
 class EarlierResult(Filled, frozen=True):

@@ -81,7 +81,7 @@ class AshaSearch(HalvingSettings):
     @model_validator(mode="before")
     @classmethod
     def _choose_brackets(cls, data: Any) -> Any:
-        """Resolve ``brackets`` that are absent or named, and the first rung, so that the journal holds numbers."""
+        # Resolve `brackets` that are absent or named, and the first rung, so that the journal holds numbers.
         if not isinstance(data, dict):
             return data
         listed = data.get("brackets") not in (None, *NAMED_SETS, "all")
@@ -188,7 +188,6 @@ class AshaSearch(HalvingSettings):
         return too_few(self.highest_level, self.max_resource, self.configs + extra, self.reduction_factor)
 
     def highest_level(self, configs: int) -> int:
-        """The highest level that a trial reaches by the rule, if nothing fails and without mispromotions."""
         plan = self.plan()
         levels, eta = plan.levels, plan.reduction_factor
         entering = dict(zip(plan.brackets, Assignment(plan, configs).expected(), strict=True))
@@ -241,7 +240,6 @@ class Asha(SearchMethod):
         return (self.ladders[0], bracket + rung) if self.shared else (self._ladder_of[bracket], rung)
 
     def rung(self, bracket: int, rung: int) -> AnyRung:
-        """The rung where trials of a bracket stand."""
         ladder, k = self.place(bracket, rung)
         return ladder.rung(k)
 
@@ -255,7 +253,6 @@ class Asha(SearchMethod):
         return Sample(bracket, 0, ladder.level(k))
 
     def samples_left(self, most: int) -> int:
-        """How many configurations may still be sampled, counted up to ``most``."""
         width = self.assignment.width
         return most if width is None else min(most, max(0, width - self.assignment.total))
 
@@ -304,7 +301,6 @@ class Asha(SearchMethod):
             self.assignment.close()
 
     def rank(self, event: JobCompleted, ladder: Ladder, k: int) -> None:
-        """Add a result to place ``k`` of a ladder."""
         ladder.rung(k).add(event.trial, loss_of(event))
         if event.loss is None or ladder.is_top(k):
             self.ruled_out.append(event.trial)
@@ -315,11 +311,11 @@ class Asha(SearchMethod):
         self.ruled_out.append(trial)
 
     def waiting(self, rung: AnyRung) -> int:
-        """How many trials of a rung will leave it, as known now."""
+        """Number of trials that will leave a rung, as known now."""
         return rung.promotable()
 
     def leaving(self, results: int) -> int:
-        """How many of so many results are expected to leave a rung in the end."""
+        """Number of so many results that are expected to leave a rung in the end."""
         return int(results // self.ladders[0].reduction_factor)
 
     def rungs(self) -> list[RungStatus]:
@@ -412,7 +408,6 @@ class AshaStopping(Asha):
             self.ruled_out.append(event.trial)
 
     def rank(self, event: JobCompleted, ladder: Ladder, k: int) -> None:
-        """Add a result and judge it at once; between equal results the lower trial number comes first."""
         rung, trial, loss = ladder.rung(k), event.trial, loss_of(event)
         rung.add(trial, loss)
         if ladder.is_top(k):
@@ -440,7 +435,6 @@ class AshaStopping(Asha):
         return sum(self.rung(job.bracket, job.rung - 1) is rung for job in self._passed)
 
     def leaving(self, results: int) -> int:
-        """The first ones always, then one in eta."""
         eta = self.ladders[0].reduction_factor
         free = min(results, math.ceil(eta) - 1)
         return int(free + (results - free) / eta)

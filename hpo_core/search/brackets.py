@@ -102,7 +102,6 @@ class Assignment:
         self.widen(0)
 
     def widen(self, configs: int) -> None:
-        """Allow more configurations in all."""
         if self.width is not None:
             self.width += configs
             if self._rule == "budget":
@@ -110,7 +109,6 @@ class Assignment:
                 self._raise_quotas()
 
     def close(self) -> None:
-        """Allow no more configurations than there are."""
         self.width = self.total
         self.quota = list(self.created) if self._rule == "budget" else []
 

@@ -62,7 +62,6 @@ def by_dominance(one: Fitness, other: Fitness) -> int:
 
 
 def has_gaps(fitness: Fitness) -> bool:
-    """Whether a metric is missing."""
     return fitness is not None and any(map(math.isnan, fitness))
 
 
@@ -146,7 +145,6 @@ class Parents:
         self._kept_from = 0  # generations below it can be no parents any more
 
     def add(self, trial: int) -> None:
-        """Count a trial that ended."""
         session = self._sessions[trial]
         while len(self._good) <= session.generation:
             self._good.append([])
@@ -173,7 +171,6 @@ class Parents:
         return dropped
 
     def has_opponents(self, reach: range, trial: int) -> bool:
-        """Whether a trial has somebody to meet in these generations."""
         return any(number != trial for pool in self._pools(reach) for number in pool)
 
     def choose(self, initiator: int, child: int, reach: range) -> Pairing:
@@ -214,12 +211,11 @@ class Parents:
         return Pairing(None, initiator if own.fitness is not None else self._fallback(own.generation), True)
 
     def _fallback(self, generation: int) -> int | None:
-        """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
+        # The fittest trial up to this generation that still has its checkpoint; None where none has a fitness.
         found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
         return next(iter(self._ranked(found)), None)
 
     def _ranked(self, trials: Iterable[int]) -> list[int]:
-        """The fittest first."""
         found = list(trials)
         unordered = any(has_gaps(self._sessions[number].fitness) for number in found)
         if unordered or self._pareto:
@@ -227,11 +223,10 @@ class Parents:
         return sorted(found, key=cmp_to_key(self._order))
 
     def _order(self, one: int, other: int) -> int:
-        """Fitter first, then the lower number."""
         return self._compare_trials(one, other) or (one > other) - (one < other)
 
     def _compare_trials(self, one: int, other: int) -> int:
-        """-1 where ``one`` is fitter, 1 where ``other`` is; among trials with a fitness the smaller violation first."""
+        # -1 where `one` is fitter, 1 where `other` is; among trials with a fitness the smaller violation first.
         a, b = self._sessions[one], self._sessions[other]
         if a.violation != b.violation and a.fitness is not None and b.fitness is not None:
             return -1 if a.violation < b.violation else 1

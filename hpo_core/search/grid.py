@@ -45,7 +45,6 @@ class GridSearch(SearchSettings):
     order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
 
     def create(self, context: SearchContext) -> Straight:
-        """All points; a grid without drawn parameters ends there for good."""
         total = Grid(context.space, self, context.seed).size
         first, target = context.start_with, self.max_resource or 1
         if self.random:
@@ -148,7 +147,6 @@ class Grid:
 
     @cached_property
     def _order(self) -> Sequence[int]:
-        """The points' numbers in the order in which they are tried."""
         points = range(self.size)
         return Stream(self._seed, "grid", 0).shuffled(points) if self._shuffled else points
 
@@ -172,7 +170,6 @@ class Grid:
         return {name: values[places[name]] for name, values in self._values.items()}
 
     def at(self, number: int) -> Params:
-        """Parameters of trial ``number``."""
         point = self._point(self._order[number % self.size])
         if not self._drawn:
             return point

@@ -36,14 +36,12 @@ class HyperbandSearch(HalvingSettings):
     rounds: int = Field(default=1, ge=1, le=100_000, description="How often the loop over all brackets runs.")
 
     def create(self, context: SearchContext) -> Halving:
-        """All brackets ``rounds`` times; bracket ``b`` of the study has early-stopping rate ``b % brackets``."""
         levels = self.levels()
         plan = [(size, levels[s:]) for s, size in enumerate(self._sizes())]
         width = sum(size for size, _ in plan) * self.rounds
         return Halving(plan, width, self.eta, context.objectives)
 
     def _sizes(self) -> list[int]:
-        """Configurations of each bracket."""
         rungs = len(self.levels())
         return [hyperband_size(s, rungs, self.eta) for s in range(rungs)]
 

@@ -107,7 +107,7 @@ class SearchMethod(ABC):
         """All rungs, by bracket, from the bottom up."""
 
     def grantable(self, most: int) -> int:
-        """How many jobs could be granted now, before anything is reported, counted up to ``most``.
+        """Number of jobs that could be granted now, before anything is reported, counted up to ``most``.
 
         What a study that shares a pool of slots claims there. This default claims all where one could be granted: a
         method that counts leaves slots to other studies.
@@ -130,7 +130,6 @@ class SearchMethod(ABC):
 
 
 def loss_of(event: JobCompleted) -> Loss:
-    """Return what a rung ranks of a result."""
     if event.loss is None:
         return None
     losses = event.losses or event.loss

@@ -128,7 +128,6 @@ class ParetoRung:
         return self._candidate
 
     def _quotas(self) -> list[tuple[_Front, int]]:
-        """Fronts that reach into the top ``floor(n / eta)``, each with its number of candidates."""
         left = int(self.size // self.reduction_factor)
         found = []
         for front in self._fronts:
@@ -139,7 +138,6 @@ class ParetoRung:
         return found
 
     def promote(self, trial: int) -> None:
-        """Note that a trial left for the next rung."""
         self._promoted.add(trial)
         self._known = False
         for front in self._fronts:
@@ -148,15 +146,12 @@ class ParetoRung:
 
     @property
     def promoted(self) -> int:
-        """How many trials left for the next rung."""
         return len(self._promoted)
 
     def promotable(self) -> int:
-        """How many candidates wait for promotion."""
         return sum(free for _, free in self._quotas())
 
     def ranking(self) -> list[int]:
-        """All trials here, the best first."""
         return [trial for front in self._fronts for trial in front.order()] + self._last
 
     def rank(self, trial: int) -> int:
@@ -181,7 +176,6 @@ class ParetoRung:
 
 
 def dominated_by(by: Losses, losses: Losses) -> Mask:
-    """Mark the rows of ``losses`` [n, objectives] that some row of ``by`` [k, objectives] dominates: [n]."""
     nowhere_worse = by[:, 0, None] <= losses[:, 0]
     better = by[:, 0, None] < losses[:, 0]
     for i in range(1, losses.shape[1]):
@@ -209,7 +203,6 @@ class _Front:
         self._nearest = nearest
 
     def joined(self, other: _Front) -> _Front:
-        """Both together."""
         nearest = None
         if self._nearest is not None and not other.gone and self._covers(other):
             low, span = _range(self.losses)
@@ -223,24 +216,20 @@ class _Front:
         return _Front(trials[order], losses, promoted, nearest if nearest is None else nearest[order])
 
     def where(self, mask: Mask) -> _Front:
-        """The front of the results that ``mask`` [n] selects."""
         found = _Front(self.trials[mask], self.losses[mask], self.promoted[mask])
         if self._nearest is not None and found.gone == self.gone and found._covers(self):
             found._nearest = self._nearest[mask]
         return found
 
     def _covers(self, other: _Front) -> bool:
-        """Whether the other's losses stay within the range of these."""
         inside = (other.losses >= self.losses.min(axis=0)) & (other.losses <= self.losses.max(axis=0))
         return bool(inside.all())
 
     def index(self, trial: int) -> int | None:
-        """Return the trial's index in ``trials``; None: it is not there."""
         i = int(np.searchsorted(self.trials, trial))
         return i if i < len(self.trials) and self.trials[i] == trial else None
 
     def promote(self, trial: int) -> bool:
-        """Note it, if the trial is here."""
         i = self.index(trial)
         if i is not None and not self.promoted[i]:
             self.promoted[i] = True
@@ -251,7 +240,6 @@ class _Front:
         return i is not None
 
     def first_free(self) -> int:
-        """The first trial of :meth:`order` that was not promoted; there must be one."""
         if not self.gone:
             return int(self.trials[np.argmin(self.losses[:, 0])])
         if self._nearest is None:
@@ -266,7 +254,6 @@ class _Front:
         return nearest
 
     def order(self, until: int | None = None) -> list[int]:
-        """Trials by rank, to the last one or to trial ``until``."""
         unit = _unit(self.losses, *_range(self.losses))
         nearest = np.full(len(self.trials), math.inf)
         allowed = self.promoted.copy() if self.gone else ~self.promoted
@@ -283,7 +270,6 @@ class _Front:
 
 
 def _range(losses: Losses) -> tuple[Losses, Losses]:
-    """Half of each objective's minimum and width (so that the largest floats do not overflow)."""
     low = losses.min(axis=0) * 0.5
     span = losses.max(axis=0) * 0.5 - low
     span[span == 0.0] = 1.0
@@ -291,13 +277,12 @@ def _range(losses: Losses) -> tuple[Losses, Losses]:
 
 
 def _unit(losses: Losses, low: Losses, span: Losses) -> Losses:
-    """Losses mapped to [0, 1]; an objective that does not vary becomes 0."""
     unit: Losses = (losses * 0.5 - low) / span
     return unit
 
 
 def _squared_distances(points: Losses, point: Losses) -> Losses:
-    """Added up one objective after the other, so that the last bit does not depend on the number of points."""
+    # Added up one objective after the other, so that the last bit does not depend on the number of points.
     total: Losses = np.square(points[:, 0] - point[0])
     for i in range(1, points.shape[1]):
         total += np.square(points[:, i] - point[i])

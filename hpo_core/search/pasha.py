@@ -62,7 +62,6 @@ class PashaSearch(HalvingSettings):
         return too_few(self.highest_level, self.max_resource, self.configs + extra, self.reduction_factor)
 
     def highest_level(self, configs: int) -> int:
-        """The highest level that a trial reaches by the rule, were every rung open."""
         levels = self.levels()
         return levels[highest_rung({0: configs}, len(levels), self.eta)]
 
@@ -99,12 +98,10 @@ class Pasha(Asha):
 
     @property
     def tolerance(self) -> float:
-        """Losses this close are exchangeable now."""
         return self._tolerance.value
 
     @property
     def _all_open(self) -> bool:
-        """Whether every rung is open, and nothing is left to compare."""
         return self.ladder.ceiling == len(self.ladder.rungs) - 1
 
     def next_fact(self) -> Event | None:

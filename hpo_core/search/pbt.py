@@ -106,7 +106,6 @@ class PbtSearch(SearchSettings):
         return self.resample
 
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        """Make the explorer that changes a parent's parameters for its child."""
         return Explorer(
             space,
             seed,
@@ -194,7 +193,6 @@ class Pbt(SearchMethod):
         return self._idle() if initiator is None else self._reproduction(initiator, created)
 
     def grantable(self, most: int) -> int:
-        """Count one child for each trial that has its turn; where new trials delay others it may be fewer."""
         left, population = self.total - len(self.sessions), self.settings.population
         if self._by_generation:
             new = left if self._ended[0] < population else 0
@@ -219,7 +217,6 @@ class Pbt(SearchMethod):
         return oldest if oldest is not None and self._may_initiate(oldest) else None
 
     def _has_turn(self, generation: int, trial: int) -> bool:
-        """Whether a trial may initiate, as far as its generation, the next one and its opponents go."""
         if self._by_generation:
             return self._created[generation] >= self.settings.population
         if self._created[generation + 1] >= self._size(generation + 1):
@@ -230,7 +227,6 @@ class Pbt(SearchMethod):
         return not any(self.sessions[number].generation in reach for number in self.running)
 
     def _reach(self, generation: int) -> range:
-        """The generations that opponents of a trial may come from."""
         oldest = generation + 1 - OPPONENTS_FROM if self.settings.opponents != "same" else generation
         later = self.settings.opponents == "any" and self.settings.reproduction != "barrier"
         newest = self._newest if later else generation
@@ -250,12 +246,11 @@ class Pbt(SearchMethod):
         return generation + 1 - oldest <= gap
 
     def _size(self, generation: int) -> int:
-        """Trials of a generation in the end, where each has at most ``population``; the last one may be cut."""
+        # Trials of a generation in the end, where each has at most `population`; the last one may be cut.
         population = self.settings.population
         return max(0, min(population, self.total - generation * population))
 
     def _sizes(self) -> list[int]:
-        """Trials of each generation in the end, if nothing else fails."""
         if not self._by_generation:
             return [self._size(generation) for generation in range(-(-self.total // self.settings.population))]
         found: list[int] = []
@@ -282,13 +277,11 @@ class Pbt(SearchMethod):
         )
 
     def _rule_out(self) -> None:
-        """Rule out generations that no later initiator may meet."""
         while not self._pending[self._oldest]:
             self._oldest += 1
         self.ruled_out += self._parents.drop_below(self._oldest + 1 - OPPONENTS_FROM)
 
     def early_stopping(self) -> list[int]:
-        """Running trials to stop now: those ``stragglers`` or more generations behind the newest (3.4)."""
         behind = self.settings.stragglers
         if behind is None or not self.sessions:
             return []
@@ -342,7 +335,7 @@ class Pbt(SearchMethod):
             self.total += event.configs
 
     def _withdraw(self, trial: int) -> None:
-        """Abandon an ended trial: it is nobody's parent any more, and loses where it has yet to initiate."""
+        # Abandon an ended trial: it is nobody's parent any more, and loses where it has yet to initiate.
         session = self.sessions[trial]
         if session.fitness is not None:
             self._parents.withdraw(trial)
@@ -358,7 +351,6 @@ class Pbt(SearchMethod):
         self._parents.add(trial)
 
     def rungs(self) -> list[RungStatus]:
-        """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""
         steps = self.settings.steps_per_generation
         initiated = Counter(session.generation for session in self.sessions if session.initiated)
         found, sizes = [], self._sizes()

@@ -74,7 +74,6 @@ class Straight(SearchMethod):
 
     @property
     def width(self) -> int | None:
-        """Configurations in all."""
         known = [n for n in (self._configs, self.limit) if n is not None]
         return min(known) if known else None
 

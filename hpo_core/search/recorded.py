@@ -42,7 +42,7 @@ class RecordedGrant(Filled, frozen=True):
 
 
 class RecordedStudy(Filled, frozen=True):
-    """What another study granted, and all that its repetition needs of it."""
+    """The grants of another study, and all that its repetition needs of it."""
 
     grants: list[RecordedGrant]
     """Grants in the order in which they were made."""
@@ -146,7 +146,7 @@ class Recorded(SearchMethod):
         return self._next()[1]
 
     def _next(self) -> tuple[Action, int]:
-        """Return what to do with a free slot now, and its slots in the record (0: nothing is to be done)."""
+        # Return what to do with a free slot now, and its slots in the record (0: nothing is to be done).
         grants = self.settings.grants
         base = self._base[self._next_base] if self._next_base < len(self._base) else None
         fresh = self._begin(grants[base]) if base is not None else None
@@ -166,7 +166,6 @@ class Recorded(SearchMethod):
         return min(count, most)
 
     def _begin(self, grant: RecordedGrant) -> Action | None:
-        """A new trial, unless it waits for the one it goes on from."""
         if grant.parent is None and grant.initiator is None:
             return Sample(grant.bracket, grant.rung, grant.target)
         if grant.parent is not None and grant.parent not in self._ended:

@@ -114,16 +114,13 @@ class LossRung:
         return None
 
     def promote(self, trial: int) -> None:
-        """Note that a trial left for the next rung."""
         self._promoted.add(trial)
 
     @property
     def promoted(self) -> int:
-        """How many trials left for the next rung."""
         return len(self._promoted)
 
     def promotable(self) -> int:
-        """How many candidates wait for promotion."""
         return len({key[1] for key in self._ready} & self._in_top - self._promoted)
 
     def ranking(self) -> list[int]:
@@ -150,7 +147,6 @@ AnyRung: TypeAlias = "LossRung | ParetoRung"
 
 
 def make_rung(level: int, reduction_factor: Number, objectives: int = 1) -> AnyRung:
-    """A rung for one objective, or for several."""
     if objectives == 1:
         return LossRung(level, reduction_factor)
     from hpo_core.search.pareto_rungs import ParetoRung
@@ -208,7 +204,7 @@ class Ladder:
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
     def is_top(self, k: int) -> bool:
-        """Whether no rung lies above place ``k``, be it open or not."""
+        """True if no rung lies above place ``k``, be it open or not."""
         return not self.endless and k == len(self.rungs) - 1
 
 
@@ -231,7 +227,7 @@ def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Numb
 
 
 def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int) -> int | None:
-    """How many configurations reach the highest level; None: more than anybody has.
+    """Number of configurations that reach the highest level; None: more than anybody has.
 
     Args:
         highest_level: that so many configurations reach.

@@ -70,7 +70,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def one_shot(self) -> bool:
-        """Whether all configurations may train at once: none of them is asked for by the result of another.
+        """True if all configurations may train at once: none of them is asked for by the result of another.
 
         So it is where a barrier or a generation waits for all of them (Cerebro, Section 4.2). An asynchronous search
         promotes by the results that are there.
@@ -80,12 +80,12 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared_rungs(self) -> bool:
-        """Whether several brackets compete in one system of rungs."""
+        """True if several brackets compete in one system of rungs."""
         return bool(self.entrances)
 
 
 class SearchProgress(msgspec.Struct, frozen=True):
-    """How far a search has come, for its summary."""
+    """Progress of a search, for its summary."""
 
     brackets: int
     level: int
@@ -143,7 +143,7 @@ class SearchSettings(Part, ABC):
         """
 
     def sampled(self) -> int | None:
-        """How many configurations a sampler proposes at least; None: until a stop rule, or none is asked."""
+        """Least number of configurations that a sampler proposes; None: until a stop rule, or none is asked."""
         return getattr(self, "configs", None)
 
     def check_objectives(self, objectives: int) -> None:
@@ -190,11 +190,11 @@ class SearchSettings(Part, ABC):
         return None
 
     def unit_is_whole(self) -> bool:
-        """Whether one unit is a whole training, because nobody said how many units that has."""
+        """True if one unit is a whole training, because nobody said how many units that has."""
         return False
 
     def accepts_any_metric(self) -> bool:
-        """Whether one of several metrics suffices for a result; asked for each result."""
+        """True if one of several metrics suffices for a result; asked for each result."""
         return False
 
     def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int | Sequence[int]]]:
@@ -210,7 +210,6 @@ class SearchSettings(Part, ABC):
 
 
 def check_configs(configs: int | None) -> None:
-    """Refuse more configurations than a study may have."""
     if configs is not None:
         at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
 

@@ -66,7 +66,6 @@ class ShaSearch(HalvingSettings):
         return self
 
     def create(self, context: SearchContext) -> Halving:
-        """Brackets of one size and one early-stopping rate."""
         plan = [(self.configs, self.levels()[self.early_stopping_rate :])]
         return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
 
@@ -144,7 +143,7 @@ class Tournament:
         return over + self._next_rung()
 
     def _next_rung(self) -> list[int]:
-        """Open the next rung where this one is complete; return the trials that do not go on."""
+        # Open the next rung where this one is complete; return the trials that do not go on.
         rung, size = self.rung, self._size(self.rung + 1)
         if self.rungs[rung].size < self.wanted or not self.wanted:
             return []

@@ -53,7 +53,6 @@ class SoftRanking:
         return found
 
     def trial_at(self, place: int) -> int:
-        """Return the trial at a place of the upper rung."""
         return self._above[place][2]
 
     def exchangeable(self, place: int, tolerance: float) -> tuple[int, ...]:
@@ -107,7 +106,6 @@ class Tolerance:
             self.value = _percentile(self._distances, self._percentile)
 
     def _widen(self, points: Iterable[int]) -> None:
-        """A column for every resource, in ascending order."""
         new = sorted(set(points).difference(self._resources))
         if new:
             places = np.searchsorted(np.array(self._resources, dtype=np.int64), np.array(new, dtype=np.int64))
@@ -116,7 +114,7 @@ class Tolerance:
 
 
 def _distances_of_crossing(differences: _Floats) -> _Floats:
-    """Final distances, of the rows whose sign changes at least twice; zeros and NaN have no sign."""
+    # Final distances, of the rows whose sign changes at least twice; zeros and NaN have no sign.
     signs = np.sign(differences)
     final = signs[:, -1:]
     opposite = (signs == -final) & (final != 0)
@@ -127,7 +125,6 @@ def _distances_of_crossing(differences: _Floats) -> _Floats:
 
 
 def _percentile(ascending: _Floats, percent: Number) -> float:
-    """Linear between neighbours, computed here so that every numpy gives the same bits."""
     at = (len(ascending) - 1) * percent / 100
     low = int(at)
     a, b = float(ascending[low]), float(ascending[min(low + 1, len(ascending) - 1)])

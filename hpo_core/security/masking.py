@@ -36,7 +36,7 @@ _ANY_USER = re.compile(r"://[^:/@\s]{0,500}(?::[^@\s]{0,500})?@")
 
 
 def holds_credentials(url: str) -> bool:
-    """Whether a URL contains a user or a password, before its host or as an argument.
+    """True if a URL contains a user or a password, before its host or as an argument.
 
     >>> [holds_credentials(u) for u in ("http://h:5000/@x", "http://me:pw@h", "postgresql://h/db?user=me&password=pw")]
     [False, True, True]
@@ -72,7 +72,7 @@ def _user(url: str) -> re.Pattern[str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an argument or environment variable of this name holds a secret."""
+    """True if an argument or environment variable of this name holds a secret."""
     plain = unquote_plus(name)
     return plain not in _FILES and _SECRET.search(plain) is not None
 
@@ -100,7 +100,7 @@ _SERVICES = ("HPO_", "MLFLOW_", "PREFECT_", "PG", "DASK_")
 
 
 def is_private_setting(name: str, value: str) -> bool:
-    """Whether an environment variable is a credential of journal, database, MLflow, Prefect or Dask.
+    """True if an environment variable is a credential of journal, database, MLflow, Prefect or Dask.
 
     Training code gets none of these. It keeps those that it may need itself (AWS_*, HF_TOKEN, WANDB_API_KEY).
 
@@ -227,7 +227,7 @@ def _known(environment: tuple[tuple[str, str], ...], added: frozenset[str]) -> f
 
 
 def _secrets_in(name: str, value: str) -> set[str]:
-    """Secret parts of a variable's value: all of it because of its name, or passwords within it."""
+    # Secret parts of a variable's value: all of it because of its name, or passwords within it.
     found: set[str] = set()
     if _names_secret(name, value):
         found.add(value)

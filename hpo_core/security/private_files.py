@@ -63,7 +63,6 @@ def check_folder(path: str | Path, *, below: str | Path | None = None) -> None:
 
 
 def _chain(path: Path, below: str | Path | None) -> list[Path]:
-    """The folders from ``below`` (default: ``path``) to ``path``, both included."""
     top = path if below is None else Path(below)
     return list(itertools.accumulate(path.relative_to(top).parts, Path.__truediv__, initial=top))
 
@@ -200,7 +199,6 @@ def _remove_group_permissions(folder: Path) -> None:
 
 
 def _inspect(path: Path, kind: Literal["file", "folder"]) -> os.stat_result | None:
-    """What lies there, of this kind and of an accepted owner; None: nothing."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -269,7 +267,7 @@ class LockFile:
             raise self._unusable("opened", error) from None
 
     def take(self, how: int) -> bool:
-        """Whether the lock is ours now; ``how`` is ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``. One held before is lost."""
+        """True if the lock is ours now; ``how`` is ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``. One held before is lost."""
         try:
             fcntl.flock(self.fd, how | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -282,7 +280,6 @@ class LockFile:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def read(self) -> str:
-        """What the holder of the lock wrote; empty where nobody did."""
         return os.pread(self.fd, 100_000, 0).decode(errors="replace")
 
     def write(self, text: str) -> None:
@@ -291,7 +288,6 @@ class LockFile:
         os.pwrite(self.fd, text.encode(), 0)
 
     def close(self) -> None:
-        """Close the file; the lock remains with processes that inherited it."""
         os.close(self.fd)
 
     def _unusable(self, what: str, error: OSError) -> HpoError:

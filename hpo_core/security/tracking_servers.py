@@ -37,20 +37,20 @@ def origin(uri: str) -> tuple[str, str, int] | None:
 
 
 def is_same(uri: str, other: str) -> bool:
-    """Whether both are the same server, or the same database."""
+    """True if both are the same server, or the same database."""
     uri, other = without_credentials(uri), without_credentials(other)
     found = origin(uri)
     return found == origin(other) if found is not None else settled_database(uri) == settled_database(other)
 
 
 def is_own(uri: str, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether it is the MLflow that this process's environment names."""
+    """True if it is the MLflow that this process's environment names."""
     found = os.environ if environment is None else environment
     return any(is_same(uri, own) for own in (found.get(name, "") for name in OWN) if own)
 
 
 def is_allowed(uri: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a list names it (``http://host:port`` stands for all of a server)."""
+    """True if a list names it (``http://host:port`` stands for all of a server)."""
     return any(is_same(uri, entry) for entry in allowed)
 
 

@@ -71,20 +71,16 @@ class AnalyticCurves:
 
     @property
     def time_unit(self) -> float:
-        """Seconds that one unit of resource takes, without overhead."""
         return self._seconds_per_unit
 
     @property
     def guessed(self) -> int:
-        """None more than all others."""
         return 0
 
     def train(self, job: Job) -> Metrics:
-        """Metrics at the job's target."""
         return self._at(job, job.target)
 
     def curve(self, job: Job) -> list[Point]:
-        """Metrics on the way, at most 64 points."""
         start = job.checkpoint.resource if job.checkpoint else 0
         step = max(1, -(-(job.target - start) // 64))
         return [Point(unit, self._at(job, unit)) for unit in range(job.target, start, -step)][::-1]
@@ -108,11 +104,9 @@ class AnalyticCurves:
         return found
 
     def _draw(self, key: str, resource: int) -> float:
-        """A standard normal draw."""
         return Stream(self._seed, f"noise/{key}", resource).normal()
 
     def _configuration(self, job: Job) -> _Configuration:
-        """Worked out once a trial, but for those that are forgotten meanwhile."""
         known = self._known.get(job.trial)
         if known is None or known.params != job.params:  # another repeat has another trial of that number
             key = repr(sorted(job.params.items()))
@@ -130,13 +124,11 @@ class AnalyticCurves:
         return known
 
     def _bowl(self, params: Mapping[str, Any]) -> float:
-        """0 at the best parameters, 1 far from them."""
         own = {name: value for name, value in params.items() if name in self._optimum}  # not the constants
         distances = [(self._place(name, value) - self._optimum[name]) ** 2 for name, value in own.items()]
         return min(1.0, 3.0 * math.fsum(distances) / len(distances)) if distances else 0.5
 
     def _place(self, name: str, value: Any) -> float:
-        """A value's place in its range, from 0 to 1."""
         parameter = self._space.get(name)
         share = None if parameter is None else parameter.share(value)
         if share is not None:

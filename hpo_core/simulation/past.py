@@ -1,4 +1,4 @@
-"""What a past study knows of its trials: learning curves, durations, failures. One pass over its journal."""
+"""A past study's trials: learning curves, durations, failures. One pass over its journal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class PlayedTrial:
 
     @property
     def trained(self) -> int:
-        """Units behind the last result (0: none)."""
         return max((target for _, target in self.spans), default=0)
 
 
@@ -70,7 +69,6 @@ class PastCurve:
 
     @property
     def last(self) -> int:
-        """0: the curve is empty."""
         return self.resources[-1] if self.resources else 0
 
     def covers(self, resource: int) -> bool:
@@ -94,7 +92,7 @@ class PastCurve:
 
 @dataclass(slots=True)
 class PastStudy:
-    """What a journal says of training.
+    """Learning curves and durations of a journal.
 
     The seconds of a job are those from its grant to its report: training, starting a process, loading the data and
     the checkpoint, and waiting for a worker that was announced but not free; where jobs shared devices, for which they
@@ -121,7 +119,6 @@ class PastStudy:
 
     @property
     def time_unit(self) -> float:
-        """Seconds that one unit of resource takes in the median."""
         return statistics.median(trial.seconds_per_unit for trial in self.trials)
 
     def describe(self) -> str:
@@ -195,7 +192,6 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
 
 
 def _measure(past: PastStudy) -> None:
-    """Split durations into overhead and seconds per unit."""
     jobs = [[(t - s, seconds) for (s, t), seconds in trial.spans.items()] for trial in past.trials]
     if not any(seconds > 0 for own in jobs for _, seconds in own):
         raise SpecError(
@@ -280,14 +276,12 @@ class PastCurves:
     # Sampler.
 
     def propose(self, number: int, given: Params | None = None) -> Params:
-        """A past trial, whatever is given: there are curves of those alone."""
         return self.past.trials[self._row(number)].params
 
     def apply(self, event: Event) -> None:
         """Nothing is learned."""
 
     def _row(self, number: int) -> int:
-        """Which past trial a simulated one plays."""
         count = len(self._rows)
         lap, place = divmod(number, count)
         while lap >= len(self._passes):
@@ -321,7 +315,6 @@ class PastCurves:
         ]
 
     def seconds(self, job: Job) -> float:
-        """Seconds from grant to report."""
         trial = self._trial(job)
         if trial.failed is not None and job.target > trial.trained:
             return trial.failed_seconds

@@ -49,7 +49,6 @@ class RunFigures:
         """Trials trained to R."""
 
     def take(self, entry: Entry) -> None:
-        """Count the next entry."""
         for event in entry.events:
             if type(event) is JobGranted:
                 self._running[event.trial] = entry.time
@@ -61,7 +60,6 @@ class RunFigures:
 
     @property
     def rungs(self) -> tuple[tuple[int, int], ...]:
-        """(resource, results there), ascending."""
         return tuple(sorted(self._rungs.items()))
 
     def load(self, seconds: float) -> tuple[float, ...]:
@@ -113,7 +111,6 @@ LINEAR = (
 
 
 def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
-    """How many times as fast as one rank a gang trains, by its ranks: what ``scaling`` says, else as many times."""
     if spec.scaling.speedups:
         gains = {1: 1.0, **spec.scaling.speedups}
         return lambda ranks: max(gain for size, gain in gains.items() if size <= ranks)  # a rerun may have other sizes
@@ -127,7 +124,7 @@ ENDLESS = 1_000_000_000
 
 
 class Workload(Protocol):
-    """What training gives and takes."""
+    """Metrics and durations of training."""
 
     @property
     def time_unit(self) -> float:
@@ -171,13 +168,12 @@ class Scenario:
 
     @property
     def max_resource(self) -> int | None:
-        """R; None where there is none."""
         return self.spec.search.outline().max_resource
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRun:
-    """What one repeat came to. Times in virtual seconds from the start; losses, not metrics."""
+    """Outcome of one repeat. Times in virtual seconds from the start; losses, not metrics."""
 
     seed: int
     ended: str
@@ -212,7 +208,6 @@ class PlayedRun:
 
     @property
     def loss(self) -> float | None:
-        """Loss of the incumbent at the end."""
         return self.steps[-1][1] if self.steps else None
 
     @property
@@ -220,7 +215,6 @@ class PlayedRun:
         return self.busy / self.offered if self.offered else 0.0
 
     def reached(self, loss: float) -> float | None:
-        """When the incumbent was that good, or None."""
         return next((time for time, found in self.steps if found <= loss), None)
 
     def figures(self, target: float | None) -> dict[str, float | None]:
@@ -340,7 +334,7 @@ def _ending(study: Study) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioAnswer:
-    """What the repeats of one scenario came to."""
+    """Outcome of the repeats of one scenario."""
 
     scenario: Scenario
     runs: tuple[PlayedRun, ...]
@@ -351,7 +345,6 @@ class ScenarioAnswer:
         return {name: Spread.of(own[name] for own in each) for name in each[0]}
 
     def rungs(self) -> list[tuple[int, float]]:
-        """(resource, median of the results there)."""
         levels = sorted({level for run in self.runs for level, _ in run.rungs})
         counts = [Counter(dict(run.rungs)) for run in self.runs]
         return [(level, quantile(sorted(count[level] for count in counts), 0.5)) for level in levels]

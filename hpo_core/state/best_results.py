@@ -13,7 +13,7 @@ from hpo_core.state.trial_record import is_complete
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether losses ``one`` are at most ``other`` in every objective and smaller in one.
+    """True if losses ``one`` are at most ``other`` in every objective and smaller in one.
 
     >>> dominates((1, 2), (1, 3)), dominates((1, 2), (1, 2)), dominates((1, 2), (2, 1))
     (True, False, False)
@@ -82,7 +82,6 @@ class BestResults:
         self._rung = 0
 
     def take(self, event: JobCompleted) -> None:
-        """Take note of a finite, feasible result."""
         assert event.loss is not None
         if event.losses and not is_complete(event):
             return

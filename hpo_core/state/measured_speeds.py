@@ -42,7 +42,7 @@ class MeasuredSpeeds:
         """Whether a gang was granted, measured or not."""
 
     def knows(self, trial: int) -> bool:
-        """Whether the trial's seconds on one slot are known."""
+        """True if the trial's seconds on one slot are known."""
         return trial in self._alone
 
     def measure(self, event: JobCompleted, grant: JobGranted) -> None:
@@ -85,7 +85,6 @@ class MeasuredSpeeds:
 
 
 def _keep(found: dict[int, list[float]], slots: int, value: float) -> bool:
-    """Whether it is one of the first."""
     values = found.setdefault(slots, [])
     if len(values) < KEPT:
         values.append(value)

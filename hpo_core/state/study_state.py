@@ -111,7 +111,6 @@ class StudyState:
         return self._best.front
 
     def apply(self, event: Event) -> None:
-        """Take over one fact. Total: a recorded fact is never refused. The most frequent ones come first."""
         match event:
             case JobGranted():
                 trial = self.trials[event.trial]
@@ -202,7 +201,6 @@ class StudyState:
                 self.queue.extend(spec.first_configurations)
 
     def _no_longer_runs(self, trial: TrialRecord, target: int) -> int:
-        """Returns the units that the job to ``target`` trained for the first time."""
         units = target - trial.resource
         slots = self.running.pop(trial.number).demand.slots
         if trial.number in self.without_slot:
@@ -243,12 +241,6 @@ class StudyState:
             trial = self.trials[trial.parent]
         return checkpoint
 
-    @property
-    def states_from_memory(self) -> int:
-        """States that jobs with a result took from the memory of a process that stayed, and not from a file."""
-        usages = (result.usage for trial in self.trials for result in trial.results)
-        return sum(usage.states_from_memory for usage in usages if usage)
-
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
         """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]
@@ -266,7 +258,6 @@ class StudyState:
         return start if good else None
 
     def job(self, grant: JobGranted) -> Job:
-        """The job behind a grant."""
         parent = None
         if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
             owner = self.owner_of(grant.trial, grant.checkpoint)
@@ -290,7 +281,7 @@ class StudyState:
         return [self.job(grant) for grant in self.running.values()]
 
     def trains(self, number: int) -> bool:
-        """Whether the trial's job runs: not where it was granted and waits for its place on a shared device."""
+        """True if the trial's job runs: not where it was granted and waits for its place on a shared device."""
         if self.spec is None or not self.spec.packs:
             return number in self.running
         return number in self.placed
@@ -348,7 +339,7 @@ class StudyState:
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:
-    """Whether the failure just added may be followed by another attempt at the same target."""
+    """True if the failure just added may be followed by another attempt at the same target."""
     assert state.spec is not None
     same = sum(
         failure.outcome == outcome and (outcome is not Outcome.LOST or failure.worker != "")

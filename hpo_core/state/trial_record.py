@@ -55,7 +55,6 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def rung(self) -> int:
-        """Highest rung reached (-1: none)."""
         return self.results[-1].rung if self.results else -1
 
     @property
@@ -65,7 +64,7 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def infeasible(self) -> bool:
-        """Whether the result at the highest resource violates a constraint."""
+        """True if the result at the highest resource violates a constraint."""
         return bool(self.results) and self.results[-1].infeasible
 
     @property
@@ -83,11 +82,11 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its latest job has its result, or the trial was given up or stopped."""
+        """True if its latest job has its result, or the trial was given up or stopped."""
         return self.status in ("abandoned", "stopped", "paused")
 
     def is_at(self, abandoned: TrialAbandoned) -> bool:
-        """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
+        """True if it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
         return self.rung >= abandoned.rung
 
     def good_checkpoints(self) -> list[Checkpoint]:
@@ -104,10 +103,10 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def waiting(self) -> bool:
-        """Whether its latest job failed and is wanted again."""
+        """True if its latest job failed and is wanted again."""
         return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
 
 
 def is_complete(result: JobCompleted) -> bool:
-    """Whether no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
+    """True if no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
     return all(loss == loss for loss in result.losses)

@@ -82,15 +82,14 @@ class Losses:
             self._ended_at.clear()
 
     def count(self, trial: int) -> int:
-        """Losses of a trial at its present target."""
         return self._count.get(trial, 0)
 
     def defers(self, trial: int, most: int) -> bool:
-        """Whether other work goes before its next attempt; ``most`` is ``max_lost``."""
+        """True if other work goes before its next attempt; ``most`` is ``max_lost``."""
         return self.count(trial) >= max(1, most - 1) and self._latest_end < self._last[trial]
 
     def is_at_fault(self, trial: int, most: int) -> bool:
-        """Whether the trial itself, and not the cluster, is what costs it its workers."""
+        """True if the trial itself, and not the cluster, is what costs it its workers."""
         count = self.count(trial)
         if count < most:
             return False

@@ -58,7 +58,6 @@ class Decider:
         self._objectives = [(metric.name, metric.sign) for metric in parts.spec.objectives]
 
     def decide(self, stimulus: Stimulus) -> Iterator[Event]:
-        """The facts that follow from a stimulus."""
         state, grants = self._state, self._grants
         match stimulus:
             case AttemptReported():
@@ -138,7 +137,7 @@ class Decider:
         yield from self._grants.fill()
 
     def _facts_of_results(self) -> Iterator[Event]:
-        """Yield what follows from the results besides grants: trials stopped, a ceiling raised."""
+        # Yield what follows from the results besides grants: trials stopped, a ceiling raised.
         while (fact := self._method.next_fact()) is not None:
             yield fact
 
@@ -175,7 +174,7 @@ class Decider:
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:
-        """(first loss, None where a loss is missing or not finite; all of them where there are several)."""
+        # (first loss, None where a loss is missing or not finite; all of them where there are several).
         if len(self._objectives) == 1:
             name, sign = self._objectives[0]
             loss = metrics.get(name, math.nan) * sign
@@ -188,7 +187,6 @@ class Decider:
         return (None if math.isnan(losses[0]) else losses[0]), losses
 
     def _failed(self, grant: JobGranted, report: Report) -> Iterator[Event]:
-        """The facts that follow from ``report``, which ends the attempt of ``grant``."""
         trial = self._state.trials[grant.trial]
         yield AttemptFailed(
             grant.trial,
@@ -225,7 +223,7 @@ class Decider:
             yield from self._abandon(grant, f"{report.outcome} {times}: {report.message}", report.message)
 
     def _lost_worker(self, grant: JobGranted, report: Report, most: int) -> Iterator[Event]:
-        """A trial lost its worker; the rule is that of :mod:`hpo_core.state.worker_losses`."""
+        # A trial lost its worker; the rule is that of hpo_core.state.worker_losses.
         losses = self._state.losses
         count, allowed = losses.count(grant.trial), self._spec.training.allowed(Outcome.LOST)
         ended, lost = losses.others(grant.trial)

@@ -42,7 +42,6 @@ class GangSizes:
         return self._fixed
 
     def demanded(self, slots: int) -> int:
-        """Ranks that a job not yet granted counts for in the study's demand of ``slots``."""
         return self.next()
 
     def grown(self, slots: int) -> int:
@@ -62,7 +61,6 @@ class GrowingGangSizes(GangSizes):
         self._scaling, self._state = scaling, state
 
     def next(self, failed: JobGranted | None = None) -> int:
-        """Ranks of the next job; a rerun on fewer slots than a gang had takes what there is."""
         state, method = self._state, self._method
         recorded = 0 if failed is not None else method.recorded_slots()
         if recorded:
@@ -76,7 +74,6 @@ class GrowingGangSizes(GangSizes):
         return grown_size(room, jobs_waiting(state, method, room), sizes)
 
     def least(self) -> int:
-        """One slot: a trial takes more where they are free."""
         return 1
 
     def largest(self, slots: int) -> int:
@@ -98,15 +95,12 @@ class GrowingGangSizes(GangSizes):
         return kappa(speedups(fitted(measured), doublings(most)), scaling.efficiency)
 
     def demanded(self, slots: int) -> int:
-        """Kappa of ``slots``."""
         return self.largest(slots)
 
     def grown(self, slots: int) -> int:
-        """Kappa of ``slots`` for each running trial."""
         return self.largest(slots) * len(self._state.running)
 
     def words(self) -> str:
-        """What a trial may grow to, and why."""
         scaling, speeds = self._scaling, self._state.speeds
         largest = self.largest(max(2, self._state.capacity))
         found = (
@@ -124,7 +118,6 @@ class GrowingGangSizes(GangSizes):
 
 
 def gang_sizes(spec: StudySpec, state: StudyState, method: SearchMethod) -> GangSizes:
-    """Ranks of a study's jobs, as ``training.gang`` says."""
     fixed = spec.job_slots
     return GrowingGangSizes(spec.scaling, state, method) if fixed is None else GangSizes(fixed, method)
 
@@ -140,20 +133,17 @@ def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
 
 
 def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
-    """Jobs that could be granted now, counted up to ``most``: the size of the stack of the paper on ASHA (5.3)."""
     again = len(state.waiting)
     return again + method.grantable(max(0, most - again))
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
-    """Sizes of gangs: those whose speed-ups are given, or powers of two."""
     if scaling.speedups:
         return tuple(size for size in (1, *sorted(scaling.speedups)) if size <= largest)
     return doublings(largest)
 
 
 def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:
-    """Whether the next job measures a gang, although others wait: the first trial that was seen on one slot."""
     speeds = state.speeds
     if speeds is None or speeds.has_gangs or not speeds.relative or min(state.capacity, scaling.most or PILOT) < PILOT:
         return False

@@ -50,12 +50,10 @@ class Grants:
                 yield from self.stop_if_due()
 
     def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
-        """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
         while self._parts.budget is not None and (removal := self._parts.budget.removal(more, turn)) is not None:
             yield removal
 
     def stop_if_due(self) -> Iterator[Event]:
-        """Halt the search where a stop rule is met."""
         due = self._parts.rules.due(self._state) if self._state.halted is None else None
         if due is not None:
             yield StudyHalted(due[1], due[0])
@@ -81,7 +79,7 @@ class Grants:
         return (waiting[0] if ready is None else ready), WAIT
 
     def fitting(self, most: int) -> int:
-        """How many more jobs the limits on checkpoints leave room for now, counted up to ``most``."""
+        """Number of further jobs for which the limits on checkpoints leave room now, counted up to ``most``."""
         budget = self._parts.budget
         return most if budget is None else budget.fitting(most, _loaded(self.next_again()[1]))
 
@@ -168,12 +166,12 @@ class Grants:
         return False
 
     def _size(self, again: int | None = None) -> Demand:
-        """Return the demand of the next job: one of the search, or that of trial ``again``, which failed."""
+        # Return the demand of the next job: one of the search, or that of trial `again`, which failed.
         failed = None if again is None else self._state.trials[again].granted
         return slots_demand(self._parts.sizes.next(failed))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
-        """The stage of a job at a rung; rungs are few and grants many, so there is one value for each."""
+        # The stage of a job at a rung; rungs are few and grants many, so there is one value for each.
         if self._state.has_members:
             born = self._state.reproduced.get(trial)
             return Generation(trial if born is None else born.member, rung)
@@ -183,7 +181,7 @@ class Grants:
         return found
 
     def _sampled(self, number: int, bracket: int) -> TrialCreated | SamplerExhausted:
-        """A trial with the configuration that is first in the queue, else with one of the sampler."""
+        # A trial with the configuration that is first in the queue, else with one of the sampler.
         queue = self._state.queue
         given = given_values(self._spec.search_space(), queue[0], "configuration") if queue else None
         params = self._propose(number, given)
@@ -204,7 +202,7 @@ class Grants:
             ) from error
 
     def _start_of(self, trial: TrialRecord) -> Checkpoint | None:
-        """Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already."""
+        # Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already.
         if not trial.results and trial.parent is None:
             return None
         parent = None if trial.parent is None else self._state.trials[trial.parent]
@@ -214,5 +212,4 @@ class Grants:
 
 
 def _loaded(action: Action) -> int | None:
-    """The trial whose checkpoint the job of an action would load."""
     return action.trial if isinstance(action, Promote) else getattr(action, "parent", None)

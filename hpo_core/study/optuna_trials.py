@@ -41,7 +41,6 @@ CONSTRAINTS = "constraints"
 
 
 def directions_of(spec: StudySpec) -> list[StudyDirection]:
-    """Directions of the study's metrics."""
     modes = [metric.mode for metric in spec.objectives]
     return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
 
@@ -132,7 +131,6 @@ class OptunaTrials:
         return TrialState.RUNNING
 
     def _values(self, result: JobCompleted) -> list[float]:
-        """Values of all metrics on the user's scale; NaN where a result has none."""
         losses = result.losses or (result.loss,)
         if result.loss is None or any(loss != loss for loss in losses):
             return [math.nan] * len(self._signs)
@@ -149,7 +147,6 @@ class OptunaTrials:
         return datetime.fromtimestamp(max(self._ended.get(number, 0.0), self._began[number]))
 
     def _add_curve(self, number: int, report: Report | None, target: int) -> None:
-        """Points of the attempt above what is known already."""
         if report is None or report.trial != number:
             return
         name = self._spec.metric.name
@@ -158,7 +155,7 @@ class OptunaTrials:
                 self._curves[number].setdefault(point.resource, value if math.isfinite(value) else math.nan)
 
     def _attributes(self, record: TrialRecord, others: dict[str, Any]) -> dict[str, Any]:
-        """User attributes: facts that Optuna has no field for; none changes once the trial has ended there."""
+        # User attributes: facts that Optuna has no field for; none changes once the trial has ended there.
         number, last = record.number, record.results[-1] if record.results else None
         grant = record.granted
         timed = [result for result in record.results if result.started]

@@ -54,13 +54,11 @@ class StopRules:
         self._last = time
 
     def reopen(self, state: StudyState) -> None:
-        """Count anew: a halted study goes on."""
         self.seconds = 0.0
         self._used_before = state.resource_used
         self._reached_before = self._reached(state)
 
     def seconds_at(self, now: float) -> float:
-        """Seconds that a controller has run the study, as of ``now``."""
         return self.seconds + max(0.0, now - self._last)
 
     def resource_left(self, state: StudyState) -> int | None:
@@ -75,7 +73,7 @@ class StopRules:
         return None if self._rules.seconds is None else max(0.0, self._rules.seconds - self.seconds_at(now))
 
     def progress(self, state: StudyState, now: float) -> list[str]:
-        """How near each rule is, in words: ``120 of 1,000 units trained``."""
+        """Progress towards each rule, in words: ``120 of 1,000 units trained``."""
         rules, found = self._rules, []
         if rules.total_resource is not None:
             found.append(f"{state.resource_used - self._used_before:,} of {rules.total_resource:,} units trained")
@@ -93,7 +91,7 @@ class StopRules:
         return target is not None and best is not None and best.loss <= target * self._sign
 
     def cancels(self, state: StudyState) -> bool:
-        """Whether running attempts are to be cancelled, because a rule halted the study that says so.
+        """True if running attempts are to be cancelled, because a rule halted the study that says so.
 
         ``total_resource`` counts running attempts as spent: cancelled, they would have been paid for nothing.
         """
@@ -142,7 +140,6 @@ class StudyParts:
         return self._checkpoints
 
     def apply(self, event: Event) -> None:
-        """Take over one fact."""
         self.state.apply(event)
         if concerns_search(event):
             self.method.apply(event)
@@ -157,7 +154,6 @@ class StudyParts:
             self._checkpoints.apply(event)
 
     def check(self) -> None:
-        """Assert the invariants of each part."""
         self.state.check()
         self.method.check()
         if self._checkpoints is not None:

@@ -38,7 +38,6 @@ from hpo_core.model.events import (
     JobGranted,
     JobPlaced,
     PlacementsNoticed,
-    StateCopied,
     Stimulus,
     StopRequested,
     StudyRequested,
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
 
 
 def _plain(spec: Any) -> Any:
-    """Any mapping as the dictionary that a spec is validated from; what is none is refused there."""
+    # Any mapping as the dictionary that a spec is validated from; what is none is refused there.
     return dict(spec) if isinstance(spec, Mapping) else spec
 
 
@@ -282,20 +281,12 @@ class Study:
             ) from None
 
     def now(self) -> float:
-        """Time of the study's clock: seconds since the epoch, or virtual ones."""
         return self._clock()
 
     def note_placements(self, placements: Sequence[JobPlaced]) -> None:
         """Record where running jobs are, for people; no decision follows. Nothing for those that do not run."""
         if placements:
             self._decide_and_record(PlacementsNoticed(tuple(placements)))
-
-    def note_state_copied(self, trial: int, attempt: int) -> list[Job]:
-        """Give the slot of a running attempt to another job: its state was copied, and its report follows.
-
-        Its result counts once it is reported, with a checkpoint that is written.
-        """
-        return self._decide_and_record(StateCopied(trial, attempt))
 
     def recover(self, controller: str, *, objective: str = "") -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
@@ -324,7 +315,6 @@ class Study:
     # What a person asks for.
 
     def extend(self, configs: int) -> list[Job]:
-        """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
         if refusal := self.refuse_extension():
@@ -449,13 +439,13 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether no job runs and none will be granted any more."""
+        """True if no job runs and none will be granted any more."""
         state = self.state
         return not (state.running or state.waiting) and isinstance(self.method.next_action(), Finish)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing will be granted, unless somebody asks for more or resumes the study."""
+        """True if nothing will be granted, unless somebody asks for more or resumes the study."""
         return self.finished or self.state.halted is not None
 
     @property
@@ -503,7 +493,6 @@ class Study:
         return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")
 
     def check(self) -> None:
-        """Assert the invariants of state and method."""
         self.parts.check()
         if self.seq:
             self._grants.check()
@@ -511,7 +500,7 @@ class Study:
     # One entry.
 
     def _decide_and_record(self, stimulus: Stimulus) -> list[Job]:
-        """Decide what follows, apply it, append the entry to the journal; returns the jobs that it granted."""
+        # Decide what follows, apply it, append the entry to the journal; returns the jobs that it granted.
         if self._broken:
             raise JournalError(
                 f"Study {self.name!r} could not record its last decision ({self._broken}) and is closed. "

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import hop_base
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
@@ -52,7 +51,6 @@ def run_attempt(
     *,
     raised: tuple[type[BaseException], ...] = (),
     log: Callable[[str], None] | None = None,
-    held: HeldState | None = None,
     ask: Callable[[Report], JobRequest | None] | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
@@ -64,7 +62,6 @@ def run_attempt(
             no failure of it.
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
-        held: the state that the attempt before it saved, and takes that which this one saves.
         ask: takes the report of a job at whose target the trial may go on, and returns the request of its next job,
             which is then the one that is reported; None: the trial is over, and what is reported says nothing.
     """
@@ -77,13 +74,11 @@ def run_attempt(
             if job.unit is not None and job.unit.hopped:
                 base = hop_base(base)
             with progress.storing(job.checkpoint.resource):
-                state = None if held is None else held.take(job.checkpoint, request.folder, base)
-                if state is None:
-                    state = checkpoints.load(request.folder, job.checkpoint, base)
+                state = checkpoints.load(request.folder, job.checkpoint, base)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
-    handle = TrialHandle(request, state, progress, held)
+    handle = TrialHandle(request, state, progress)
     if ask is not None:
 
         def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
@@ -122,7 +117,7 @@ def run_attempt(
 
 
 def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContextManager[deque[LogLine]]:
-    """Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged."""
+    # Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged.
     code = getattr(function, "__code__", None)
     if "prefect" in sys.modules or "prefect" in getattr(code, "co_names", ()):
         with contextlib.suppress(ImportError):  # the core alone is installed here
@@ -132,7 +127,6 @@ def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContex
 
 
 def _with_log(report: Report, lines: deque[LogLine]) -> Report:
-    """The report with the lines so far, which are then no more there."""
     if not lines:
         return report
     log = tuple(lines)
@@ -149,7 +143,6 @@ def _result(
     *,
     started: float,
 ) -> Report:
-    """The report of an attempt that reached its target."""
     bad_metric = request.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
@@ -164,7 +157,7 @@ def _result(
 
 
 def _returned(function: Callable[[TrialHandle], Any], handle: TrialHandle) -> Any:
-    """Value that the training function returns; None if it ends as a good script: ``sys.exit(main())``."""
+    # Value that the training function returns; None if it ends as a good script: `sys.exit(main())`.
     try:
         return function(handle)
     except SystemExit as error:
@@ -181,7 +174,7 @@ def _failure(
     started: float,
     log: Callable[[str], None] | None,
 ) -> Report:
-    """The report of an attempt whose training function raised; see :func:`run_attempt`."""
+    # The report of an attempt whose training function raised; see run_attempt.
     unit = request.job.unit
     outcome, message, detail = _outcome(error, request.folder), one_line_message(error), traceback_tail(error)
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
@@ -213,7 +206,7 @@ PARAMS_HAVE = " (trial.params has "
 
 
 def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) -> str:
-    """The names of the parameters, where code that sees them has asked for another one; else empty."""
+    # The names of the parameters, where code that sees them has asked for another one; else empty.
     asked, names, raised = error.args[0] if error.args else None, request.job.params, error.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
@@ -242,7 +235,6 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
 
 
 def _is_full(folder: str) -> bool:
-    """Whether a file cannot be written there. Free space alone says nothing about quotas and inodes."""
     probe = Path(folder) / f".probe-{os.getpid()}"
     try:
         with probe.open("xb") as file:

@@ -82,7 +82,7 @@ def read(name: str, study_folder: Path) -> bytes:
 
 
 def placed(name: str, study_folder: str | Path) -> str:
-    """What a training process loads: the place of a function that was sent by value, or the name as it is.
+    """The name that a training process loads: a place for a function sent by value, else the name itself.
 
     >>> placed("train:main", "/home/studies/a")
     'train:main'

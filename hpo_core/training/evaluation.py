@@ -89,7 +89,6 @@ class EvaluationHandle(TrialHandle):
             self._load(name, item)
 
     def steps(self) -> Iterator[int]:
-        """Yield no step: a training function that reports after its loop can evaluate, too."""
         return iter(())
 
     def reported(self, metric: str) -> Metrics:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
@@ -18,7 +17,6 @@ from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.child.processes import room_for_state
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
@@ -75,7 +73,6 @@ class TrialHandle:
         request: JobRequest,
         state: dict[str, Any] | None = None,
         progress: SharedProgress | None = None,
-        held: HeldState | None = None,
     ) -> None:
         job = request.job
         self.number = job.trial
@@ -90,7 +87,6 @@ class TrialHandle:
         self._request = request
         self._state = state = state if state is None else state_for(state, self.rank)
         self._progress = SharedProgress() if progress is None else progress
-        self._held = held
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
@@ -114,7 +110,7 @@ class TrialHandle:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the loop may go on beyond the target, once the study has seen what the trial came to. For the
+        """True if the loop may go on beyond the target, once the study has seen what the trial came to. For the
         system."""
         return self.ask is not None and self._request.asks
 
@@ -138,7 +134,7 @@ class TrialHandle:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the present step is the last one of its epoch; always, where models do not hop."""
+        """True if the present step is the last one of its epoch; always, where models do not hop."""
         return self._passes.ends_epoch
 
     def data_parallel(self, module: Any, **options: Any) -> Any:
@@ -287,7 +283,7 @@ class TrialHandle:
         return self._loop()
 
     def is_tracked(self, item: Any) -> bool:
-        """Whether this very object is tracked."""
+        """True if this very object is tracked."""
         return any(unwrapped(item) is tracked for tracked in self._tracked.values())
 
     def report(self, *unnamed: Never, **metrics: Any) -> None:
@@ -383,8 +379,6 @@ class TrialHandle:
             hops = hop_base(base)
             remove(self._request.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base)
         self._saved = None
-        if self._held is not None:
-            self._held.drop()
         if self._watch is not None:
             self._watch.close()
 
@@ -470,41 +464,19 @@ class TrialHandle:
         }
         if ranks is not None:
             tree[RANKS] = ranks
-        folder, path, source = request.folder, request.checkpoint_path, parent.uri if parent else None
-        portion = request.portion
-        allowed = None if portion is None or portion.gpu else portion.allowed
         try:
             with self._progress.storing(self.target):
-                parts = checkpoints.parts_of(tree)
-                if self._held is not None and self._may_be_behind():
-                    size = sum(map(len, parts))
-                    self._saved = Checkpoint(uri=path, digest="", resource=self.target, size=size, parent=source)
-                    if self._held.copy(self._saved, parts, room_for_state(allowed)):
-                        return
-                self._saved = None
-                chunks = [memory_of(part) for part in parts]
                 self._saved = checkpoints.write_chunks(
-                    folder,
-                    path,
-                    chunks,
+                    request.folder,
+                    request.checkpoint_path,
+                    [memory_of(part) for part in checkpoints.parts_of(tree)],
                     resource=self.target,
-                    parent=source,
+                    parent=parent.uri if parent else None,
                     durable=self._unit is None or self._unit.durable,
                 )
         except StorageError as error:
             self.save_error = error
             raise
-        if self._held is not None:
-            self._held.hold(self._saved, chunks, room_for_state(allowed))
-
-    def _may_be_behind(self) -> bool:
-        """Whether the worker may write the checkpoint while the process trains the next attempt.
-
-        Not at a URL: user code may say how it is reached. Not of a unit, whose state the next one needs.
-        """
-        request = self._request
-        plain = self._unit is None and self.ranks is None
-        return plain and checkpoints.file_of(request.folder, request.checkpoint_path) is not None
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:

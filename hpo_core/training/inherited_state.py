@@ -57,17 +57,14 @@ def scalars_of(value: Any) -> Any:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether it is a plain value or a tensor without dimensions (some optimizers hold their learning rate so)."""
     return value is None or isinstance(value, bool | int | float | str) or shape_of(value) == ()
 
 
 def plain(value: Any) -> Any:
-    """A scalar as a Python value."""
     return value.item() if shape_of(value) == () else value
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """Shape of a tensor or array; None for anything else."""
     if isinstance(value, np.ndarray) or is_torch(value, "Tensor"):
         return tuple(value.shape)
     return None
@@ -110,12 +107,10 @@ def _described(value: Any) -> str:
 
 
 def is_optimizer(item: Any) -> bool:
-    """Whether it is an optimizer of torch, or one that keeps its settings in ``param_groups`` like torch."""
     return not is_module(item) and isinstance(getattr(item, "param_groups", None), list)
 
 
 def is_schedule(item: Any) -> bool:
-    """Whether it is a learning rate schedule of torch."""
     return is_torch(item, "optim.lr_scheduler.LRScheduler")
 
 
@@ -169,7 +164,6 @@ def _position(state: dict[str, Any]) -> int:
 
 
 def is_step_based(schedule: Any) -> bool:
-    """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
     return not is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau")
 
 
@@ -193,7 +187,6 @@ def _required_keys(item: Any, group: dict[str, Any], parent: dict[str, Any]) -> 
 
 
 def clone_value(value: Any) -> Any:
-    """A copy of a setting: learning rates may be tensors, which are changed in place."""
     return value.clone() if hasattr(value, "clone") else value
 
 
@@ -211,7 +204,7 @@ def _same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
 
 
 def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Params) -> dict[str, Any]:
-    """What a checkpoint records for child trials that start from it, as a tree.
+    """The part of a checkpoint that is for child trials that start from it, as a tree.
 
     Args:
         tracked: the trial's tracked objects.
@@ -237,7 +230,6 @@ def initial_state(item: Any) -> Any:
 
 
 def is_restored_late(item: Any) -> bool:
-    """Whether it is restored only by ``steps()``: optimizers and schedules, on which more may still be built."""
     return is_optimizer(item) or is_schedule(item)
 
 
@@ -313,7 +305,7 @@ class InheritedState:
             item.load_state_dict(fitted)
 
     def _restore_optimizer(self, name: str, item: Any, names: Names, schedules: Mapping[str, Any]) -> None:
-        """Settings (``param_groups``) are the child's, moments the parent's; the optimizer's schedules are advanced."""
+        # Settings (`param_groups`) are the child's, moments the parent's; the optimizer's schedules are advanced.
         step_based = {key: s for key, s in schedules.items() if is_step_based(s) and not self._unchanged}
         groups = [{k: clone_value(v) for k, v in group.items()} for group in item.state_dict()["param_groups"]]
         for key, schedule in step_based.items():
@@ -370,7 +362,7 @@ class InheritedState:
         return state
 
     def _tensors(self, path: str, child: dict[str, Any], parent: dict[str, Any]) -> dict[str, Any]:
-        """A module's state: the parent's tensors where name and shape match, the child's elsewhere."""
+        # A module's state: the parent's tensors where name and shape match, the child's elsewhere.
         fitted = copy.copy(child)
         for key, item in child.items():
             if key not in parent:

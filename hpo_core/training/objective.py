@@ -68,14 +68,12 @@ def check_function(setting: str, name: str, folders: Sequence[str]) -> None:
 
 
 def no_function(setting: str, name: str, functions: Sequence[str]) -> str:
-    """The message for a function that a module lacks."""
     module, _, function = name.partition(":")
     cure = did_you_mean(function, functions) or f"it has {some(functions) or 'none at all'}."
     return f"{setting} = {name!r}: module {module!r} has no function {function!r}; {cure} Correct the name."
 
 
 def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | str]) -> str:
-    """The message for a module that is not there."""
     places = [str(Path(folder).resolve()) for folder in folders]
     there = [path.stem for place in places for path in Path(place).glob("*.py")]
     near = "" if "." in missing else did_you_mean(missing, there)
@@ -106,7 +104,6 @@ def check_arguments(setting: str, name: str, arguments: ast.arguments, where: st
 
 
 def wrong_arguments(setting: str, name: str, takes: str) -> str:
-    """The message for a function that cannot be called with one argument."""
     function, expected = name.rpartition(":")[2], ARGUMENTS.get(setting, "one")
     return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
 
@@ -156,14 +153,12 @@ def _refuse_cuda(setting: str, objective: str) -> None:
 
 
 def cuda_is_initialized() -> bool:
-    """Whether anything in this process initialized CUDA. Asks the driver: torch does not know of everything."""
     driver = _cuda_driver()
     # without initialization: error 3
     return driver is not None and bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def cuda_still_works() -> bool:
-    """Whether CUDA's context of this thread can be used, if there is one: a fault of another client of MPS ends it."""
     driver = _cuda_driver()
     return driver is None or driver.cuCtxSynchronize() in _CUDA_IS_WELL
 
@@ -173,7 +168,6 @@ _CUDA_IS_WELL = (0, 3, 201)
 
 
 def _cuda_driver() -> Any:
-    """The driver's library, if anybody in this process has loaded it."""
     try:
         return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:

@@ -1,4 +1,4 @@
-"""How lack of memory is recognised, and what is said of it; each way ends an attempt as ``Outcome.OUT_OF_MEMORY``.
+"""Recognises lack of memory, and words it; each way ends an attempt as ``Outcome.OUT_OF_MEMORY``.
 
 1. The training function raises: ``MemoryError``, CUDA's out-of-memory, ``RLIMIT_DATA`` (:func:`is_out_of_memory`).
 2. A native library aborts and prints why (:func:`aborted_for_memory`).
@@ -32,7 +32,6 @@ MEMORY_CURE = "Use a smaller model or batch, fewer workers per machine, or more 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or GPU memory ran out, by whatever name the libraries call it."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
@@ -41,7 +40,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def aborted_for_memory(status: int, printed: str) -> bool:
-    """Whether a process that ended by signal ``status`` printed that it got no memory."""
     return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
 
 
@@ -53,17 +51,14 @@ class OomKills(NamedTuple):
     machine: int | None = None
 
     def since(self, before: OomKills) -> OomKills:
-        """Number of kills after an earlier look."""
         return OomKills(*(None if a is None or b is None else a - b for a, b in zip(self, before, strict=True)))
 
 
 def oom_kills() -> OomKills:
-    """The kernel's out-of-memory kills so far."""
     return OomKills(_count_in_group(), _count(Path("/proc/vmstat")))
 
 
 def _count_in_group() -> int | None:
-    """Kills by version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)
@@ -81,7 +76,6 @@ def _count_in_group() -> int | None:
 
 
 def _count(file: Path) -> int | None:
-    """The number behind ``oom_kill``."""
     with contextlib.suppress(OSError, ValueError):
         return int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0])
     return None
@@ -112,7 +106,6 @@ def outcome_of_sigkill(kills: OomKills) -> tuple[Outcome, str]:
 
 
 def exceeded(share: Portion, memory: int) -> str:
-    """The message for an attempt that took ``memory`` bytes of a device, more than its share."""
     given = share.allowed
     whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
     return (
@@ -122,7 +115,7 @@ def exceeded(share: Portion, memory: int) -> str:
 
 
 def refused(share: Portion | None) -> str:
-    """What to add to a library's message where memory was refused to an attempt; empty without a share."""
+    """Addition to a library's message where memory was refused to an attempt; empty without a share."""
     if share is None:
         return ""
     if share.gpu:

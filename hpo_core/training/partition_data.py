@@ -69,7 +69,6 @@ def partition_path(request: JobRequest, name: str) -> Path:
 
 
 def signature_here(request: JobRequest, name: str) -> Signature | None:
-    """Signature of a partition's file as it is now; None: it cannot be looked at."""
     try:
         return signature_of((Path(folder_here(request.partition_folder, os.environ)) / name).stat())
     except OSError:
@@ -77,7 +76,7 @@ def signature_here(request: JobRequest, name: str) -> Signature | None:
 
 
 def is_away(error: BaseException, request: JobRequest) -> bool:
-    """Whether an exception came of a partition of the request: it, or its file system, was not there.
+    """True if an exception came of a partition of the request: it, or its file system, was not there.
 
     That may be over when it is looked at: a mount that blinks brings back the very same file.
     """
@@ -128,12 +127,10 @@ def partition_data(request: JobRequest, name: str) -> Any:
 
 
 def _total() -> int:
-    """Bytes of all loaded partitions."""
     return sum(size for _, _, size in _loaded.values())
 
 
 def is_loaded(request: JobRequest) -> bool:
-    """Whether this process holds the partition of the request's unit as it is now, or need not load it."""
     unit = request.job.unit
     if unit is None or not request.load:
         return True
@@ -165,13 +162,13 @@ class PartitionPasses:
 
     @property
     def trains(self) -> bool:
-        """Whether the attempt trains; else it evaluates alone."""
+        """True if the attempt trains; else it evaluates alone."""
         unit = self._request.job.unit
         return unit is None or unit.trains
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the present pass is the last one of its epoch that trains."""
+        """True if the present pass is the last one of its epoch that trains."""
         unit = self._request.job.unit
         return self._last if unit is None else unit.ends_epoch
 
@@ -239,7 +236,7 @@ class PartitionPasses:
         self._check_unchanged(self._current)
 
     def _check_unchanged(self, name: str) -> None:
-        """Check the file after a unit: nobody knows when a training function that gets the path has read it."""
+        # Check the file after a unit: nobody knows when a training function that gets the path has read it.
         if self._request.job.unit is not None and not self._request.load:
             partition_path(self._request, name)
 
@@ -267,7 +264,6 @@ class _Watched:
         """Event that is set once the first look has ended."""
 
     def look_soon(self) -> None:
-        """Have the files looked at in the background, where the last look is old and none goes on."""
         with self._lock:
             if self._looking or time.monotonic() < self._looked + LOOK_SECONDS:
                 return
@@ -359,5 +355,4 @@ def doubt_partition(study_folder: str, name: str) -> int:
 
 
 def forget_partitions(study_folder: str) -> None:
-    """Stop watching the partitions of a study."""
     _watched.pop(study_folder, None)

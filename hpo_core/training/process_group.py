@@ -85,7 +85,6 @@ def join(place: RankPlace, *, stall_timeout: float | None = None, alive: Callabl
 
 
 def leave() -> None:
-    """End the process group, where there is one."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         with contextlib.suppress(Exception):
@@ -93,7 +92,6 @@ def leave() -> None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether a collective failed because another rank was gone."""
     if any(kind.__name__ in _DISTRIBUTED for kind in type(error).__mro__):
         return True
     text = str(error).lower()
@@ -122,7 +120,6 @@ def _set_environment(place: RankPlace, gpus: int) -> None:
 
 
 def _own_gpu(torch: Any, place: RankPlace, gpus: int) -> tuple[int, str]:
-    """Number of the GPU that this rank would use, and its name among all computers."""
     if not gpus:
         return 0, _NO_GPU
     device = place.local_rank % gpus
@@ -130,7 +127,7 @@ def _own_gpu(torch: Any, place: RankPlace, gpus: int) -> tuple[int, str]:
 
 
 def _arrive(store: Any, place: RankPlace, gpu: str, alive: Callable[[], None]) -> list[str]:
-    """Say that this rank is here and wait for the others; returns the GPU of each."""
+    # Say that this rank is here and wait for the others; returns the GPU of each.
     keys = [f"arrived/{rank}" for rank in range(place.size)]
     store.set(keys[place.rank], gpu)
     waited, pause = Stopwatch(2.0, time.monotonic), 0.005
@@ -152,7 +149,7 @@ LOST_PEER = "lost its connection to the other ranks"
 
 
 def gang_report(reports: Sequence[Report]) -> Report:
-    """How the gang ended.
+    """Make one report of the reports of a gang's ranks.
 
     Rank 0's report where all ranks have a result. Else that of the rank that ended it, with its number in the message:
     not one that was cancelled for it, or lost its connection by it; of several, the one that ended first.
@@ -183,7 +180,6 @@ def gang_report(reports: Sequence[Report]) -> Report:
 
 
 def _distance(report: Report) -> int:
-    """How far a failure is from what ended the gang; 0: it may well be that itself."""
     if report.outcome is Outcome.PREEMPTED:
         return 9
     if report.doubt is not msgspec.UNSET:  # its partition was gone, whatever its peers made of that
@@ -196,7 +192,6 @@ def _distance(report: Report) -> int:
 
 
 def usage_of_ranks(reports: Sequence[Report]) -> UsageField:
-    """Memory and cores are sums over the ranks that were measured; times are those of the first of them."""
     known = [one.usage for one in reports if isinstance(one.usage, Usage)]
     if not known:
         return msgspec.UNSET

@@ -71,11 +71,10 @@ class FirstGradients:
             self._checksums.append(zlib.crc32(memoryview(looked_at.contiguous().view(torch.uint8).numpy())))
 
     def encoded(self) -> bytes:
-        """What this rank tells the others."""
         return b"/".join(b"%d" % one for one in self._checksums)
 
     def are_same(self, told: Sequence[bytes], *, last: bool) -> bool:
-        """Whether all ranks have the same ones; False until enough passes were made.
+        """True if all ranks have the same ones; False until enough passes were made.
 
         Args:
             told: by all ranks, this one included.
@@ -95,7 +94,7 @@ _CHECKED_BYTES = 1 << 22
 
 
 class Ranks:
-    """What a rank shares with the others: gradients, parts of batches, small messages.
+    """A rank's link to the others: gradients, parts of batches, small messages.
 
     Args:
         place: of this rank. The process group is set up.
@@ -144,7 +143,6 @@ class Ranks:
         )
 
     def begin(self) -> None:
-        """Begin the loop; each rank must call it."""
         own = tree_digest(capture_all()).encode()
         self._alike = all(other == own for other in self.gather(own))
 
@@ -276,7 +274,6 @@ class Ranks:
             self._parts[resource] = part
 
     def part_at(self, resource: int) -> float:
-        """This rank's part of the batch when it reported metrics of a resource."""
         return self._parts.get(resource, 1 / self.size)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -297,7 +294,7 @@ class Ranks:
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
 
     def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
-        """Refuse batches that differ between ranks: each would train on a part of another order, unnoticed."""
+        # Refuse batches that differ between ranks: each would train on a part of another order, unnoticed.
         own = b"%d/%d" % (count, _checksum(arrays))
         told = self.gather(own)
         other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
@@ -310,7 +307,6 @@ class Ranks:
 
 
 def _collectives() -> int | None:
-    """How many collective calls this process made so far, by anybody."""
     from torch.distributed import distributed_c10d
 
     try:
@@ -321,7 +317,6 @@ def _collectives() -> int | None:
 
 
 def _checksum(arrays: tuple[Any, ...]) -> int:
-    """Checksum of values that are in this process's memory and small enough to be looked at."""
     found = 0
     for array in arrays:
         if isinstance(array, range | list | tuple):
@@ -363,7 +358,6 @@ def own_state(tracked: Mapping[str, Any]) -> bytes:
 
 
 def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of what must be the same on all ranks, by name of the tracked module or optimizer."""
     found = {}
     for name, item in tracked.items():
         if is_module(item):
@@ -382,7 +376,6 @@ def differing(states: Sequence[bytes]) -> list[Any] | None:
 
 
 def state_for(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    """The content of a checkpoint as this rank takes it up."""
     parts = state.get(RANKS)
     part = None if not parts else parts[rank % len(parts)]
     if part is None:
@@ -434,7 +427,7 @@ def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:
 
 
 def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None:
-    """What a checkpoint holds of the single ranks; None: nothing, they are all alike.
+    """The states of the single ranks for a checkpoint; None where all are alike.
 
     Raises:
         ObjectiveError: ranks trained apart: their parameters, or states of their optimizers, differ.

@@ -1,4 +1,4 @@
-"""What a training function reports: one real number for each metric, those of the study at its target."""
+"""Metrics that a training function reports: real numbers, those of the study at its target."""
 
 from __future__ import annotations
 

@@ -123,7 +123,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All objectives."""
         return (self.metric, *self.more_metrics)
 
     def not_finite(self, metrics: Metrics) -> str | None:

@@ -38,7 +38,6 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves in which two trees differ: path and how; values are compared by their bits, so NaN equals NaN."""
     if type(one) is not type(other):
         yield path, f"{type(one).__name__} and {type(other).__name__}"
     elif isinstance(one, list | tuple) and len(one) != len(other):
@@ -81,7 +80,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Diffe
 def different_metrics(
     one: Mapping[int, Mapping[str, float]], other: Mapping[int, Mapping[str, float]]
 ) -> dict[str, tuple[int, float | None, float | None]]:
-    """Metrics that differ: the first step at which they do, and both values there (None: not reported)."""
     found: dict[str, tuple[int, float | None, float | None]] = {}
     for step in sorted({*one, *other}):
         here, there = one.get(step, {}), other.get(step, {})
@@ -93,7 +91,6 @@ def different_metrics(
 
 
 def _array_difference(one: Any, other: Any) -> str:
-    """How two arrays, or two tensors, differ; empty where they have the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
     if isinstance(one, np.ndarray):
@@ -153,12 +150,12 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Whether the bits are the same, objects are tracked, and no module or generator beside them changed."""
+        """True if the bits are the same, objects are tracked, and no module or generator beside them changed."""
         return self.same_bits and bool(self.tracked) and not self.warnings
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """What is likely to be the reason, with the cure; the most likely first."""
+        """Likely reasons, with their cures; the most likely first."""
         if self.repeated:
             return (*self.warnings, *_causes_of_chance(self.repeated, self.tracked))
         if not self.resumed:
@@ -308,7 +305,7 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
 def _kept(
     trainers: Sequence[Trainer], request: JobRequest, folder: Path, targets: Sequence[int], once: _Training
 ) -> tuple[Difference, ...]:
-    """The differences between a fresh process and one that trained before; no trainer: nobody asked."""
+    # The differences between a fresh process and one that trained before; no trainer: nobody asked.
     if not trainers:
         return ()
     found = _between(once, _train(trainers, request, folder / "kept", targets))

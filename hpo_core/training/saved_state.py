@@ -1,4 +1,4 @@
-"""What a checkpoint saves of a training: random generators, tracked objects, and plain values in a ``State``.
+"""The state of a training that a checkpoint saves: random generators, tracked objects, plain values in a ``State``.
 
 Every global random generator that a training function may use is seeded, captured and restored. One of a library that
 is imported later is seeded by its import; TensorFlow's has no state that could be saved.
@@ -49,7 +49,6 @@ _AFTER_IMPORT: dict[str, list[Callable[[], object]]] = {}
 
 
 def when_imported(name: str, call: Callable[[], object]) -> None:
-    """Call a function once a training function has imported a library that is not loaded yet."""
     _AFTER_IMPORT.setdefault(name, []).append(call)
 
 
@@ -59,7 +58,6 @@ class _SeededImports(MetaPathFinder):
     seed = 0
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The specification that another finder gives for one of these libraries, with what follows its import."""
         if name in sys.modules or not (name in _SEEDS or name in _AFTER_IMPORT):
             return None
         others = [one for one in sys.meta_path if one is not self and hasattr(one, "find_spec")]
@@ -84,7 +82,6 @@ _imports = _SeededImports()
 
 
 def capture_all() -> dict[str, Any]:
-    """The states of all global generators as a tree."""
     states: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(legacy=False)}
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -124,7 +121,6 @@ def state_of(item: Any) -> Any:
 
 
 def put_state(item: Any, state: Any) -> None:
-    """Load a state that :func:`state_of` gave."""
     if hasattr(item, "load_state_dict"):
         item.load_state_dict(state)
     elif isinstance(item, random.Random):
@@ -136,7 +132,6 @@ def put_state(item: Any, state: Any) -> None:
 
 
 def is_torch(value: Any, kind: str) -> bool:
-    """Whether a value is of this class of torch (``nn.Module``, say); torch is not imported for the answer."""
     found: Any = sys.modules.get("torch")
     for part in kind.split("."):
         found = getattr(found, part, None)
@@ -144,18 +139,15 @@ def is_torch(value: Any, kind: str) -> bool:
 
 
 def is_module(value: Any) -> bool:
-    """Whether it is a torch module (and not its class)."""
     return is_torch(value, "nn.Module")
 
 
 def is_generator(value: Any) -> bool:
-    """Whether it is a random generator of python, numpy or torch."""
     numpy_or_python = isinstance(value, random.Random | np.random.Generator | np.random.RandomState)
     return numpy_or_python or is_torch(value, "Generator")
 
 
 def can_track(item: Any) -> bool:
-    """Whether ``state_of`` and ``put_state`` support it."""
     has_state = callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))
     return has_state or is_generator(item)
 

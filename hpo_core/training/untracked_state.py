@@ -44,7 +44,6 @@ class LoopWatch:
         return tuple(found.values())
 
     def close(self) -> None:
-        """Let go of the variables."""
         self._frame, self._before = None, {}
 
     def _untracked(self) -> Iterator[tuple[str, Any]]:
@@ -60,7 +59,6 @@ class LoopWatch:
 
 
 def _fingerprint(value: Any) -> Hashable:
-    """Equal where the value did not change."""
     if is_generator(value):
         state = state_of(value)
         return state.numpy().tobytes() if is_torch(state, "Tensor") else repr(state)
@@ -68,21 +66,18 @@ def _fingerprint(value: Any) -> Hashable:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """The tensors of a module, or those that an optimizer changes."""
     if is_module(value):
         return [*value.parameters(), *value.buffers()]
     return [tensor for group in value.param_groups for tensor in group["params"]]
 
 
 def _global_generators() -> set[int]:
-    """Ids of the global generators, which are seeded and saved with every trial."""
     torch = sys.modules.get("torch")
     found = {id(getattr(random, "_inst", None)), id(getattr(np.random.mtrand, "_rand", None))}
     return found if torch is None else found | {id(torch.default_generator)}
 
 
 def untrackable(name: str, item: Any) -> str:
-    """Why an object without ``state_dict()`` cannot be tracked, and what to track instead."""
     start = f"trial.track({name}=...) got a {type(item).__module__}.{type(item).__qualname__}".replace(
         " builtins.", " "
     )

@@ -33,7 +33,6 @@ _LIBRARIES = tuple(
 
 
 def traceback_tail(error: BaseException) -> str:
-    """The end of the traceback, at most ``MAX_TRACEBACK_LENGTH`` characters."""
     text = _printable("".join(traceback.format_exception(error)))
     return text if len(text) <= MAX_TRACEBACK_LENGTH else "..." + text[-MAX_TRACEBACK_LENGTH:]
 
@@ -61,7 +60,6 @@ def own_frames(error: BaseException) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, its causes and contexts."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -73,7 +71,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file is of Python, an installed package or this one: no code of the user."""
+    """True if a file is of Python, an installed package or this one: no code of the user."""
     if leads_to_user_code(file) or file.startswith("<frozen"):
         return True
     path = Path(file)
@@ -81,7 +79,7 @@ def is_library_file(file: str) -> bool:
 
 
 def leads_to_user_code(file: str) -> bool:
-    """Whether a frame of this file only leads to other code: this package, and Python's import."""
+    """True if a frame of this file only leads to other code: this package, and Python's import."""
     path = Path(file)
     return path.is_relative_to(_PACKAGE) or path.parent.name == "importlib" or file.startswith("<frozen importlib")
 
@@ -94,7 +92,6 @@ def explained(error: BaseException) -> str:
 
 
 def one_line_message(error: BaseException) -> str:
-    """Type and text of an exception in one line, at most ``MAX_MESSAGE_LENGTH`` characters of text."""
     try:
         text = _printable(" ".join(str(error).split()))
     except Exception:
@@ -105,7 +102,6 @@ def one_line_message(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace lone surrogates (file names in unknown encodings), which no journal or message can carry."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -139,7 +135,6 @@ def exit_code(error: SystemExit) -> int:
 
 
 def flush_streams() -> None:
-    """Flush standard output and standard error, whatever user code made of them."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()

@@ -17,9 +17,8 @@ from typing import Any
 
 import psutil
 
-from hpo_core.model.devices.seen_device import WAITING
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
-from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0
@@ -67,16 +66,13 @@ class DeviceWatch:
         """Why no GPU can be seen; empty: they can, or nobody asked."""
 
     def start(self) -> None:
-        """Look once, then go on looking in a thread."""
         self.look()
         threading.Thread(target=self._go_on, name="hpo-devices", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread."""
         self._ended.set()
 
     def keep_on(self) -> bool:
-        """Go on looking for a while; returns whether it still looks."""
         self._asked = time.monotonic()
         return not self._ended.is_set()
 
@@ -99,10 +95,7 @@ class DeviceWatch:
         self.seen = self._with_missed(found)
 
     def _found(self) -> tuple[Facts, str]:
-        """What is there, and why no GPU can be seen."""
         own = _with_descendants(self._own())
-        if waiting := waiting_processes():
-            own[WAITING] = set(waiting)
         found: Facts = {}
         problem = ""
         if self._kind != "cpu":
@@ -116,7 +109,6 @@ class DeviceWatch:
         return found, problem
 
     def _offers_processors(self) -> bool:
-        """Whether processors are offered: not where a GPU does not answer now, for jobs that need it would fail."""
         if self._kind != "auto":
             return self._kind == "cpu"
         visible = self._visible()
@@ -124,13 +116,11 @@ class DeviceWatch:
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
-        """The devices found, and for a while those that were there before and do not answer now."""
         self._missed = {name: self._missed.get(name, 0) + 1 for name in self.seen.keys() - found.keys()}
         kept = {name: self.seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
 
     def _visible(self) -> str | None:
-        """``CUDA_VISIBLE_DEVICES`` of the jobs; None: all."""
         return self._gpu or os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def _gpus(self, own: Own) -> Facts:
@@ -171,7 +161,6 @@ class DeviceWatch:
 
 
 def _told(gpu: Gpu) -> bool:
-    """Whether the driver says what each process holds, by the ids that they have here."""
     listed = gpu.processes or ()
     told = all(memory is not None for _, memory in listed)
     return told and any(Path(f"/proc/{pid}").exists() for pid, _ in listed)
@@ -219,7 +208,7 @@ def computer(own: Own) -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """The kernel's id of its start: tells computers of one name apart, and is the same in all containers of one."""
+    # The kernel's id of its start: tells computers of one name apart, and is the same in all containers of one.
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -242,7 +231,7 @@ def _reclaimable(path: Path) -> int:
 
 
 def _own_bytes(pid: int) -> int:
-    """Anonymous and shared memory of a process in bytes; of a page that n processes share, 1/n."""
+    # Anonymous and shared memory of a process in bytes; of a page that n processes share, 1/n.
     try:
         held = resident(pid, swap=False)
     except OSError:
@@ -260,7 +249,6 @@ def _own_bytes(pid: int) -> int:
 
 
 def _with_descendants(own: Own) -> dict[str, set[int]]:
-    """These processes and all below them."""
     return {folder: {*pids, *(below for pid in pids for below in descendants(pid))} for folder, pids in own.items()}
 
 
@@ -284,5 +272,5 @@ def watch_devices(kind: str, own: Callable[[], Own], gpu: str = "") -> str:
 
 
 def seen_devices(gpu: str = "") -> dict[str, Facts]:
-    """What :func:`watch_devices` saw last, by kind; empty before, and once nobody asked for long."""
+    """The devices that :func:`watch_devices` saw last, by kind; empty before, and once nobody asked for long."""
     return {kind: watch.seen for (kind, own), watch in list(_watches.items()) if own == gpu and watch.keep_on()}

@@ -5,17 +5,18 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
-from hpo_core.training.child.checkpoint_writer import CheckpointWriter
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -23,14 +24,22 @@ from hpo_core.training.visible_devices import seen_devices, watch_devices
 
 _MAX_IDLE = 8
 """Trainers that are kept for the next job, for each GPU that workers of this process have of their own."""
+_END_SECONDS = 3.0
+"""Longest wait for processes that are to end."""
 _Attempt = tuple[str, int, int, int]
 """Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
 
 
 def _name(attempt: _Attempt) -> str:
-    """``FOLDER/trial-T/attempt-A[/rank-R]``."""
     folder, trial, number, rank = attempt
     return f"{folder}/trial-{trial}/attempt-{number}{f'/rank-{rank}' if rank else ''}"
+
+
+def _place(request: JobRequest) -> tuple[str, int]:
+    # Where an attempt takes how much: bytes of a device that jobs share, or one of the slots of a GPU or process.
+    if request.portion is None:
+        return f"gpu {request.gpu}", 1
+    return request.portion.device, request.portion.allowed
 
 
 class TrainerPool:
@@ -49,23 +58,19 @@ class TrainerPool:
         """Trainers that import their objective, and the folder of the study that they do it for."""
         self._workers: dict[_Attempt, str] = {}
         """Addresses of the workers that run them."""
-        self._writing: dict[_Attempt, CheckpointWriter] = {}
-        """What writes the checkpoints of attempts whose trainers run other jobs by now."""
         self._leaving: set[Trainer] = set()
         """Trainers that end with the attempt that they run, or with their import: their study has ended, or a newer one
         imports anew."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
-    def run(self, request: JobRequest, on_free: Callable[[], None] = lambda: None, folder: str | None = None) -> Report:
+    def run(self, request: JobRequest, folder: str | None = None) -> Report:
         """Run one job in the calling thread.
 
         A trainer whose process waits within the training of another trial is not lent: its answer is on its way.
 
         Args:
             folder: that it trains in where this computer does not see the study's, which its attempts are named by.
-            on_free: called once another job can run in its place, although its checkpoint is not written yet; not
-                called where it is written before.
         """
         job = request.job
         attempt = (request.folder, job.trial, job.attempt, request.rank)
@@ -92,26 +97,37 @@ class TrainerPool:
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
-
-        def free(writer: CheckpointWriter | None) -> None:
-            with self._lock:
-                was_running = self._running.pop(attempt, None) is not None
-                if writer is not None:
-                    self._writing[attempt] = writer
-            if was_running:
-                self._give_back(trainer)
-
-        def free_early(writer: CheckpointWriter) -> None:
-            free(writer)
-            on_free()
-
         try:
-            return trainer.run(request, free_early)
+            self._make_room(request, trainer)
+            return trainer.run(request)
         finally:
-            free(None)
             with self._lock:
-                self._writing.pop(attempt, None)
+                self._running.pop(attempt, None)
                 self._workers.pop(attempt, None)
+            self._give_back(trainer)
+
+    def _make_room(self, request: JobRequest, trainer: Trainer) -> None:
+        """End processes that wait where an attempt is to begin, until they held as much as it may take.
+
+        The attempts that run, and the parts of those that ended and left a process, fitted there together. They still
+        do once the new one has displaced as much as it takes itself, or all that waits.
+        """
+        place, left = _place(request)
+        ended = []
+        with self._lock:
+            for one in (trainer, *self._idle):  # it uses or ends its own process
+                if left > 0 and (last := one.idle) is not None and _place(last)[0] == place:
+                    left -= _place(last)[1]
+                    ended += [one] if one is not trainer else []
+            self._idle = [one for one in self._idle if one not in ended]
+        for one in ended:
+            one.end_idle()
+        until = time.monotonic() + _END_SECONDS
+        while any(one.idle is not None for one in ended) and time.monotonic() < until:
+            time.sleep(0.001)
+        for one in ended:
+            one.waiting = 0, None  # a zygote that does not answer is not asked again
+            self._give_back(one)
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -132,19 +148,13 @@ class TrainerPool:
                 for key, (trainer, number) in self._running.items()
                 if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit in (None, number)
             ]
-            writers = [
-                writer
-                for key, writer in self._writing.items()
-                if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit is None
-            ]
-            if not found and not writers and trial is not None and attempt is not None:
+            if not found and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
-        self._cancel(found, writers)
+        self._cancel(found)
         self._let_go(folder, trial, attempt)
-        return bool(found or writers)
+        return bool(found)
 
     def _let_go(self, folder: str, trial: int | None = None, attempt: int | None = None) -> None:
-        """End processes that wait for an answer which will not come."""
         with self._lock:
             for one in self._idle:
                 if (job := one.asks_for(folder)) and trial in (None, job.trial) and attempt in (None, job.attempt):
@@ -155,18 +165,14 @@ class TrainerPool:
         with self._lock:
             here = {key for key, address in self._workers.items() if address == worker}
             found = [(key, trainer) for key, (trainer, _) in self._running.items() if key in here]
-            writers = [writer for key, writer in self._writing.items() if key in here]
-        self._cancel(found, writers)
+        self._cancel(found)
 
     @staticmethod
-    def _cancel(found: Sequence[tuple[_Attempt, Trainer]], writers: Sequence[CheckpointWriter]) -> None:
+    def _cancel(found: Sequence[tuple[_Attempt, Trainer]]) -> None:
         for (_, trial, attempt, _), trainer in found:
             trainer.cancel(trial, attempt)
-        for writer in writers:
-            writer.cancel()
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
-        """Lower the limit of an attempt's memory, in bytes, see :meth:`Trainer.limit`; return whether it runs here."""
         with self._lock:
             trainer, _ = self._running.get((folder, trial, attempt, 0), (None, None))
         if trainer is not None:
@@ -180,16 +186,16 @@ class TrainerPool:
             worker: address of the worker to tell of; None: all.
         """
         with self._lock:
-            running = {attempt: trainer.heartbeats for attempt, (trainer, _) in self._running.items()}
-            writing = {attempt: writer.heartbeats for attempt, writer in self._writing.items()}
             return {
-                _name(attempt): count
-                for attempt, count in (running | writing).items()
+                _name(attempt): trainer.heartbeats
+                for attempt, (trainer, _) in self._running.items()
                 if worker is None or self._workers.get(attempt) == worker
             }
 
     def processes(self, gpu: str = "") -> dict[str, list[int]]:
         """Process ids of the attempts that run, or wait for the study's answer, by folder of their study.
+
+        Those that wait for any attempt, and end for one that begins here, stand below ``WAITING``.
 
         Args:
             gpu: of those workers that have it of their own; empty: of those that have none.
@@ -200,8 +206,9 @@ class TrainerPool:
                 if trainer.child and trainer.gpu == gpu:
                     found.setdefault(folder, []).append(trainer.child)
             for trainer in self._idle:
-                if trainer.asks_for() and trainer.gpu == gpu:
-                    found.setdefault(trainer.study_folder, []).append(trainer.waiting[0])
+                if trainer.gpu == gpu and (trainer.asks_for() or trainer.idle):
+                    folder = trainer.study_folder if trainer.asks_for() else WAITING
+                    found.setdefault(folder, []).append(trainer.waiting[0])
         return found
 
     def usages(self, worker: str | None = None) -> dict[str, dict[str, Any]]:
@@ -305,12 +312,9 @@ class TrainerPool:
         with self._lock:
             trainers = [trainer for key, (trainer, _) in self._running.items() if folder in ("", key[0])]
             trainers += [trainer for trainer, of in self._preparing.items() if folder in ("", of)]
-            writers = [writer for key, writer in self._writing.items() if folder in ("", key[0])]
             if not folder:
                 trainers += self._idle
                 self._idle = []
-        for writer in writers:
-            writer.cancel()
         for trainer in trainers:
             trainer.close()
 
@@ -335,30 +339,23 @@ _mps = MpsDaemons()
 """Daemons of the GPUs that jobs of this process share."""
 
 
-def train_job(
-    request_bytes: bytes,
-    on_free: Callable[[], None] = lambda: None,
-    *,
-    worker: str = "",
-    gpu: str = "",
-    folder: str | None = None,
-) -> bytes:
+def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: str | None = None) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report.
 
     Args:
-        on_free: see :meth:`TrainerPool.run`, like ``folder``.
         worker: address of the worker that runs it.
         gpu: see :attr:`JobRequest.gpu`.
+        folder: see :meth:`TrainerPool.run`.
     """
     request = msgspec.structs.replace(decode_request(request_bytes), worker=worker, gpu=gpu)
     portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit, folder)
     elif portion is None or not portion.gpu or not request.mps:
-        report = trainers.run(request, on_free, folder)
+        report = trainers.run(request, folder)
     else:
         portion = msgspec.structs.replace(portion, mps=_mps.pipes(portion.device))
-        report = trainers.run(msgspec.structs.replace(request, portion=portion), on_free, folder)
+        report = trainers.run(msgspec.structs.replace(request, portion=portion), folder)
     return encode_report(report)
 
 

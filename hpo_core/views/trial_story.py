@@ -40,8 +40,8 @@ def usage_words(usage: UsageField | None, *, unit: str = "unit") -> str:
     >>> from hpo_core.model.devices.measurement import Usage
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s per unit'
-    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3, states_from_memory=3), unit="epoch")
-    '212 MB, 0.3 s per epoch, 3 states from memory'
+    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), unit="epoch")
+    '212 MB, 0.3 s per epoch'
     >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
     '1 GB; of GPU-5d (A100) 6 GB, 28 % of its compute'
     >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
@@ -54,7 +54,6 @@ def usage_words(usage: UsageField | None, *, unit: str = "unit") -> str:
         f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
         f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
         f"{duration(usage.unit_seconds)} per {unit}" if usage.unit_seconds else "",
-        f"{plural(usage.states_from_memory, 'state')} from memory" if usage.states_from_memory else "",
     ]
     of_device = [
         memory_words(usage.device_memory) if usage.device_memory is not None else "",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpo_core.checkpoints import files, storage
-from hpo_core.checkpoints.removals import Removals
+from hpo_core.checkpoints.storage import Removals
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Rung

@@ -32,8 +32,8 @@ class _Submitter:
         ((_, slot),) = self._slots.place([job]).begun
         self.executor.submit(job, slot, self._on_report)
 
-    def _on_report(self, job: Job, report: Report | None) -> None:
-        assert report is None or job.key == (report.trial, report.attempt), "a report of another job"
+    def _on_report(self, job: Job, report: Report) -> None:
+        assert job.key == (report.trial, report.attempt), "a report of another job"
         self._inbox.put(job, report)
 
     def wait_for(self, count: int) -> None:

@@ -184,27 +184,3 @@ def test_a_killed_and_resumed_study_has_one_follower(tmp_path: Path) -> None:
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], "tags.`hpo.kind` = 'study'")
     assert [run.data.tags["hpo.status"] for run in runs] == ["finished"]
-
-
-def test_what_shows_a_study_steps_back_behind_other_sessions() -> None:
-    groups = Path("/proc/self/autogroup")
-    enabled = Path("/proc/sys/kernel/sched_autogroup_enabled")
-    if not groups.exists() or not enabled.exists() or enabled.read_text().strip() != "1":
-        pytest.skip("this system does not weigh sessions against each other")
-    code = (
-        "import os; from pathlib import Path; from hpo_core.model.process_priority import step_back; "
-        "group = Path('/proc/self/autogroup'); before = group.read_text(); step_back(7); "
-        "print(os.getpriority(os.PRIO_PROCESS, 0), before, group.read_text(), sep='|')"
-    )
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    for own_session in (True, False):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, start_new_session=own_session
-        )
-        assert done.returncode == 0, done.stderr
-        niceness, group_before, group_after = done.stdout.split("|")
-        assert int(niceness) == min(19, before + 7)
-        if own_session:
-            assert group_after.split()[-1] == niceness
-        else:  # the group's line is empty where no process above this one ever began a session
-            assert group_after.strip() == group_before.strip(), "in another's session it must leave that one alone"

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Capacity
-from hpo_core.model.devices.seen_device import WAITING, SeenDevice
+from hpo_core.model.devices.inventory import WAITING, Capacity, SeenDevice
 from hpo_flows.dask.cluster_room import DeviceNames, shared_inventory, workers_of
 
 GIB = 2**30
@@ -42,7 +41,8 @@ def test_what_waiting_processes_hold_is_free_for_every_study() -> None:
     waiting = seen_by(60 * GIB, {"/a": 20 * GIB, WAITING: 40 * GIB})
     assert 73 < free(waiting) <= 80
     assert 53 < free(waiting, folder="/b") <= 60
-    assert 53 < free(waiting, waiting, folder="/b") <= 60, "each worker tells of the whole computer"
+    assert 53 < free(waiting, waiting, folder="/b") <= 60, "workers of one process tell of the same"
+    assert 13 < free(waiting, seen_by(60 * GIB), folder="/b") <= 20, "a worker ends those of its own process alone"
 
 
 def test_what_several_workers_saw_a_device_grow_by_counts_once() -> None:

@@ -15,8 +15,8 @@ from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.execution.virtual import VirtualAttempt, Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.events import FORMAT, JobPlaced
-from hpo_core.model.trial import Checkpoint, Report
+from hpo_core.model.events import FORMAT, JobPlaced, StateCopied
+from hpo_core.model.trial import Checkpoint, JobKey, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.hopping.hopping_studies import VirtualHopping
 from tests.methods import spec_of
@@ -203,6 +203,11 @@ def placed() -> Study:
     return study
 
 
+def state_copied(study: Study, key: JobKey) -> list[Job]:
+    """What a version that wrote checkpoints while the next job trained recorded when a job left its slot."""
+    return study._decide_and_record(StateCopied(*key))
+
+
 def freed() -> Study:
     """Jobs leave their slots before their report; one fails then, one is said twice, a controller dies."""
     world = World(53, failures=0.1)
@@ -211,12 +216,12 @@ def freed() -> Study:
     for round_ in range(20):
         job = running.pop(0)
         if round_ % 3:
-            running += study.note_state_copied(*job.key)
+            running += state_copied(study, job.key)
         if round_ == 4:
-            study.note_state_copied(*job.key)
+            state_copied(study, job.key)
         running += study.tell_report(world.report(job))
         if round_ == 10:
-            study.note_state_copied(*running[0].key)
+            state_copied(study, running[0].key)
             study.recover("second:2")
             running = study.set_capacity(2)
     return study

@@ -13,6 +13,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.mps import CONTROL, MpsDaemons
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
+from hpo_core.training.worker import TrainerPool
 from tests.gpu import test_cuda
 from tests.gpu.test_cuda import HERE, MIB, OBJECTIVE, SLACK, eventually
 
@@ -26,19 +27,19 @@ CONTEXT = 1024 * MIB
 
 
 class Kept:
-    """Attempts of one trainer."""
+    """Attempts of one trainer, or of a pool of them."""
 
-    def __init__(self, trainer: Trainer, folder: Path) -> None:
+    def __init__(self, trainer: Trainer | TrainerPool, folder: Path) -> None:
         self.trainer = trainer
         self.folder = folder
         self.attempts = 0
 
-    def run(self, do, *, process="kept", target=1, checkpoint=None, share=None, **params):
+    def run(self, do, *, process="kept", target=1, checkpoint=None, share=None, threads=None, **params):
         self.attempts += 1
         job = Job(0, self.attempts, Rung(0, 0), target, {"do": do, **params}, checkpoint)
         request = JobRequest(
             study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder),
-            pythonpath=(HERE,), timeout=300.0, grace=5.0, portion=share, process=process,
+            pythonpath=(HERE,), timeout=300.0, grace=5.0, portion=share, process=process, threads=threads,
         )  # fmt: skip
         report = self.trainer.run(request)
         assert report.outcome == Outcome.COMPLETED, f"{report.message}\n{report.detail}"
@@ -112,14 +113,14 @@ def test_a_process_that_stays_keeps_to_the_share_of_each_attempt(kept):
     assert [each["taken"] for each in found] == [1.0, 0.0, 1.0]
 
 
-def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(kept, tmp_path, used):
-    before = used()
-    kept.run("process", share=share())
-    assert kept.waiting
-    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
-        trainer.prepare()
-        other = Kept(trainer, tmp_path / "other")
-        other.run("process", process="fresh", share=share(alone=True))
+def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(tmp_path, used):
+    before, pool = used(), TrainerPool()
+    with contextlib.ExitStack() as stack:
+        stack.callback(pool.close_all)
+        Kept(pool, tmp_path).run("process", share=share())
+        assert pool.processes()
+        Kept(pool, tmp_path / "other").run("process", process="fresh", share=share(alone=True), threads=1)
+        assert not pool.processes()
         assert eventually(lambda: used() < before + SLACK)
 
 

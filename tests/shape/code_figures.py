@@ -34,6 +34,7 @@ STAND_FOR_MODES = {
 ASSEMBLY = {"hpo_flows.study_run.wiring"}
 """Modules that assemble a run from its spec: they may ask which modes it has."""
 _RIDDLE = re.compile(r"(Of|Those|Its|So|That)\b")
+_QUESTION = re.compile(r"(What|Whether|How)\b")
 
 
 @cache
@@ -146,4 +147,22 @@ def riddles() -> list[tuple[str, int, str]]:
         for name, path in modules().items()
         for found in _documented(tree(path))
         if _RIDDLE.match(str(found.value))
+    ]
+
+
+def docstrings() -> tuple[int, int]:
+    """Number of functions of both packages, and of those that have a docstring."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    found = [node for path in modules().values() for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    return len(found), sum(ast.get_docstring(node) is not None for node in found)
+
+
+def questions() -> list[tuple[str, str]]:
+    """Docstrings (module, first words) of modules, classes and functions that begin with What, Whether or How."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+    return [
+        (name, text[:60])
+        for name, path in modules().items()
+        for node in ast.walk(tree(path))
+        if isinstance(node, kinds) and (text := ast.get_docstring(node) or "") and _QUESTION.match(text)
     ]

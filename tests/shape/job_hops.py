@@ -1,8 +1,9 @@
 """The way of one job through the code: which functions it passes from `hpo tune` to its row in the report.
 
 A small plain ASHA study runs for real, and every process of it notes the functions that are entered with the job of
-trial 0 (a value that has its trial and attempt, or a collection of such values), and the functions that are on the
-stack then. Each function counts once; one that hands the job back to its caller is a return as well.
+trial 0 (a value that has its trial and attempt, one that has such a job, its encoded bytes, or a collection of such
+values), and the functions that are on the stack then. Each function counts once; one that hands the job back to its
+caller is a return as well.
 """
 
 from __future__ import annotations
@@ -44,13 +45,20 @@ if FOLDER:
             ours = path.startswith(ROOTS)
             found = known[code] = f"{path}:{code.co_qualname}" if ours and code.co_name[0] != "<" else ""
         return found
+    ENCODED = b"\xa5trial\x00\xa7attempt\x00"  # as MessagePack has it in a request or a report
     def is_job(value):
         if type(value) is tuple and value == (0, 0):
             return True
-        try:
-            return value.trial == 0 and value.attempt == 0
-        except Exception:
-            return False
+        if type(value) in (bytes, bytearray):
+            return ENCODED in value
+        for job_of in (lambda one: one, lambda one: one.job, lambda one: one.request.job):
+            try:
+                job = job_of(value)
+                if job.trial == 0 and job.attempt == 0:
+                    return True
+            except Exception:
+                pass
+        return False
     def holds(value):
         if is_job(value):
             return True

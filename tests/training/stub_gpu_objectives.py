@@ -7,11 +7,6 @@ import os
 import time
 from pathlib import Path
 
-from hpo_core.training.child import child_process
-
-if "CUDA_STUB" in os.environ:  # this computer has a card
-    vars(child_process)["_DEVICE_FILES"] = Path(os.environ["CUDA_STUB"])
-
 
 def use_gpu():
     """Make a context, and launch a kernel."""

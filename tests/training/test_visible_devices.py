@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.seen_device import WAITING
+from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
@@ -54,7 +54,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
         return GpuReading(answer[0])
 
     monkeypatch.setattr(visible_devices, "read_gpus", read)
-    monkeypatch.setattr(visible_devices, "waiting_processes", list)  # those of tests that run beside this one
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return lambda now: answer.__setitem__(0, now)
 
@@ -90,16 +89,14 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
 
 
-def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(
-    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(driver: Callable[[Any], None]) -> None:
     """It is of those that train; where none does, all of it is free."""
     own: dict[str, list[int]] = {}
     watch = DeviceWatch("gpu", lambda: own)
     driver((card(GIB),))
     look(watch)
     own["/a"] = [os.getpid()]
-    monkeypatch.setattr(visible_devices, "waiting_processes", lambda: [os.getppid()])
+    own[WAITING] = [os.getppid()]
     driver((card(9 * GIB),))
     assert look(watch)["GPU-a"]["own"] == {"/a": 8 * GIB}
     del own["/a"]

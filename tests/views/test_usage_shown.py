@@ -13,7 +13,6 @@ from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import Entry
 from hpo_core.report.series import read_series
-from hpo_core.report.study_page import key_numbers
 from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_runs import trial_tags
@@ -25,25 +24,6 @@ from tests.golden.make import FOLDER
 @pytest.fixture(scope="module")
 def entries() -> list[Entry]:
     return [decode_entry(line) for line in (FOLDER / "used-format-1.jsonl").read_text().splitlines()]
-
-
-def test_states_from_memory_are_counted(tmp_path: Path) -> None:
-    text = (FOLDER / "used-format-1.jsonl").read_text()
-    text = text.replace('"startup_seconds":0.25', '"startup_seconds":0.25,"states_from_memory":2')
-    entries = [decode_entry(line) for line in text.splitlines()]
-    study = Study.from_entries(entries)
-    counted = study.state.states_from_memory
-    assert counted == 2 * sum(bool(result.usage) for trial in study.state.trials for result in trial.results) > 0
-    assert any("0.5 s per unit, 2 states from memory;" in line for line in trial_story(study, 4))
-    journal = Home(tmp_path).open_journal()
-    journal.create("golden", entries[0])
-    for entry in entries[1:]:
-        journal.append("golden", entry)
-    said = CliRunner().invoke(app, ["audit", "golden", "--home", str(tmp_path)])
-    assert said.exit_code == 0 and f"{counted} states came from memory" in said.output, said.output
-    plain = CliRunner().invoke(app, ["audit", "golden", "--json", "--home", str(tmp_path)])
-    assert json.loads(plain.output)["states_from_memory"] == counted
-    assert f"{counted} states from memory" in str(key_numbers(read_series(entries)))
 
 
 def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:

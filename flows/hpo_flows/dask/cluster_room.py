@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from distributed.comm.addressing import get_address_host
 
-from hpo_core.model.devices.inventory import Capacity, Device, HeldPartitions, Inventory
-from hpo_core.model.devices.seen_device import WAITING, SeenDevice
+from hpo_core.model.devices.inventory import WAITING, Capacity, Device, HeldPartitions, Inventory, SeenDevice
 from hpo_core.model.hops import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
@@ -53,7 +52,6 @@ class ClusterRoom:
         """Number of the look from which on a worker must have looked at a partition again, by address and its name."""
 
     def inventory(self) -> Inventory:
-        """The places where jobs can run now."""
         return self._places()
 
     def workers_at(self, place: str) -> tuple[str, ...] | None:
@@ -136,7 +134,6 @@ class DeviceNames:
         """Names that were given, by name and computer."""
 
     def told_apart(self, seen: Seen) -> Seen:
-        """Rename devices so that no two have one name."""
         keys = [(name, _computer(facts)) for _, devices in sorted(seen.items()) for name, facts in devices.items()]
         for name, computer in dict.fromkeys(keys):
             if (name, computer) not in self._given:
@@ -170,7 +167,8 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
             first.setdefault(name, facts)
             mine = facts.own.get(folder, 0)
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
-            waiting[name] = max(waiting.get(name, 0), facts.own.get(WAITING, 0))  # each tells of the whole computer
+            idle = facts.own.get(WAITING, 0)  # the worker that gets the job can end those of its own process alone
+            waiting[name] = min(waiting.get(name, idle), idle)
     devices = [
         Device(name, most, _capacity(first[name], own[name] + waiting[name]))
         for name in sorted(first, key=lambda name: (first[name].node, first[name].boot, name))
@@ -179,12 +177,10 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
 
 
 def workers_of(seen: Seen, name: str) -> list[str]:
-    """Addresses of the workers that see a device."""
     return [address for address in sorted(seen) if name in seen[address]]
 
 
 def host_of(address: str) -> str:
-    """The computer of a worker."""
     return str(get_address_host(address))
 
 

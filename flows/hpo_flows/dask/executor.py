@@ -223,7 +223,6 @@ class DaskExecutor:
             )
 
     def _missing_partitions(self) -> list[str]:
-        """Names of partitions that no worker holds."""
         there = set[str]().union(*(device.partitions.names for device in self.room.inventory().devices))
         return [file.name for file in self.room.asked.partitions if file.name not in there]
 
@@ -313,7 +312,7 @@ class DaskExecutor:
         return " ".join(filter(None, (self._kind.news(), *self._watch.news(), self._short_of_slots())))
 
     def _short_of_slots(self) -> str:
-        """Why no gang can begin, where the cluster is too small; said again once its size is another one."""
+        # Why no gang can begin, where the cluster is too small; said again once its size is another one.
         needed, there = self._spec.least_ranks, self._watch.slots()
         if there >= needed:
             self._short = self._told_short = None
@@ -362,25 +361,20 @@ class DaskExecutor:
         return usages_in(self._watch.well(), self._folder)
 
     def now(self) -> float:
-        """Seconds of a clock that goes on while this machine sleeps: slots of a pool are held for a limited time."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """Jobs end on other threads."""
         inbox.wait(until - self.now())
         return True
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job where its slots say; ``on_report`` is called once with its report, whatever happens."""
         self._connected.check()
         self._tasks.submit(job, slot, on_report)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
         self._tasks.cancel(list(attempts))
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
-        """Limit a running attempt that was measured; returns at once, and what is not heard in time is not repeated."""
         client = self._connected.client
         client.loop.add_callback(self._limit, attempt, memory)
 
@@ -392,7 +386,6 @@ class DaskExecutor:
             await asyncio.wait_for(call, CALL_SECONDS)
 
     async def _replace(self, address: str) -> None:
-        """Replace a worker that counts as gone, if this study started it."""
         if self._kind.cluster is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._kind.replace_worker(self._connected.client, address), 2 * CALL_SECONDS)
@@ -400,7 +393,6 @@ class DaskExecutor:
     # End.
 
     def close(self) -> None:
-        """End children, client and a cluster of ours, within a minute and for certain."""
         self._abandoned.set()
         objective = placed(self._spec.objective or "", self._folder)
         study = self._folder, objective, tuple(self._spec.pythonpath)
@@ -426,7 +418,7 @@ class DaskExecutor:
 
 
 def _check_import(address: str, answer: concurrent.futures.Future[Any]) -> None:
-    """Raise what the answer of a worker says against it; where the worker died meanwhile, it says nothing."""
+    # Raise what the answer of a worker says against it; where the worker died meanwhile, it says nothing.
     problem = answer.exception() or answer.result()
     if isinstance(problem, CommClosedError):  # the watch will see it; a worker that lives on imports for its first job
         return

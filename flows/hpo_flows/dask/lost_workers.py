@@ -87,12 +87,10 @@ class ClusterWatch:
         """Why MPS is off on some worker, and whether a person was told."""
 
     def start(self) -> None:
-        """Begin; from any thread."""
         self._scheduler.reset()
         self._task = asyncio.run_coroutine_threadsafe(self._watch(), self._client.loop.asyncio_loop)
 
     def stop(self) -> None:
-        """End; what was seen last stays readable."""
         if self._task is not None:
             self._task.cancel()
 
@@ -103,12 +101,10 @@ class ClusterWatch:
         return {address: worker.facts for address, worker in list(self._workers.items()) if not worker.out}
 
     def is_well(self, address: str) -> bool:
-        """Whether a worker is there and not out."""
         worker = self._workers.get(address)
         return worker is not None and not worker.out
 
     def some_are_out(self) -> bool:
-        """Whether any worker is out."""
         return any(worker.out for worker in list(self._workers.values()))
 
     def news(self) -> list[str]:
@@ -118,11 +114,9 @@ class ClusterWatch:
         return news
 
     def slots(self) -> int:
-        """Threads of the workers that are not out."""
         return sum(facts.threads for facts in self.well().values())
 
     def scheduler_is_unresponsive(self) -> bool:
-        """Whether the scheduler has not answered for ``timeout`` seconds. Asked about once a second by one thread."""
         return self._scheduler.elapsed() >= self._timeout
 
     def _stopwatch(self) -> Stopwatch:
@@ -189,7 +183,6 @@ class ClusterWatch:
         task.add_done_callback(self._calls.discard)
 
     async def _greet(self, address: str, worker: _Worker) -> None:
-        """Ask a worker the questions of the study."""
         said = await self._client.run(tell_with_heartbeats, self._asked, workers=[address])
         worker.greeted, worker.silent = True, 0
         problem, no_mps = said.get(address) or ("", "")
@@ -199,13 +192,11 @@ class ClusterWatch:
             self._told.setdefault(no_mps, False)
 
     async def _bring_back(self, address: str, worker: _Worker) -> None:
-        """End what a worker trains that is heard again; then it counts again."""
         await self._client.run(cancel_attempts_of, self._folder, workers=[address])
         worker.out = ""
         log.warning("Dask worker %s is heard again: it counts again.", address)
 
     def _why_out(self, worker: _Worker, facts: WorkerFacts, count: bool) -> str:
-        """Why the worker must count as gone; empty where it is well."""
         if facts.last_seen != worker.facts.last_seen:
             worker.since_heartbeat.reset()
         ours = {name: number for name, number in facts.heartbeats.items() if name.startswith(f"{self._folder}/")}

@@ -51,14 +51,12 @@ class _OpenTask:
         self._closed = False
 
     def offer(self, item: _Next) -> bool:
-        """Hand over a request; False where the task takes no more."""
         with self._lock:
             if not self._closed:
                 self._requests.put(item)
             return not self._closed
 
     def next(self) -> _Next | None:
-        """Wait for the next request; None once there will be none."""
         try:
             return self._requests.get(timeout=max(0.0, self._ends - time.monotonic()))
         except queue.Empty:
@@ -67,7 +65,6 @@ class _OpenTask:
         return self._requests.get()  # one that came in the last moment, or the end
 
     def close(self) -> None:
-        """Take no further request; what was taken is trained."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -79,24 +76,17 @@ _open: dict[str, _OpenTask] = {}
 
 
 def train_in_turn(
-    request: bytes, key: str, publish: Callable[[bytes | None], None], *, worker: str = "", gpu: str = ""
+    request: bytes, key: str, publish: Callable[[bytes], None], *, worker: str = "", gpu: str = ""
 ) -> bytes:
     """Train a job, then those that come while the task is open; return the report of the last.
 
     Args:
-        publish: called with the report of the first job where the task stays open after it; and with None where the
-            last job has left its slot and its checkpoint is being written.
+        publish: called with the report of the first job where the task stays open after it.
         worker: address of the task's worker.
         gpu: see :func:`gpu_of`.
     """
     ends = time.monotonic() + OPEN_SECONDS
-
-    def leave_slot() -> None:
-        nonlocal ends
-        ends = 0.0
-        publish(None)
-
-    report = train_job(request, leave_slot, worker=worker, gpu=gpu)
+    report = train_job(request, worker=worker, gpu=gpu)
     if not _may_go_on(report, ends):
         return report
     task = _open[key] = _OpenTask(ends)
@@ -104,7 +94,7 @@ def train_in_turn(
         publish(report)
         while (item := task.next()) is not None:
             request, answer = item
-            report = train_job(request, leave_slot, worker=worker, gpu=gpu)
+            report = train_job(request, worker=worker, gpu=gpu)
             if not _may_go_on(report, ends):
                 task.close()
             answer(report)
@@ -115,7 +105,6 @@ def train_in_turn(
 
 
 def _may_go_on(report: bytes, ends: float) -> bool:
-    """Whether the task stays open; after a failure the scheduler chooses anew where the next job runs."""
     return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
@@ -154,14 +143,12 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[bytes], None], e
 
 
 def close_open_tasks(prefix: str = "") -> None:
-    """Let all end that wait for a job, and whose keys begin so."""
     for key, task in list(_open.items()):
         if key.startswith(prefix):
             task.close()
 
 
 def gpu_of(worker: distributed.Worker) -> str:
-    """The GPU that jobs of this worker see (``cluster.kind: local_cuda``); empty: those that its process sees."""
     return getattr(worker, "gpu", "")
 
 
@@ -183,19 +170,16 @@ def train(
             return lost_report(request, "its Dask worker went before the job reached it"), ""
         distributed.secede()  # type: ignore[no-untyped-call]
 
-    def publish(report: bytes | None) -> None:
-        if report is None and workers is None:
-            distributed.secede()  # type: ignore[no-untyped-call]
+    if shared is not None and not shared.is_seen():
+        return _train_without_folder(request, shared, worker), address
+
+    def publish(report: bytes) -> None:
         worker.log_event(topic, (key, address, report))
 
-    if shared is not None and not shared.is_seen():
-        return _train_without_folder(request, shared, worker, publish), address
     return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address
 
 
-def _train_without_folder(
-    request: bytes, shared: SharedFolder, worker: distributed.Worker, publish: Callable[[bytes | None], None]
-) -> bytes:
+def _train_without_folder(request: bytes, shared: SharedFolder, worker: distributed.Worker) -> bytes:
     asked = decode_request(request)
     try:
         shared.check_not_needed(asked.checkpoint_base, (asked.objective, asked.load), gang=asked.gang is not None)
@@ -203,27 +187,23 @@ def _train_without_folder(
         return encode_report(asked.report(Outcome.STORAGE, str(error)))
     folder = shared.instead(worker.local_directory)
     private_folder(Path(folder))
-    return train_job(request, lambda: publish(None), worker=worker.address, gpu=gpu_of(worker), folder=folder)
+    return train_job(request, worker=worker.address, gpu=gpu_of(worker), folder=folder)
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
-    """End these attempts (trial, attempt), or units (trial, attempt, number), of the study in this folder."""
     for trial, attempt, *unit in running:
         await asyncio.to_thread(trainers.cancel, folder, trial, attempt, *unit)
 
 
 async def limit_attempt(folder: str, trial: int, attempt: int, memory: int) -> None:
-    """Let an attempt of the study in this folder use at most so many bytes from now on."""
     await asyncio.to_thread(trainers.limit, trial, attempt, folder, memory)
 
 
 async def cancel_attempts_of(folder: str) -> None:
-    """End every attempt of the study in this folder."""
     await asyncio.to_thread(trainers.cancel, folder)
 
 
 async def close_all_children() -> None:
-    """End every child process of this worker."""
     close_open_tasks()
     await asyncio.to_thread(trainers.close_all)
 
@@ -302,19 +282,16 @@ class NoRepetition(distributed.SchedulerPlugin):
         self.name = f"hpo-no-repetition-{client}"
 
     def update_graph(self, scheduler: Any, *, client: str, tasks: list[Any], **_more: Any) -> None:
-        """Count as many deaths for a new task as are allowed."""
         for key in tasks if client == self._client else ():
             if (task := scheduler.tasks.get(key)) is not None:
                 task.suspicious = scheduler.allowed_failures
 
     def remove_client(self, scheduler: Any, client: str) -> None:
-        """Go with the client."""
         if client == self._client:
             scheduler.remove_plugin(self.name)
             getattr(getattr(scheduler, "_broker", None), "_topics", {}).pop(self._topic, None)  # Dask only empties it
 
 
 def forbid_repetition(client: str, topic: str, dask_scheduler: Any = None) -> None:
-    """Add :class:`NoRepetition`; runs on the scheduler."""
     plugin = NoRepetition(client, topic)
     dask_scheduler.add_plugin(plugin, name=plugin.name)

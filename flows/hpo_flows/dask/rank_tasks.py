@@ -86,8 +86,6 @@ class _Task:
     """Rank that it trains and has not reported; None: the task is open."""
     address: str = ""
     """Address of its worker, once it is open, or from the start where the rank was placed on one."""
-    freed: bool = False
-    """Whether its rank has left its slot, and its checkpoint is being written."""
     future: Any = None
 
 
@@ -147,7 +145,6 @@ class RankTasks:
                     left.unlink()
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job on its slots; ``on_report`` is called once with its report, mostly from another thread."""
         candidates = self._candidates(slot)
         if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
@@ -212,7 +209,7 @@ class RankTasks:
             self._take_report(task.rank, task.rank.without_result(outcome, message, worker))
 
     def _candidates(self, slot: Slot) -> list[tuple[str, ...] | None] | None:
-        """For each rank its workers (None: Dask picks one), the preferred one first; None where a rank has none."""
+        # For each rank its workers (None: Dask picks one), the preferred one first; None where a rank has none.
         found: list[tuple[str, ...] | None] = []
         free: Counter[str] | None = None
         for one in slot.ranks:
@@ -229,10 +226,10 @@ class RankTasks:
         return found
 
     def _free_threads(self) -> Counter[str]:
-        """Free slots by worker; one where a process waits for the study's answer is its trial's still."""
+        # Free slots by worker; one where a process waits for the study's answer is its trial's still.
         free = Counter(self._room.threads())
         with self._lock:
-            free.subtract(task.address for task in self._tasks.values() if task.rank is not None and not task.freed)
+            free.subtract(task.address for task in self._tasks.values() if task.rank is not None)
             free.subtract(self._asking.values())
         return free
 
@@ -293,7 +290,6 @@ class RankTasks:
         return best if free[best] > 0 else ""
 
     def _started_in_open_task(self, rank: _Rank) -> bool:
-        """Give the rank to a task that is open; False where none takes it."""
         wanted = (rank.home,) if rank.home else rank.workers
         if wanted is None and self._asking:
             wanted = tuple(address for address, count in self._free_threads().items() if count > 0)
@@ -315,7 +311,7 @@ class RankTasks:
         return self._tasks.pop(key, None)
 
     def _task_ended(self, future: Any) -> None:
-        """Take the report that a task ends with; a rank that the task did not reach gets a task of its own."""
+        # Take the report that a task ends with; a rank that the task did not reach gets a task of its own.
         with self._lock:
             task = self._forget(future.key)
             if task is None or task.rank is None:
@@ -333,7 +329,6 @@ class RankTasks:
         self._take_report(task.rank, report)
 
     def _report_of(self, rank: _Rank, future: Any) -> Report | None:
-        """How the rank ended, from the end of its task; None: the task ended before the rank reached it."""
         try:
             data, worker = future.result()
             report = decode_report(data)
@@ -350,14 +345,14 @@ class RankTasks:
         return msgspec.structs.replace(report, worker=worker)
 
     def _asks(self, rank: _Rank, address: str) -> None:
-        """The process of a rank that ended waits at this worker for the study's answer; empty: none waits."""
+        # The process of a rank that ended waits at this worker for the study's answer; empty: none waits.
         if rank.request.asks and address:
             self._asking[rank.job.key] = address
         else:
             self._asking.pop(rank.job.key, None)
 
     def _take_report(self, rank: _Rank, report: Report) -> None:
-        """Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank)."""
+        # Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank).
         submitted = rank.submitted
         with self._lock:
             self._asks(rank, report.worker if report.outcome in RESULTS else "")
@@ -387,7 +382,7 @@ class RankTasks:
         call.add_done_callback(self._calls.discard)
 
     async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
-        """Have an open task train one more job (``on_worker.train_next``); its answer is the report."""
+        # Have an open task train one more job (`on_worker.train_next`); its answer is the report.
         with contextlib.suppress(Exception):  # then the task's end tells
             request = encode_request(rank.request)
             call = self._client.run(train_next, task.key, request, workers=[task.address], on_error="ignore")
@@ -395,19 +390,7 @@ class RankTasks:
             if (data := found.get(task.address)) is not None:
                 self._open_task_reported(task.key, task.address, data)
 
-    def _leave_slot(self, key: str) -> None:
-        with self._lock:
-            task = self._tasks.get(key)
-            if task is None or task.rank is None or task.freed:
-                return
-            task.freed, submitted = True, task.rank.submitted
-        submitted.on_report(submitted.job, None)
-
-    def _open_task_reported(self, key: str, address: str, data: bytes | None) -> None:
-        """Take the report of a task that stays open: it waits for its next job; None: its rank left its slot."""
-        if data is None:
-            self._leave_slot(key)
-            return
+    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)
@@ -483,7 +466,6 @@ class Cancellation:
 
 
 def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
-    """Place of each rank of a gang among the others; None for a job of one slot."""
     if store is None:
         return [None] * len(candidates)
     hosts = [host_of(workers[0]) if workers else "" for workers in candidates]

@@ -29,7 +29,7 @@ class SchedulerClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client still has its connection to the scheduler."""
+        """True if the client still has its connection to the scheduler."""
         return bool(self.client.status == "running")
 
     def check(self) -> None:
@@ -69,7 +69,6 @@ class SchedulerClient:
                 self._call(on_all, "the workers", seconds + 5.0)
 
     def _call(self, ask: Callable[[], Awaitable[Any]], whom: str, seconds: float) -> Any:
-        """Wait for one answer; from any thread but the client's loop."""
 
         async def limited() -> Any:
             return await asyncio.wait_for(ask(), seconds)

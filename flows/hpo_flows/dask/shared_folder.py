@@ -26,7 +26,6 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, folder: str) -> SharedFolder:
-        """The controller's folder; makes its token."""
         path = private_folder(Path(folder)) / TOKEN
         with contextlib.suppress(FileExistsError), open_private(path, "xb") as file:
             file.write(uuid.uuid4().hex.encode())
@@ -34,7 +33,6 @@ class SharedFolder(msgspec.Struct, frozen=True):
             return cls(folder, file.read(64).decode("ascii", "replace"))
 
     def is_seen(self) -> bool:
-        """True if this computer sees the folder."""
         try:
             return Path(self.path, TOKEN).read_text() == self.token
         except (OSError, ValueError):
@@ -69,5 +67,4 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
 
 def _is_sent(name: str) -> bool:
-    """Whether a function was sent by value: it lies in the study's folder."""
     return digest_of(name.rpartition("/")[2]) is not None

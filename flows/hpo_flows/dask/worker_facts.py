@@ -1,4 +1,4 @@
-"""What Dask workers tell with their heartbeats: slots, attempts, devices that jobs share, partitions."""
+"""Facts that Dask workers send with their heartbeats: slots, attempts, devices that jobs share, partitions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from hpo_core.model.devices.inventory import SeenDevice
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.partition_file import PartitionFile
 
 if TYPE_CHECKING:  # workers need not import it
@@ -92,11 +92,9 @@ class WorkerQuestions(NamedTuple):
 
     @property
     def is_anything(self) -> bool:
-        """Whether workers are asked at all."""
         return self.devices is not None or bool(self.partitions)
 
     def is_answered_by(self, facts: WorkerFacts) -> bool:
-        """Whether a worker told all of it."""
         return (self.devices is None or facts.devices is not None) and (
             not self.partitions or facts.partitions is not None
         )
@@ -145,7 +143,6 @@ def decoded_facts(sent: tuple[Any, ...], asked: WorkerQuestions) -> WorkerFacts:
 
 
 def usages_in(workers: Mapping[str, WorkerFacts], folder: str) -> dict[tuple[int, int], Usage]:
-    """Measured use of the running attempts of the study in ``folder``, by (trial, attempt)."""
     found = {}
     for facts in workers.values():
         for name, usage in facts.usages.items():
@@ -156,7 +153,6 @@ def usages_in(workers: Mapping[str, WorkerFacts], folder: str) -> dict[tuple[int
 
 
 def _fitting(sent: Any, wanted: type[T]) -> dict[str, T]:
-    """Values by name that are of the type."""
     found: dict[str, T] = {}
     for name, value in sent.items() if isinstance(sent, dict) else ():
         try:

@@ -247,7 +247,7 @@ class StudyTasks:
     # The executor, in the thread of the study's loop.
 
     def inventory(self) -> Inventory:
-        """What jobs can run on now."""
+        """The slots or devices that jobs can run on have changed."""
         return self._inner.inventory()
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
@@ -299,10 +299,9 @@ class StudyTasks:
                 self._submit(waiting.job, waiting.slot, waiting.on_report)
 
     def _submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        def told(job: Job, report: Report | None) -> None:
-            on_report(job, None if report is None else msgspec.structs.replace(report, log=msgspec.UNSET))
-            if report is not None:
-                self._call(self._end, job, report)
+        def told(job: Job, report: Report) -> None:
+            on_report(job, msgspec.structs.replace(report, log=msgspec.UNSET))
+            self._call(self._end, job, report)
 
         self._inner.submit(job, slot, told)
 

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import storage as paths
-from hpo_core.checkpoints.removals import Removals
-from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, exists, hop_base, hop_files, is_remote
+from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, Removals, exists, hop_base, hop_files, is_remote
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
@@ -361,6 +360,5 @@ class HoppedJob:
             cores=sum(usage.cores for usage in usages) / len(usages),
             startup_seconds=sum(usage.startup_seconds for usage in usages) / len(usages),
             unit_seconds=sum(usage.unit_seconds for usage in usages) / epochs,
-            states_from_memory=sum(usage.states_from_memory for usage in usages),
             device_memory=max(known) if known else None,
         )

@@ -70,7 +70,7 @@ class ModelsAtOnce:
         self._largest = max(self._largest, size)
 
     def count(self, workers: int, *, begun: int) -> int:
-        """How many configurations may train at once; 0 without a worker.
+        """Number of configurations that may train at once; 0 without a worker.
 
         Args:
             begun: those under way that have written a state.
@@ -83,7 +83,7 @@ class ModelsAtOnce:
         return max(few, self._room(few, begun))
 
     def _room(self, few: int, begun: int) -> int:
-        """How many of all configurations the disk has room for."""
+        """Number of configurations that the disk has room for."""
         if self._all <= few or self._folder is None:
             return self._all
         if not self._largest:  # nobody knows yet how large a state is
@@ -366,9 +366,7 @@ class HoppingExecutor:
             unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
-        def on_report(_: Job, report: Report | None) -> None:
-            if report is None:  # the state of a unit is written before it ends: the next one begins with it
-                return
+        def on_report(_: Job, report: Report) -> None:
             with self._lock:
                 self._ended.append((unit, job, report))
                 self._advance()

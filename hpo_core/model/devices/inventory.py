@@ -1,9 +1,9 @@
-"""What jobs can run on (devices and their slots), and what one job needs of it."""
+"""Devices and their slots, and the part of them that one job needs."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -46,7 +46,7 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job asks of the room that it is placed in, on one architecture. Whole numbers, so that sums are exact.
+    """The resources that a job needs, on one architecture. Whole numbers, so that sums are exact.
 
     A grant says how many slots; where jobs share devices the placer completes it by what is stated and was measured.
 
@@ -87,7 +87,7 @@ def slots_demand(slots: int) -> Demand:
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What there is of a device that several jobs share."""
+    """The resources of a device that several jobs share."""
 
     node: str
     """The computer it is in, whose cores its jobs use."""
@@ -146,12 +146,11 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, slots: int, name: str = "") -> Inventory:
-        """One device with so many slots; none for 0."""
         return cls((Device(name, slots),)) if slots else cls()
 
     @classmethod
     def of_shared(cls, jobs: int, devices: int) -> Inventory:
-        """What a packed study may have under way: so many jobs, on so many devices that these share.
+        """The inventory of a packed study: so many jobs, on so many devices that these share.
 
         >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).shared_devices
         (12, 2)
@@ -166,12 +165,10 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @property
     def workers(self) -> int:
-        """Number of devices with slots."""
         return sum(device.slots > 0 for device in self.devices)
 
     @property
     def slots(self) -> int:
-        """Jobs that can run at once."""
         return sum(device.slots for device in self.devices)
 
 
@@ -222,3 +219,32 @@ def memory_words(amount: int, *, beside: tuple[int, ...] = ()) -> str:
 def _rounded(amount: int, digits: int) -> str:
     size, name = next(((size, name) for size, name in _UNITS if abs(amount) >= size), _UNITS[-1])
     return f"{float(f'{amount / size:.{digits}g}'):.15g} {name}"
+
+
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+WAITING = ""
+"""Stands for the folder of a study: for processes that wait for an attempt, and end for one that begins there."""
+
+
+class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at a device; sent with the heartbeats of a worker."""
+
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    """Name of the computer it is in."""
+    boot: str = ""
+    """Another one for another computer of that name."""
+    architecture: Annotated[str, msgspec.Meta(min_length=1)]
+    """Such as ``A100``, or ``CPU``."""
+    memory: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    """Bytes in all."""
+    used: _Amount
+    """Bytes in use, by whomever."""
+    own: dict[str, _Amount] = {}
+    """Bytes of them that attempts of this worker use, by folder of their study. Those of ``WAITING`` are free."""
+    by_growth: bool = False
+    """Whether ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
+    cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    """CPU cores of the computer, in thousandths."""
+    gpu: bool = False

@@ -29,7 +29,7 @@ _MOST = {
 
 
 def is_cpu(architecture: str) -> bool:
-    """Whether jobs share processors there, not a GPU: ``CPU``, or a name that begins so.
+    """True if jobs share processors there, not a GPU: ``CPU``, or a name that begins so.
 
     >>> is_cpu("CPU"), is_cpu("CPU-x86"), is_cpu("A100")
     (True, True, False)
@@ -38,7 +38,7 @@ def is_cpu(architecture: str) -> bool:
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one attempt with these parameters needed on one architecture.
+    """The measured need of one attempt with these parameters on one architecture.
 
     Raises:
         ValueError: a figure is negative, absurd or not finite, or a text too long.
@@ -91,7 +91,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @property
     def key(self) -> str:
-        """Text that is equal for equal parameters."""
         return key_of(self.params)
 
     @property
@@ -138,7 +137,7 @@ def deciding_values(params: Mapping[str, Any], names: Collection[str]) -> dict[s
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one attempt used: its whole process tree, from its start to its end.
+    """Resources that one attempt used: its whole process tree, from its start to its end.
 
     Whatever could not be measured is left at its default: an attempt that was lost measured nothing.
     """
@@ -172,8 +171,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Permille of its device's compute that it and the jobs beside it claimed, in the mean of its training time."""
     jobs: float | None = None
     """Jobs of its study on its device, itself included, in the mean of its training time."""
-    states_from_memory: int = 0
-    """States that it began with and took from the memory of its process, so that no file was read."""
 
 
 UsageField = Usage | msgspec.UnsetType

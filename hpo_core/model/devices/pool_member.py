@@ -29,14 +29,14 @@ _Names = Annotated[
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person said of a study's share while it ran (``hpo share``); it goes before the study's settings."""
+    """A person's change of a study's share while it runs (``hpo share``); it overrides the study's settings."""
 
     weight: Annotated[float, msgspec.Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT)] | None = None
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the controller of a study says in its pool; a row whose values are out of range is no member."""
+    """The row of a study's controller in its pool; one whose values are out of range is no member."""
 
     study: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
     """Name of the study, which is shown to people: a name that no study can have is no member's."""
@@ -81,7 +81,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a study has of its pool, as the arbiter wrote it."""
+    """A study's part of its pool, as the arbiter wrote it."""
 
     held: _Names = ()
     """Names that nobody else uses, in order."""

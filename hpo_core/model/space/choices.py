@@ -73,7 +73,7 @@ class ListedParameter(ParameterType):
 
     @cached_property
     def _optuna_choices(self) -> list[Scalar]:
-        """Choices as a copy in Optuna has them: it compares by ==, which takes False for 0; then all are JSON."""
+        # Choices as a copy in Optuna has them: it compares by ==, which takes False for 0; then all are JSON.
         found = [json.dumps(value) if isinstance(value, list) else value for value in self.listed()]
         return found if len(set(found)) == len(found) else list(map(json.dumps, self.listed()))
 
@@ -81,7 +81,6 @@ class ListedParameter(ParameterType):
         return self.draw(stream)
 
     def changed(self, value: Any, stream: Stream, change: Change) -> Value:
-        """Drawn anew; types whose order means something move to a neighbour instead."""
         return self.draw(stream)
 
     def neighbour(self, value: Any, stream: Stream) -> Value:
@@ -182,5 +181,4 @@ class CategoricalParameter(ListedParameter):
         return next((one for one, end in zip(self.choices, upto, strict=True) if at < end), self.choices[-1])
 
     def changed(self, value: Any, stream: Stream, change: Change) -> Value:
-        """A neighbour of an ordinal value; of others one that is drawn anew."""
         return self.neighbour(value, stream) if self.type == "ordinal" else self.draw(stream)

@@ -44,7 +44,7 @@ class NormalParameter(NumberParameter):
 
         @property
         def log(self) -> bool:
-            """Whether its logarithm has the normal distribution; people see it on a logarithmic scale."""
+            """True if its logarithm has the normal distribution; people see it on a logarithmic scale."""
             return self.type == "lognormal"
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class NormalParameter(NumberParameter):
 
     @cached_property
     def _tail(self) -> tuple[float, float, float]:
-        """Probabilities below low and below high, and 1 or -1: in the upper tail all is mirrored, to be exact there."""
+        # Probabilities below low and below high, and 1 or -1: in the upper tail all is mirrored, to be exact there.
         low = -math.inf if self.low is None else self._standard(self.low)
         high = math.inf if self.high is None else self._standard(self.high)
         mirror = -1.0 if low > 0 else 1.0
@@ -85,7 +85,6 @@ class NormalParameter(NumberParameter):
         return (value - self.mean) / self.std
 
     def at_share(self, share: float) -> float:
-        """The value below which that share of all values lies."""
         start, end, mirror = self._tail
         p = start + (end - start) * (share if mirror > 0 else 1 - share)
         z = mirror * _STANDARD.inv_cdf(min(max(p, 5e-324), 1 - 2**-53))
@@ -95,7 +94,6 @@ class NormalParameter(NumberParameter):
         return self._inside(value)
 
     def share(self, value: Any) -> float:
-        """Value of the distribution function: the place from 0 to 1."""
         start, end, mirror = self._tail
         place = (_below(mirror * self._standard(value)) - start) / (end - start)
         return min(1.0, max(0.0, place if mirror > 0 else 1 - place))
@@ -145,12 +143,10 @@ class NormalParameter(NumberParameter):
         return self.at_share(value)
 
     def changed(self, value: Any, stream: Stream, change: Change) -> float:
-        """The value times a factor; 0, which no factor moves, goes by that share of the standard deviation."""
         factor = stream.choice(change.factors)
         return self._clip(value * factor if value else (factor - 1) * self.std, change)
 
     def _spread(self, points: int) -> list[Any]:
-        """Values between which there are equal shares of the distribution."""
         return list(dict.fromkeys(self.at_share((i + 0.5) / points) for i in range(points)))
 
     def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
@@ -163,5 +159,4 @@ class NormalParameter(NumberParameter):
 
 
 def _below(z: float) -> float:
-    """The standard normal distribution function, exact in its lower tail."""
     return 0.5 * math.erfc(-z / math.sqrt(2))

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 else:
 
     def _reference_or_number(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-        """No union: of a wrong value, each error would be told twice."""
         return Reference.model_validate(value) if isinstance(value, Mapping | Reference) else number(value)
 
     _EITHER = WrapValidator(_reference_or_number)
@@ -65,7 +64,6 @@ class NumberParameter(ParameterType):
 
     @property
     def rounds_to_steps(self) -> bool:
-        """Whether its values are those of a step, so that there is a list of them."""
         return self.step is not None and not (self.whole and self.log and self.step == 1)
 
     @property
@@ -85,7 +83,6 @@ class NumberParameter(ParameterType):
         return min(self.high, float(exactly(self.low) + number * exactly(self.step)))
 
     def nearest_step(self, value: float | int) -> int:
-        """Number of the value that is nearest."""
         last = self.last_step
         assert last is not None
         return max(0, min(last, round((exactly(value) - exactly(self.low)) / exactly(self.step or 1))))
@@ -198,7 +195,7 @@ class NumberParameter(ParameterType):
         return float(min(max(value, self.low), self.high))
 
     def _steps_within(self, low: float, high: float) -> tuple[int, int]:
-        """Numbers of the first and last value in a narrower range; the first is the larger one if there is none."""
+        # Numbers of the first and last value in a narrower range; the first is the larger one if there is none.
         start, step = exactly(self.low), exactly(self.step or 1)
         first = math.ceil((exactly(low) - start) / step - _ALMOST)
         return first, math.floor((exactly(high) - start) / step + _ALMOST)
@@ -242,7 +239,6 @@ class NumberParameter(ParameterType):
         return list(map(self.at_step, range(last + 1)))
 
     def _spread(self, points: int) -> list[Any]:
-        """Evenly spaced values, on a log scale where the parameter is."""
         low, high = float(self.low), float(self.high)
         ratio = 0.0
         if self.log:
@@ -273,7 +269,6 @@ def exactly(value: float | int) -> Fraction:
 
 
 def draw_on_log_steps(stream: Stream, low: float, step: float, last: int) -> int:
-    """Which step of ``low + k * step``: a log-uniform draw, rounded, so each gets its share of the scale."""
     bottom, top = math.log(max(low - step / 2, low / 2)), math.log(low + step * last + step / 2)
     value = math.exp(bottom + (top - bottom) * stream.uniform())
     return min(last, max(0, round((value - low) / step)))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Change(msgspec.Struct, frozen=True):
-    """How PBT changes a value (Li et al. 2019, 3.5.2)."""
+    """PBT's rule for changing a value (Li et al. 2019, 3.5.2)."""
 
     factors: tuple[float, ...]
     """A number is multiplied by one of them."""
@@ -53,7 +53,6 @@ class ParameterType(Part, ABC):
 
     @model_serializer(mode="wrap")
     def _with_type(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Keep the type, which tells parameters apart, where defaults are left out."""
         data: dict[str, Any] = handler(self)
         return data if "type" in data else {"type": self.type, **data}
 
@@ -67,7 +66,7 @@ class ParameterType(Part, ABC):
         return list(dict.fromkeys([*named, *self.references().values()]))
 
     def is_stepped_log(self) -> bool:
-        """Whether it has steps on a log scale, for which Optuna has no distribution."""
+        """True if it has steps on a log scale, for which Optuna has no distribution."""
         return False
 
     def references(self) -> dict[str, str]:
@@ -92,7 +91,7 @@ class ParameterType(Part, ABC):
 
     @abstractmethod
     def may_pass(self, test: Test) -> bool:
-        """Whether some value passes a test of the kinds not, low and high."""
+        """True if some value passes a test of the kinds not, low and high."""
 
     @abstractmethod
     def draw(self, stream: Stream) -> Any:
@@ -100,7 +99,7 @@ class ParameterType(Part, ABC):
 
     @abstractmethod
     def contains(self, value: Any) -> bool:
-        """Whether the parameter can have this value."""
+        """True if the parameter can have this value."""
 
     @abstractmethod
     def taken(self, value: Any) -> Any:
@@ -115,7 +114,6 @@ class ParameterType(Part, ABC):
         """The Optuna distribution that people are shown, with the values of :meth:`seen`."""
 
     def seen(self, value: Any) -> Any:
-        """A value as Optuna shows it to people."""
         return value
 
     @abstractmethod

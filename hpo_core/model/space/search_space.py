@@ -136,7 +136,7 @@ class SearchSpace:
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
-        """Whether ``name`` matters given the values of the parameters before it in :attr:`order`."""
+        """True if ``name`` matters given the values of the parameters before it in :attr:`order`."""
         conditions = self._conditions[name]
         return not conditions or any(holds(condition, values) for condition in conditions)
 
@@ -178,7 +178,7 @@ class SearchSpace:
         return found
 
     def is_dependent(self, name: str) -> bool:
-        """Whether the range of a parameter depends on the value of another one."""
+        """True if the range of a parameter depends on the value of another one."""
         return name in self._dependent
 
     def references(self, name: str) -> list[str]:
@@ -190,12 +190,10 @@ class SearchSpace:
         return self._given[name].parents()
 
     def condition_in_words(self, name: str) -> str:
-        """When ``name`` takes part, for messages."""
         return in_words(self._conditions[name])
 
     @property
     def has_forbidden(self) -> bool:
-        """Whether some combinations are never tried."""
         return bool(self._forbidden)
 
     def forbidden_by(self, values: Mapping[str, Any]) -> str:
@@ -229,7 +227,7 @@ class SearchSpace:
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:
-        """What is wrong with a configuration; empty: nothing."""
+        """Complaints about a configuration; empty if it is valid."""
         found = [f"{name} is no parameter of this space" for name in values if name not in self.parameters]
         for name in self.order:
             active = self.is_active(name, values)

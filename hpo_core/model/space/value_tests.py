@@ -83,7 +83,7 @@ When = Annotated[dict[str, Any] | list[dict[str, Any]], BeforeValidator(_checked
 
 
 class Test(msgspec.Struct, frozen=True):
-    """What one parameter must be."""
+    """A test of one parameter's value."""
 
     wanted: tuple[Value, ...] | None = None
     """One of these; None: any."""
@@ -141,10 +141,9 @@ def alternatives(when: When) -> tuple[dict[str, Test], ...]:
 
 
 def holds(condition: Mapping[str, Test], values: Mapping[str, Any]) -> bool:
-    """Whether all tests of one condition hold; a parameter that is absent fails its test."""
+    """True if all tests of one condition hold; a parameter that is absent fails its test."""
     return all(name in values and test.holds(values[name]) for name, test in condition.items())
 
 
 def in_words(conditions: Sequence[Mapping[str, Test]]) -> str:
-    """Conditions as a sentence: ``a is 1 and b is at most 2, or c is 'x'``."""
     return ", or ".join(" and ".join(f"{name} {test.in_words()}" for name, test in one.items()) for one in conditions)

@@ -1,4 +1,4 @@
-"""What a process does that the zygote forked: it leaves the zygote's state behind, trains, reports, ends.
+"""AttemptProcess: a process forked by the zygote leaves the zygote's state behind, trains, reports, ends.
 
 Or it stays (``training.process: kept``): it puts settings back (:mod:`kept_state`) and waits for another.
 """
@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hpo_core.checkpoints.held_state import HeldState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
@@ -54,7 +53,6 @@ class AttemptProcess:
         self._attempts = 0
         self._is_over = False
         """Whether the study ended the trial while the process waited within the training for its answer."""
-        self._held = HeldState(process.shared) if process.stays else None
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -93,7 +91,7 @@ class AttemptProcess:
         os.dup2(process.output_in, 2)
         needed = {0, 1, 2, process.result_in}
         if process.stays or process.asks:
-            needed |= {process.orders, process.shared.fileno()}
+            needed.add(process.orders)
         for descriptor in open_descriptors() - spared - needed:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -111,7 +109,7 @@ class AttemptProcess:
             self._kept = KeptState()
 
     def _attempt(self, request: JobRequest, pid: int) -> bool:
-        """Run one attempt and report; returns whether the process stays for the next one."""
+        # Run one attempt and report; returns whether the process stays for the next one.
         signal.set_wakeup_fd(-1)
         if self._attempts and not cuda_still_works():
             os._exit(0)  # before it began: the zygote runs it in a new process
@@ -123,33 +121,28 @@ class AttemptProcess:
         self._progress.start()
         if request.portion is not None:
             apply_portion(request.portion, request.threads, again=self._process.stays)
-        if self._held is not None:
-            self._held.keep_for(request.job.checkpoint)
         whole: list[str] = []
-        held, ask = self._held, None
-        if self._process.asks and request.asks:
-            held, ask = None, self._ask  # its states are in the process itself, and nobody writes a file behind it
-        report = run_attempt(self._function, request, self._progress, log=whole.append, held=held, ask=ask)
+        ask = self._ask if self._process.asks and request.asks else None
+        report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)
         if self._is_over:
             return False
         self._progress.finish()
         flush_streams()
         exit_if_forked_copy(pid)
-        from_memory = self._held is not None and self._held.taken
-        send(self._process.result_in, Finished(report, "".join(whole), from_memory=from_memory))
-        if self._kept is None or self._held is None:
+        send(self._process.result_in, Finished(report, "".join(whole)))
+        if self._kept is None:
             return False
         before = self._cpu
         stays = self._settle(self._kept, request, report)
         self._cpu = _cpu_seconds()
         exit_if_forked_copy(pid)
-        send(self._process.result_in, Settled(stays, self._cpu - before, self._held.digest))
+        send(self._process.result_in, Settled(stays, self._cpu - before))
         return stays
 
     _cpu = 0.0
 
     def _ask(self, report: Report) -> JobRequest | None:
-        """Report the end of a job within the training, and wait; the trial's next job, or None: it is over."""
+        # Report the end of a job within the training, and wait; the trial's next job, or None: it is over.
         self._progress.finish()
         flush_streams()
         send(self._process.result_in, Finished(report))
@@ -164,7 +157,6 @@ class AttemptProcess:
         return request
 
     def _settle(self, kept: KeptState, request: JobRequest, report: Report) -> bool:
-        """Put back what the attempt changed; returns whether the process stays."""
         self._attempts += 1
         if report.outcome not in RESULTS:
             return False
@@ -173,11 +165,9 @@ class AttemptProcess:
         clean = kept.put_back()
         flush_streams()
         _libc.fflush(None)
-        beside = 0 if self._held is None else self._held.size
-        return clean and self._attempts < MOST_ATTEMPTS and not kept.grew(beside)
+        return clean and self._attempts < MOST_ATTEMPTS and not kept.grew()
 
     def _next(self) -> JobRequest | None:
-        """The request of the next attempt; None: there is none any more."""
         while data := os.read(self._process.orders, 1 << 16):
             for message in self._inbox.feed(data):
                 if isinstance(message, RunJob):
@@ -199,7 +189,6 @@ _HOARDERS = frozenset({"jax", "tensorflow", "cupy"})
 
 
 def _cpu_seconds() -> float:
-    """Processor time of this process and of those that it waited for."""
     return sum(os.times()[:4])
 
 
@@ -227,7 +216,6 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
 
 
 def _limit_torch(portion: Portion) -> None:
-    """Torch's allocator refuses what is beyond the portion. Another library's allocator is not reached."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
 
     def limit() -> None:
@@ -239,7 +227,7 @@ def _limit_torch(portion: Portion) -> None:
 
 
 def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
-    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
+    # The number of threads; None where the study says how many, or the loaded libraries have read that number.
     wanted = max(1, portion.cores // 1000)
     return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
 
@@ -271,7 +259,6 @@ def _limit_threads(threads: int) -> None:
 
 
 def _limit_data(portion: Portion, *, again: bool) -> None:
-    """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
     most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard if again else most))
@@ -283,7 +270,6 @@ _prctl = getattr(_libc, "prctl", None)  # looked up before the fork; Linux only
 
 
 def open_descriptors() -> frozenset[int]:
-    """Numbers of the file descriptors that are open in this process."""
     found = set()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (a tenth of the time)
         with contextlib.suppress(OSError):  # the one for this listing, closed by now

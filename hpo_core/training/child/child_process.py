@@ -7,11 +7,9 @@ import os
 import resource
 import signal
 import time
-from pathlib import Path
 
 import msgspec
 
-from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job
 from hpo_core.training.child.messages import RunJob, send
@@ -34,13 +32,11 @@ class ChildProcess:
 
     Args:
         request: of its first attempt; later ones are like it.
-        shared: memory through which its worker gets states to write.
         stays: whether it may stay for a further attempt.
         asks: whether it may wait within the training for the trial's next job.
     """
 
-    def __init__(self, request: JobRequest, shared: SharedState, *, stays: bool, asks: bool = False) -> None:
-        self.shared = shared
+    def __init__(self, request: JobRequest, *, stays: bool, asks: bool = False) -> None:
         self.pid = 0
         self.stays = stays
         self.asks = asks
@@ -51,6 +47,8 @@ class ChildProcess:
         for descriptor in (self.result_in, self.output_in):
             os.set_blocking(descriptor, True)
         self.idle_since = 0.0
+        self.last = (-1, -1)
+        """The attempt (trial, attempt) that it served last, once it waits."""
         self.asks_for: Job | None = None
         """The job whose end it reported and within whose training it waits; None: it waits for any, or not at all."""
         self.cpu = 0.0
@@ -59,7 +57,6 @@ class ChildProcess:
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
-        """Close, in the zygote, what the child alone uses; call it after the fork."""
         self._close(self.result_in, self.output_in, self.orders)
 
     def kill(self) -> None:
@@ -69,11 +66,9 @@ class ChildProcess:
                 kill(self.pid, signal.SIGKILL)
 
     def let_end(self) -> None:
-        """Tell a process that waits that nothing comes any more."""
         self._close(self.orders_in)
 
     def close(self) -> None:
-        """Release all descriptors."""
         self._close(*self._open)
 
     def _close(self, *descriptors: int) -> None:
@@ -92,17 +87,15 @@ class ChildProcess:
 
     @property
     def waits_until(self) -> float:
-        """Monotonic time until which it may wait."""
         return self.idle_since + (IDLE_SECONDS if self.asks_for is None else ANSWER_SECONDS)
 
     def serves(self, request: JobRequest) -> bool:
-        """Whether it may begin the attempt now: it is like those before, and has not waited too long."""
+        """True if it may begin the attempt now: it is like those before, and has not waited too long."""
         if self.asks_for is not None and not continues(self.asks_for, request):
             return False
         return time.monotonic() < self.waits_until and self._serves == demand_of(request)
 
     def wait_from_now(self) -> None:
-        """It waits for its next attempt, and what it printed meanwhile is nobody's."""
         self.idle_since = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             while os.read(self.output, 1 << 16):
@@ -110,36 +103,25 @@ class ChildProcess:
 
 
 def may_stay(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may stay for the next one."""
     return request.process == "kept" and not _time_is_limited()
 
 
 def may_ask(request: JobRequest) -> bool:
-    """Whether the process of such an attempt may wait at its target, and go on with the trial's next job."""
     return request.asks and not _time_is_limited()
 
 
 def _time_is_limited() -> bool:
-    """Whether processor time is: the kernel counts it for the process, and a further attempt would end early."""
     return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
 
 
 def continues(job: Job, request: JobRequest) -> bool:
-    """Whether the request is for the trial's next job after this one, which its process can go on with."""
+    """True if the request is for the trial's next job after this one, which its process can go on with."""
     following = request.job
     return following.trial == job.trial and following.attempt > job.attempt and following.target > job.target
 
 
-def has_gpu() -> bool:
-    """Whether this computer has an NVIDIA GPU."""
-    return any(name[:6] == "nvidia" and name[6:7].isdigit() for name in os.listdir(_DEVICE_FILES))  # noqa: PTH208
-
-
-_DEVICE_FILES = Path("/dev")
-
-
 def demand_of(request: JobRequest) -> tuple[object, ...]:
-    """What a process cannot change once it trained; another attempt must have the same.
+    """The settings that a process cannot change once it trained; its next attempt must have the same.
 
     The memory of its part of a device can be set anew, and so can the rendezvous of a gang; not what CUDA and libraries
     of threads read from the environment when they are first used, nor the devices that a rank opened.

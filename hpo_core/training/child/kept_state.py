@@ -133,23 +133,20 @@ class KeptState:
         except Exception:
             return False
 
-    def grew(self, beside: int = 0) -> bool:
-        """Whether the process takes so much more memory than it did that it is replaced.
+    def grew(self) -> bool:
+        """True if the process takes so much more memory than it did that it is replaced.
 
         What a GPU needs of the computer's memory, in its first attempt, is no growth.
-
-        Args:
-            beside: bytes that it holds for the next attempt.
         """
         if cuda_is_initialized() and not self._on_gpu:
-            self._resident, self._on_gpu = resident("self") - beside, True
-        if resident("self") - beside - self._resident > GROWN_BYTES // 2:
+            self._resident, self._on_gpu = resident("self"), True
+        if resident("self") - self._resident > GROWN_BYTES // 2:
             _libc.malloc_trim(0)
-        return resident("self") - beside - self._resident > GROWN_BYTES
+        return resident("self") - self._resident > GROWN_BYTES
 
 
 def _free_gpu() -> bool:
-    """Free what torch keeps of the GPU, which the next attempt may have less of; False: tensors are left there."""
+    # Free what torch keeps of the GPU, which the next attempt may have less of; False: tensors are left there.
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return True

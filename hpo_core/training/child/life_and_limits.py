@@ -93,7 +93,6 @@ class AttemptLog:
             data = data[written:]
 
     def _drop_middle(self) -> bool:
-        """Keep head, notice and tail; False where the file cannot be rewritten."""
         try:
             tail = os.pread(self._file, self._tail, self._size - self._tail)
             dropped = self._dropped + self._size - self._head - self._notice - len(tail)
@@ -107,7 +106,6 @@ class AttemptLog:
         return True
 
     def tail(self, length: int = LOG_TAIL_BYTES) -> str:
-        """The last ``length`` bytes as text."""
         with contextlib.suppress(OSError):
             return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
         return ""
@@ -120,7 +118,6 @@ class AttemptLog:
                 self._size = self._began
 
     def close(self) -> None:
-        """Release the descriptor."""
         os.close(self._file)
 
 
@@ -141,7 +138,7 @@ def _look_seconds(*limits: float | None) -> float:
 
 
 def _stopwatch(*limits: float | None) -> Stopwatch:
-    """A stopwatch for limits of which one holds: a standstill of this process counts for two looks at most."""
+    # A stopwatch for limits of which one holds: a standstill of this process counts for two looks at most.
     return Stopwatch(2 * _look_seconds(*limits), time.monotonic)
 
 
@@ -190,12 +187,10 @@ class RunningChild:
 
     @property
     def pid(self) -> int:
-        """Id of the process; 0 before its fork."""
         return self.process.pid
 
     @property
     def was_given_to_nobody(self) -> bool:
-        """Whether its process, which had waited for it, ended or was stopped before it began: another one can do it."""
         return self.process.idle_since > 0 and not self._progress.begun and self._stop_reason is None
 
     def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
@@ -211,7 +206,6 @@ class RunningChild:
             os.kill(self.pid, signal.SIGTERM)
 
     def stop_for_memory(self, message: str) -> None:
-        """Stop a child that exceeds its share, at once."""
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
 
     def kill(self) -> None:
@@ -225,7 +219,6 @@ class RunningChild:
         self.read_result(_READS_TO_DRAIN)
 
     def close(self) -> None:
-        """Release the log; call it after the child was reaped, or has settled."""
         self.log.close()
 
     def lower(self, memory: int) -> None:
@@ -289,7 +282,6 @@ class RunningChild:
         return True
 
     def next_deadline(self) -> float:
-        """Monotonic time by which :meth:`check_limits` must be called again."""
         now, request = time.monotonic(), self.request
         if self.ending:
             return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
@@ -302,7 +294,6 @@ class RunningChild:
         return min(self._meter.next_at, now + min([looks, *left]))
 
     def _step_limit(self) -> float | None:
-        """Seconds that the step of training, or the checkpoint that is stored, may take."""
         return self.request.storage_timeout if self._last_step[1] else self.request.stall_timeout
 
     def check_limits(self) -> None:
@@ -367,14 +358,11 @@ class RunningChild:
         has_result = self._done is not None and self._done.report.outcome in RESULTS
         units = self.request.job.target - self._start if has_result else self._units()
         usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
-        if self._done is not None and self._done.from_memory:
-            usage = msgspec.structs.replace(usage, states_from_memory=1)
         self._spent.elapsed()
         still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
 
     def report_of_settled(self, settled: Settled) -> Report:
-        """The report of a child whose process stays; with what it used."""
         self.read_output(_READS_TO_DRAIN)
         self.ending = self._ended = True
         self.process.cpu += settled.cpu
@@ -398,7 +386,6 @@ class RunningChild:
 
 
 def storage_took_too_long(limit: float, done: int, target: int) -> str:
-    """Message for an attempt whose checkpoint took longer than ``training.storage_timeout``."""
     return (
         f"A checkpoint took longer to write or read than {limit:g} s; it had done {done} of {target} steps. See to "
         "that disk or object store, then resume the study."

@@ -91,10 +91,6 @@ class Finished(_Message, frozen=True):
     """Whole traceback, for the log, of an error whose report shows the user's own frames alone."""
     stays: int = 0
     """Id of the process, where it stays for the next attempt; 0: it has ended."""
-    holds: str = ""
-    """Digest of the checkpoint whose state that process holds in memory; empty: none."""
-    from_memory: bool = False
-    """Whether the attempt took the state that it began with from memory, and read no file."""
     asks: bool = False
     """Whether the process that stays waits within the training, for the next job of its trial alone."""
 
@@ -106,8 +102,6 @@ class Settled(_Message, frozen=True):
     """Whether the process waits for the next attempt; else it ends now."""
     cpu: float = 0.0
     """Processor seconds of the attempt, with the processes that it waited for."""
-    holds: str = ""
-    """Digest of the checkpoint whose state the process holds in memory; empty: none."""
     asks: bool = False
     """Whether it waits within the training, for the next job of its trial alone."""
 

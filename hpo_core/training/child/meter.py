@@ -85,7 +85,6 @@ class AttemptMeter:
 
     @property
     def limit(self) -> int | None:
-        """Bytes of the computer's memory beyond which the attempt is ended; None: no limit."""
         return None if self.share is None or self.share.gpu else int(TOLERANCE * self.share.allowed)
 
     def lower(self, memory: int) -> None:
@@ -111,7 +110,7 @@ class AttemptMeter:
         self.next_at = now + max(self._interval, (listed - began) / _COST)
 
     def news(self, units: int) -> Usage | None:
-        """What is known of a running attempt, if its profile is complete and this is more than was told before."""
+        """The usage of a running attempt, if its profile is complete and this is more than was told before."""
         if not self._profiled:
             return None
         usage, told = self.usage(time.monotonic(), units=units), self._told
@@ -125,7 +124,7 @@ class AttemptMeter:
         return None
 
     def usage(self, now: float, *, cpu: float = 0.0, units: int = 0) -> Usage:
-        """What the attempt used from its start until ``now`` (monotonic).
+        """The usage of the attempt from its start until ``now`` (monotonic).
 
         Args:
             cpu: processor seconds of the child and of what it waited for, where it has ended.
@@ -150,11 +149,11 @@ class AttemptMeter:
         )
 
     def _lower(self, processes: Iterable[int]) -> int:
-        """A lower bound of what the attempt holds, at little cost: a large peak between two exact looks is seen."""
+        # A lower bound of what the attempt holds, at little cost: a large peak between two exact looks is seen.
         return max([0, *_sizes(processes, anonymous)]) - anonymous("self")
 
     def _upper(self, processes: Iterable[int]) -> int:
-        """An upper bound of what the attempt holds, at little cost: what processes share counts for each of them."""
+        # An upper bound of what the attempt holds, at little cost: what processes share counts for each of them.
         return max(0, sum(_sizes(processes, resident)) - resident("self"))
 
     def _memory(self, processes: Iterable[int]) -> int:
@@ -170,7 +169,6 @@ class AttemptMeter:
 
 
 def _sizes(processes: Iterable[int], of: Callable[[int], _Size]) -> list[_Size]:
-    """Sizes of those processes that are still there, and this user's."""
     found = []
     for pid in processes:
         with contextlib.suppress(OSError, ValueError):
@@ -203,7 +201,6 @@ class GpuMeter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking."""
         self._ended.set()
         self._thread.join(_JOIN_SECONDS)
 

@@ -36,7 +36,6 @@ _STATES = {b"T": STOPPED, b"t": STOPPED, b"D": AT_DISK, b"R": COMPUTED}
 
 
 def process_state(pid: int) -> str:
-    """What the main thread of a process does now; empty where it is gone."""
     try:
         about = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -45,7 +44,6 @@ def process_state(pid: int) -> str:
 
 
 def become_subreaper() -> None:
-    """Make orphans below this process its children from now on."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -73,7 +71,6 @@ def descendants(root: int, without: Container[int] = ()) -> set[int]:
 
 
 def reap(spare: Container[int] = ()) -> None:
-    """Collect the exit status of children that have ended, except ``spare``."""
     for pid in children(os.getpid()):
         if pid not in spare:
             with contextlib.suppress(ChildProcessError):
@@ -81,7 +78,6 @@ def reap(spare: Container[int] = ()) -> None:
 
 
 def kill_children(spare: Container[int] = ()) -> None:
-    """Kill all children except ``spare``, and the orphans that become children thereby, until none is left."""
     deadline = time.monotonic() + _MAX_SECONDS
     while (left := [pid for pid in children(os.getpid()) if pid not in spare]) and time.monotonic() < deadline:
         for pid in left:
@@ -145,23 +141,7 @@ def anonymous(pid: int | str) -> int:
     return _sum(*_bytes(f"{pid}/status", "RssAnon", "VmSwap"))
 
 
-PART_FOR_STATE = 0.25
-"""Part of the computer's free memory that a state which is held for a later attempt may take."""
-
-
-def room_for_state(allowed: int | None) -> int:
-    """Bytes of a state that this process may hold for a later attempt.
-
-    Args:
-        allowed: bytes of memory that its attempt may use; None: as much as there is.
-    """
-    if allowed is None:
-        return int(PART_FOR_STATE * _sum(*_bytes("meminfo", "MemAvailable")))
-    return allowed - resident("self")
-
-
 def data_size() -> int:
-    """Bytes of this process that ``RLIMIT_DATA`` counts now."""
     return _sum(*_bytes("self/status", "VmData"))
 
 
@@ -193,7 +173,6 @@ class Growth(NamedTuple):
 
 
 def page_faults() -> int:
-    """Number of page faults of this process that needed no disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -204,7 +183,7 @@ def reset_peak() -> None:
 
 
 def own_growth(before: int, *, faults: int | None = None) -> Growth:
-    """What this process holds, and held at most, beyond what it inherited.
+    """Memory of this process, now and at most, beyond its inherited memory.
 
     Args:
         before: what :func:`resident` said at its start.

@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 56
 
 
 class ChildFigures(NamedTuple):
-    """What a child knows best about itself. Times are monotonic seconds, 0.0 where not known yet."""
+    """Figures that a child measures of itself. Times are monotonic seconds, 0.0 where not known yet."""
 
     began: float
     """Begin of the first unit."""
@@ -50,7 +50,7 @@ class ChildFigures(NamedTuple):
 
     @property
     def profiled(self) -> bool:
-        """Whether ten iterations, or one unit, were seen."""
+        """True if ten iterations, or one unit, were seen."""
         return self.iterations >= PROFILE_ITERATIONS or self.unit_ended > 0
 
 
@@ -80,14 +80,13 @@ class SharedProgress:
         self._asked_torch = -_TORCH_SECONDS
 
     def begin(self, resource: int) -> None:
-        """Reset before a fork; called in the zygote."""
         self._start_resource, self._start_time = resource, time.monotonic()
         ctypes.memset(ctypes.addressof(self._at), 0, ctypes.sizeof(self._at))
         self._write(resource, storing=False)
 
     @property
     def begun(self) -> bool:
-        """Whether the child has begun with the attempt."""
+        """True if the child has begun with the attempt."""
         return bool(self._at.begun)
 
     @begun.setter
@@ -105,7 +104,7 @@ class SharedProgress:
         return max(self._start_resource, min(resource, target)), when, self._at.storing == _STORING
 
     def figures(self) -> ChildFigures:
-        """What the child wrote so far; impossible values count as not known."""
+        """The figures that the child wrote so far; impossible values count as not known."""
         at, now = self._at, time.monotonic()
         began, unit_ended, mark = (
             moment if 0 < moment <= now else 0.0 for moment in (at.began, at.unit_ended, at.mark)
@@ -145,12 +144,10 @@ class SharedProgress:
         self._started = time.monotonic()
 
     def begin_units(self) -> None:
-        """The first unit begins."""
         self._at.began = time.monotonic()
         self._mark(self._at.began)
 
     def end_unit(self) -> None:
-        """A unit of training ended."""
         now = time.monotonic()
         if now - self._asked_torch >= _TORCH_SECONDS:
             self._asked_torch = now

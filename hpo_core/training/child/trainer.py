@@ -13,21 +13,18 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
-from hpo_core.training.child.checkpoint_writer import CheckpointWriter
 from hpo_core.training.child.child_process import ANSWER_SECONDS, continues, demand_of, device_of
-from hpo_core.training.child.idle_processes import make_room
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -45,7 +42,7 @@ from hpo_core.training.child.messages import (
     frame,
 )
 from hpo_core.training.child.meter import GpuMeter
-from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
+from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged, process_state
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {
@@ -79,16 +76,14 @@ class ZygoteProcess:
         self._lock = threading.Lock()
         self._inbox = MessageInbox()
         self._received: deque[Message] = deque()
-        self.shared = SharedState()
         self._socket, zygote_end = socket.socketpair()
         self._socket.settimeout(SEND_SECONDS)
         package_root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        passed = zygote_end.fileno(), self.shared.fileno()
         with zygote_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpo_core.training.child.zygote", *map(str, passed)],
-                pass_fds=passed,
+                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygote_end.fileno())],
+                pass_fds=[zygote_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**environment, TAG_VARIABLE: self._tag, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
@@ -132,12 +127,10 @@ class ZygoteProcess:
         return self._received.popleft()
 
     def _shut_down(self) -> None:
-        """End both directions of the socket. This wakes a thread in ``read``, which closing alone does not."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def exit_text(self) -> str:
-        """How the process ended."""
         try:
             code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -151,7 +144,6 @@ class ZygoteProcess:
             _kill_group(self.pid)
 
     def kill_child_group(self) -> None:
-        """Kill what the child started. The child itself dies with the zygote (Linux)."""
         if self.child:
             _kill_group(self.child)
 
@@ -193,8 +185,6 @@ class Trainer:
     ) -> None:
         self.key = objective, tuple(pythonpath), threads, gpu
         self._zygote: ZygoteProcess | None = None
-        self._shared: SharedState | None = None
-        """Memory of the state that the last attempt saved."""
         self._lock = threading.Lock()
         self._importing = threading.Lock()
         """Held while the objective is imported: the first job may come before it is."""
@@ -204,11 +194,10 @@ class Trainer:
         self._gpu_meter: GpuMeter | None = None
         self.closed = False
         self.waiting: tuple[int, JobRequest | None] = 0, None
-        """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none."""
+        """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none.
+        Its pool sets it back where it ends that process."""
         self._asks_since: float | None = None
         """Monotonic time since which that process waits within a training, for the next job of its trial alone."""
-        self.holds = ""
-        """Digest of the checkpoint whose state that process holds in memory; empty: none."""
         self.study_folder = ""
         """Folder of the study that its last attempt is of, by which cancels name it; its pool sets it."""
         self.heartbeats = 0
@@ -226,7 +215,7 @@ class Trainer:
 
     @property
     def usage(self) -> Usage | None:
-        """What the attempt that runs has used so far; None until its profile is complete, and between attempts."""
+        """The usage of the running attempt; None until its profile is complete, and between attempts."""
         measured, meter = self._measured, self._gpu_meter
         return measured if measured is None or meter is None else meter.with_gpu(measured)
 
@@ -244,30 +233,34 @@ class Trainer:
     def let_go(self) -> None:
         """End the process that waits for the study's answer, if there is one; any job may begin in its place."""
         if (job := self.asks_for()) is not None:
-            self._asks_since = None
+            self._asks_since, self.waiting = None, (0, None)
             self._send(Cancel(*job.key))
 
     def may_serve(self, request: JobRequest) -> bool:
-        """Whether the attempt may begin here: no process waits within the training of another one for an answer."""
         asked, last = self.asks_for(), self.waiting[1]
         return asked is None or (last is not None and last.folder == request.folder and continues(asked, request))
 
-    def distance(self, request: JobRequest) -> tuple[int, int]:
-        """How far it is from serving an attempt; the nearest trainer takes it.
+    def distance(self, request: JobRequest) -> int:
+        """The distance from serving an attempt; the nearest trainer takes it.
 
         0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
-        Then whether it holds the state that the attempt begins with (0), none (1), or that of another attempt (2).
         """
+        last = self.waiting[1]
+        if last is None:
+            return 1
+        if self.asks_for() is not None or demand_of(last) == demand_of(request):
+            return 0
+        return 2 if device_of(last) == device_of(request) else 3
+
+    @property
+    def idle(self) -> JobRequest | None:
+        """Last request of a process that waits for any attempt like it; None: none waits."""
         pid, last = self.waiting
-        if last is None or not pid:
-            kind = 1
-        elif self.asks_for() is not None or demand_of(last) == demand_of(request):
-            kind = 0
-        else:
-            kind = 2 if device_of(last) == device_of(request) else 3
-        checkpoint = request.job.checkpoint
-        begins = self.holds and checkpoint is not None and self.holds == checkpoint.digest
-        return kind, 0 if begins else 1 + bool(self.holds)
+        return last if self.asks_for() is None and process_state(pid) else None
+
+    def end_idle(self) -> None:
+        if (last := self.waiting[1]) is not None:
+            self._send(Cancel(*last.job.key))
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -293,7 +286,7 @@ class Trainer:
             environment |= {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the driver's numbers
         zygote = ZygoteProcess(environment)
         with self._lock:
-            self._zygote, self._shared = zygote, zygote.shared
+            self._zygote = zygote
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
         zygote.send(Prepare(objective, pythonpath, load))
@@ -319,36 +312,19 @@ class Trainer:
             "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
 
-    def run(self, request: JobRequest, on_free: Callable[[CheckpointWriter], None] | None = None) -> Report:
+    def run(self, request: JobRequest) -> Report:
         """Train, and report whatever happens.
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
-
-        Args:
-            on_free: called once this trainer can run another job although the checkpoint of this one is not written
-                yet, with what writes it; not called where it is written before.
         """
         self._lowered = None
         try:
             report = self._run(request)
-            writer = self._writer_of(request, report)
         finally:
             self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
-        if writer is not None:
-            report = writer.run(on_free)
-            if report.checkpoint is not None and self.holds == report.checkpoint.uri:
-                self.holds = report.checkpoint.digest
         # masked here, where the secrets are known; the child is not given them
         return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
-
-    def _writer_of(self, request: JobRequest, report: Report) -> CheckpointWriter | None:
-        """What writes the checkpoint of a result; None: it is written, or there is none."""
-        if report.checkpoint is None or report.checkpoint.digest:
-            return None
-        assert self._shared is not None  # else nobody would have reported
-        self._shared.lock()
-        return CheckpointWriter(request, report, self._shared)
 
     def _run(self, request: JobRequest) -> Report:
         started = time.time()
@@ -373,7 +349,6 @@ class Trainer:
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
             zygote.child = 0
-            make_room(request, zygote=zygote.pid)
             zygote.send(RunJob(request))
             if self._cancelled == attempt:
                 zygote.send(Cancel(*attempt))
@@ -395,12 +370,12 @@ class Trainer:
         return without_child(Outcome.LOST, f"{reason}; it is started anew for the next job.", measured)
 
     def _wait_for_report(self, zygote: ZygoteProcess, request: JobRequest) -> tuple[Report | None, str]:
-        """The child's report; or None and why the zygote was killed (empty: it ended by itself)."""
+        # The child's report; or None and why the zygote was killed (empty: it ended by itself).
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, (request.job.trial, request.job.attempt)
-        self.waiting, self.holds, self._asks_since = (0, None), "", None
+        self.waiting, self._asks_since = (0, None), None
 
         def on_exceeded(reason: str) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -421,9 +396,9 @@ class Trainer:
             match message:
                 case None:
                     return None, ""
-                case Finished(report, stays=stays, holds=holds, asks=asks) if (report.trial, report.attempt) == attempt:
+                case Finished(report, stays=stays, asks=asks) if (report.trial, report.attempt) == attempt:
                     zygote.child = 0  # a report of another attempt was written by user code
-                    self.waiting, self.holds = (stays, request if stays else None), holds
+                    self.waiting = stays, request if stays else None
                     self._asks_since = time.monotonic() if asks and self._cancelled != attempt else None
                     return report, ""
                 case Started(pid):
@@ -439,7 +414,6 @@ class Trainer:
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
     def cancel(self, trial: int, attempt: int) -> None:
-        """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
         if (asked := self.asks_for()) is not None and asked.key == (trial, attempt):
             self.let_go()
@@ -461,7 +435,6 @@ class Trainer:
         self._send(Lower(trial, attempt, memory))
 
     def close(self) -> None:
-        """End the zygote and whatever it runs. The trainer cannot be used again."""
         self.closed = True
         self._end_zygote()
 

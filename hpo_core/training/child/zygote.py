@@ -2,7 +2,7 @@
 
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
-Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR DESCRIPTOR``. What a forked child does:
+Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does:
 :mod:`attempt_process`. A child that ended an attempt well may stay for the next attempt of the same demand.
 """
 
@@ -27,13 +27,11 @@ from typing import Any, NoReturn
 import psutil
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
-from hpo_core.checkpoints.shared_state import SharedState
 from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
 from hpo_core.training.child.child_process import ChildProcess, may_ask, may_stay
-from hpo_core.training.child.idle_processes import IdleSocket
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
@@ -106,20 +104,15 @@ class Zygote:
 
     Args:
         control: descriptor of the socket to the trainer.
-        shared: descriptor of the memory that the trainer writes states from.
     """
 
-    def __init__(self, control: int, shared: int) -> None:
+    def __init__(self, control: int) -> None:
         self._control = control
-        os.set_inheritable(shared, False)
-        self._shared = SharedState(shared)
         self._inbox = MessageInbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
         self._waiting: ChildProcess | None = None
         """The process that stayed, and has no attempt now; one waits or runs, never both."""
-        self._idle: IdleSocket | None = None
-        """Tells others that it waits; None: it does not, or nobody can be told."""
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
@@ -150,7 +143,6 @@ class Zygote:
                 self._end_waiting()
 
     def _on_message(self) -> None:
-        """Do what the trainer sent; exit where it is gone."""
         try:
             data = os.read(self._control, 1 << 16)
             messages = list(self._inbox.feed(data))
@@ -171,8 +163,7 @@ class Zygote:
 
     def _tell_child(self, message: Cancel | Lower) -> None:
         child, key = self._child, (message.trial, message.attempt)
-        asks_for = None if self._waiting is None else self._waiting.asks_for
-        if asks_for is not None and asks_for.key == key and isinstance(message, Cancel):
+        if self._waiting is not None and self._waiting.last == key and isinstance(message, Cancel):
             self._end_waiting()
         if child is None or child.request.job.key != key:
             return
@@ -202,7 +193,6 @@ class Zygote:
         self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
-        """Begin the attempt, in the process that stayed or in a new one, and tell the trainer."""
         assert self._function is not None and self._child is None
         loaded = is_loaded(request)
         if self._waiting is not None and not (loaded and self._can_serve(self._waiting, request)):
@@ -227,23 +217,21 @@ class Zygote:
         return process.serves(request) and process_state(process.pid) not in ("", STOPPED)
 
     def _resumed(self, request: JobRequest) -> RunningChild | None:
-        """The attempt in the process that waits; None: there is none, or it has just gone."""
+        # The attempt in the process that waits; None: there is none, or it has just gone.
         process = self._waiting
         if process is None:
             return None
         child = RunningChild(request, process, self._progress, self._objective_processes)
         if process.order(request):
-            self._take_waiting()
-            process.asks_for = None
+            self._waiting = process.asks_for = None
             return child
         child.close()
         self._end_waiting()
         return None
 
     def _forked(self, request: JobRequest) -> RunningChild:
-        """The attempt in a new process."""
         assert self._function is not None
-        process = ChildProcess(request, self._shared, stays=may_stay(request), asks=may_ask(request))
+        process = ChildProcess(request, stays=may_stay(request), asks=may_ask(request))
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -261,35 +249,22 @@ class Zygote:
         return child
 
     def _keep(self, child: RunningChild, settled: Settled) -> None:
-        """The attempt has ended, and its process waits for the next one."""
         for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child, self._waiting = None, child.process
-        if settled.asks:  # in the middle of its training: nobody who begins elsewhere may end it
+        child.process.last = child.request.job.key
+        if settled.asks:  # in the middle of its training
             child.process.asks_for = child.request.job
         else:
             kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
-            with contextlib.suppress(OSError):  # then it ends by itself
-                self._idle = IdleSocket(child.request, child.pid, worker=os.getppid())
-                self._selector.register(self._idle, selectors.EVENT_READ, partial(self._idle.answer, self._end_waiting))
         report = child.report_of_settled(settled)
         child.close()
         child.process.wait_from_now()
-        self._send(Finished(report, stays=child.pid, holds=settled.holds, asks=settled.asks))
-
-    def _take_waiting(self) -> ChildProcess | None:
-        """The process that waits, which from now on does not."""
-        idle, self._idle = self._idle, None
-        if idle is not None:
-            self._selector.unregister(idle)
-            idle.close()
-        process, self._waiting = self._waiting, None
-        return process
+        self._send(Finished(report, stays=child.pid, asks=settled.asks))
 
     def _end_waiting(self) -> None:
-        """End the process that waits: by itself, or after some seconds by SIGKILL."""
-        process = self._take_waiting()
+        process, self._waiting = self._waiting, None
         if process is None:
             return
         process.let_end()
@@ -310,7 +285,7 @@ class Zygote:
             self._keep(child, child.settled)
 
     def _on_child_exit(self) -> None:
-        """Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD."""
+        # Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD.
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
         child = self._child
@@ -343,7 +318,6 @@ class Zygote:
         self._send(done)
 
     def _reap_waiting(self) -> None:
-        """Forget a process that waited for its next attempt and was killed."""
         process = self._waiting
         if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             self._end_waiting()
@@ -374,7 +348,6 @@ def _fork() -> int:
 
 
 def _import_for_children() -> None:
-    """Import what every child would otherwise import for itself on first use."""
     if "torch" in sys.modules:
         # The first optimizer imports torch._dynamo, which takes a second in each child. Only import it here: a step
         # of an optimizer would initialize CUDA (it checks for graph capture), and then no child could use a GPU.
@@ -399,4 +372,4 @@ def clear_exit_functions() -> None:
 
 
 if __name__ == "__main__":
-    Zygote(int(sys.argv[1]), int(sys.argv[2])).serve()
+    Zygote(int(sys.argv[1])).serve()

@@ -40,7 +40,6 @@ def values_of(asked: ParameterType) -> Sequence[Any]:
 
 
 def few_values(asked: ParameterType) -> list[Any]:
-    """All values of a choice, or of an integer with at most ``MAX_VALUES``; empty for any other parameter."""
     if isinstance(asked, IntParameter) and asked.last_step >= MAX_VALUES:
         return []
     return list(values_of(asked))
@@ -245,7 +244,6 @@ class _DryCalls:
         return trial
 
     def conditional(self) -> list[str]:
-        """Parameters that not every call suggested."""
         return [name for name in self.space if not all(name in call.values for call in self.calls)]
 
     def condition(self, name: str) -> dict[str, Any] | None:

@@ -72,7 +72,7 @@ class ObjectiveStorage:
 
 
 class ObjectiveStudy:
-    """What an objective may know of its study while it trains: name and directions.
+    """The study as an objective sees it while it trains: name and directions.
 
     Args:
         name: of the study.
@@ -107,7 +107,6 @@ class ObjectiveStudy:
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """Empty: a study here has none."""
         return {}
 
     system_attrs = user_attrs
@@ -130,7 +129,7 @@ class ObjectiveStudy:
 
 
 class ObjectiveTrial(ABC):
-    """What the trials that an Optuna objective may get have in common: ``suggest_*`` and what is known of the trial.
+    """Base of the trials that an Optuna objective may get: ``suggest_*`` and facts of the trial.
 
     Args:
         number: of the trial.
@@ -152,7 +151,6 @@ class ObjectiveTrial(ABC):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters suggested so far."""
         return dict(self.values)
 
     @property
@@ -167,7 +165,7 @@ class ObjectiveTrial(ABC):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        """Attributes set so far: constraints, as Optuna names them, and those that functions of Optuna wrote."""
         constraints = {f"constraints:{name}": value for name, value in self.constraints.items()}
         return self.storage.get_trial_system_attrs(self.number) | constraints
 
@@ -234,7 +232,6 @@ def plain_choice(name: str, choice: Any) -> Any:
 
 
 def same_range(asked: ParameterType, known: ParameterType) -> bool:
-    """Whether both have the same values; conditions and PBT's ``static`` are not compared."""
     if isinstance(asked, CategoricalParameter) or isinstance(known, CategoricalParameter):
         lists = [getattr(one, "choices", None) for one in (asked, known)]
         return same_scalar(*lists)
@@ -317,7 +314,7 @@ def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle,
 
 
 class ObjectiveState:
-    """What a trial keeps between its jobs; saved in its checkpoints."""
+    """State of a trial between its jobs; saved in its checkpoints."""
 
     def __init__(self) -> None:
         self.user_attrs: dict[str, Any] = {}
@@ -341,7 +338,6 @@ class ObjectiveState:
         vars(self).update(state)
 
     def values_at(self, target: int) -> list[float] | None:
-        """Values at ``target``: the first report at or beyond it, or the final result if none lies beyond."""
         beyond = [resource for resource in self.reports if resource >= target]
         if self.ended and not any(resource > target for resource in beyond):
             return self.result
@@ -372,7 +368,6 @@ class OptunaTrial(ObjectiveTrial):
 
     @property
     def constraints(self) -> dict[str, float]:
-        """Constraints set so far; feasible where all are at most 0."""
         return dict(self._state.constraints)
 
     def set_constraint(self, key: str, value: float) -> None:
@@ -433,7 +428,7 @@ class OptunaTrial(ObjectiveTrial):
         self._handle.alive()
 
     def should_prune(self) -> bool:
-        """Whether the job's target is reached. Whether the trial is promoted is the study's decision.
+        """True if the job's target is reached. Whether the trial is promoted is the study's decision.
 
         False where the study does not say how many steps a training has: the objective then comes to its own end.
         """
@@ -445,7 +440,6 @@ class OptunaTrial(ObjectiveTrial):
         return max(self._state.reports, default=0) >= self._handle.target
 
     def _goes_on(self) -> bool:
-        """Whether the study lets the trial go on at once, to a target that is not reached yet."""
         if not self._handle.may_go_on or (values := self._values()) is None:
             return False
         while self._reached():
@@ -485,7 +479,7 @@ class OptunaTrial(ObjectiveTrial):
         self.finish(self._values())
 
     def _values(self) -> list[float] | None:
-        """Values at the target; those that the objective ended with where its whole call is one unit."""
+        # Values at the target; those that the objective ended with where its whole call is one unit.
         return self._state.result if self._is_whole else self._state.values_at(self._handle.target)
 
     def finish(self, values: list[float] | None) -> None:
@@ -537,7 +531,6 @@ class OptunaTrial(ObjectiveTrial):
         return params[name]
 
     def _note(self, resource: int, value: float) -> None:
-        """Report a point of the learning curve, if it is new in this job."""
         if not self._is_whole and self._handle.resource < resource <= self._handle.target:
             self._advance(resource)
             self._handle.report(**{self._metrics[0]: value}, **self._state.constraints)
@@ -558,14 +551,12 @@ class OptunaTrial(ObjectiveTrial):
         return self._state.constraints
 
     def was_pruned(self, error: Exception) -> bool:
-        """Whether the objective raised ``TrialPruned``, perhaps within an error of a library that called it back."""
         optuna = sys.modules.get("optuna")  # without it nobody can have raised it
         pruned = () if optuna is None else optuna.TrialPruned
         within = causes(error) if self._stop_requested else ()
         return isinstance(error, pruned) or any(isinstance(one, pruned) or "TrialPruned" in str(one) for one in within)
 
     def _advance(self, resource: int) -> None:
-        """Enter the step that ends with ``resource`` units done."""
         while not self._begun or self._handle.resource < resource - 1:
             next(self._steps)
             self._begun = True

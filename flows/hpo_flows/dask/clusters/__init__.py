@@ -33,7 +33,6 @@ def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
 
 
 def kind_class(kind: str) -> type[ClusterKind[Any]]:
-    """The class that starts clusters of this kind."""
     module, _, name = KINDS[kind].partition(":")
     found: type[ClusterKind[Any]] = getattr(import_module(f"{__name__}.{module}"), name)
     return found

@@ -42,7 +42,6 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
     _news = ""
 
     def create(self) -> Any:
-        """Start nothing."""
         return None
 
     def connect(self) -> Any:
@@ -68,22 +67,18 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
             ) from error
 
     def news(self) -> str:
-        """Says once for which scheduler the start waits, and how long."""
         news, self._news = self._news, ""
         return news
 
     @property
     def is_ours(self) -> bool:
-        """Never."""
         return False
 
     @property
     def dashboard(self) -> bool:
-        """Whoever started the scheduler decides; its address is shown."""
         return True
 
     def no_workers(self, seconds: float) -> ClusterError:
-        """The error for a scheduler without any worker after so many seconds."""
         return ClusterError(
             f"The Dask scheduler at {self.settings.address} has no workers after {seconds:.0f} s; start some "
             "with `dask worker`."

@@ -91,38 +91,32 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def dask_settings(self) -> dict[str, Any]:
-        """Dask configuration for as long as the study runs, beyond the executor's own."""
         pages = {} if self.dashboard else {key: list(routes) for key, routes in NO_PAGES.items()}
         return {"temporary-directory": str(self.scratch), **pages}
 
     @property
     def dashboard(self) -> bool:
-        """Whether Dask's dashboard is served: where the environment has ``HPO_DASK_DASHBOARD=1``."""
+        """True if Dask's dashboard is served: where the environment has ``HPO_DASK_DASHBOARD=1``."""
         return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
 
     @property
     def is_ours(self) -> bool:
-        """Whether the study starts the cluster, and may change, replace and end what belongs to it."""
         return True
 
     @property
     def starting_workers(self) -> int:
-        """Slots that the start waits for, for :attr:`wait_seconds` at most."""
         return 1
 
     @property
     def wait_seconds(self) -> float:
-        """How long the start waits for workers."""
         return float(getattr(self.settings, "wait", 60.0))
 
     @property
     def may_hold_attempts(self) -> bool:
-        """Whether workers may still train what an earlier controller of the study granted."""
         return True
 
     @property
     def serves_others(self) -> bool:
-        """Whether the processes of its workers train other studies as well, which go on when this one ends."""
         return self.cluster is None
 
     def connect(self) -> Any:
@@ -160,7 +154,6 @@ class ClusterKind(ABC, Generic[Settings]):
                     sys.path.remove(entry)
 
     def no_workers(self, seconds: float) -> ClusterError:
-        """The error for a cluster without any worker after so many seconds."""
         return ClusterError(
             f"The {self.settings.kind} cluster has no workers after {seconds:.0f} s; see its own logs and queue."
         )
@@ -178,7 +171,6 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def may_start(self) -> bool:
-        """Whether workers may be asked for now."""
         return True
 
     def withdraw(self, names: Collection[Any]) -> Collection[Any]:

@@ -24,11 +24,9 @@ class KubernetesPods(ClusterKind[KubernetesClusterSpec]):
 
     @property
     def wait_seconds(self) -> float:
-        """How long the start waits for pods."""
         return 3600.0
 
     def create(self) -> Any:
-        """Create the ``DaskCluster`` resource, or connect to the one of this name."""
         operator = optional_package("dask_kubernetes.operator", "kubernetes", "kubernetes")
         return operator.KubeCluster(
             custom_cluster_spec=kubernetes_resource(self.settings, self.study),
@@ -39,12 +37,10 @@ class KubernetesPods(ClusterKind[KubernetesClusterSpec]):
 
     @property
     def dashboard(self) -> bool:
-        """The operator serves it inside the cluster."""
         return True
 
 
 def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str, Any]:
-    """The ``DaskCluster`` resource, with the volume that holds the home folder."""
     operator = optional_package("dask_kubernetes.operator", "kubernetes", "kubernetes")
     amounts = {"cpu": cluster.cpu, "memory": cluster.memory}
     resource: dict[str, Any] = operator.make_cluster_spec(

@@ -26,7 +26,6 @@ class ThreadKind(ClusterKind[Settings]):
         """Options of each :class:`LocalWorker`, by its name: ``nthreads`` (by default 1) are its slots."""
 
     def create(self) -> Any:
-        """Start them."""
         scheduler = {"protocol": "inproc://", **scheduler_options(self.dashboard)}
         options = {
             "nthreads": 1,
@@ -43,21 +42,17 @@ class ThreadKind(ClusterKind[Settings]):
 
     @property
     def starting_workers(self) -> int:
-        """All of them: they are there at once."""
         return sum(worker.state.nthreads for worker in self.cluster.workers.values())
 
     @property
     def may_hold_attempts(self) -> bool:
-        """Never: they are new."""
         return False
 
     @property
     def serves_others(self) -> bool:
-        """Whether other studies of this process train here: their trainers belong to the process."""
         return True
 
     async def replace_worker(self, client: Any, address: str) -> None:
-        """Start another worker in place of one that a thread holds up, and end what it trains."""
         scheduler, name = self.cluster.scheduler, self.cluster.scheduler.workers[address].name
         await scheduler.remove_worker(address, stimulus_id="hpo-replace-worker")  # its tasks end with an error
         del self.cluster.workers[name]  # it may never end; Dask starts one for each name that has none
@@ -85,13 +80,11 @@ class LocalThreads(ThreadKind[LocalClusterSpec]):
     """
 
     def workers(self) -> dict[Any, dict[str, Any]]:
-        """One worker, or one for each slot."""
         if self.hops or self.settings.scales is not None:
             return {number: {} for number in range(self.wanted)}
         return {0: {"nthreads": self.wanted}}
 
     def create(self) -> Any:
-        """Start them, and others later where the study can use them."""
         cluster = super().create()
         if self.settings.scales is not None:
             self.keep_wanted(cluster)
@@ -99,5 +92,4 @@ class LocalThreads(ThreadKind[LocalClusterSpec]):
 
     @property
     def starting_workers(self) -> int:
-        """All of them; of a range one, for the others may come while jobs run."""
         return super().starting_workers if self.settings.scales is None else 1

@@ -134,7 +134,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         )
 
     def check_start(self) -> None:
-        """Raise where Slurm refuses every job, or each ends before its worker comes; else they are submitted anew."""
         watch, wanted = self._watch, self.wanted
         if len(watch.refusals) >= wanted and all(job.was_refused for job in list(watch.jobs.values())):
             raise ClusterError(f"Study {self.study!r} was not started: {watch.refusals[-1]}.")
@@ -146,7 +145,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             )
 
     def no_workers(self, seconds: float) -> ClusterError:
-        """The error for a queue in which no job began within so many seconds."""
         queue = self._watch.waiting_words or "Slurm: no job waits in the queue."
         return ClusterError(
             f"No Slurm job of study {self.study!r} began to work within {seconds:.0f} s (cluster.wait). {queue} Raise "
@@ -154,7 +152,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         )
 
     def news(self) -> str:
-        """News of the queue: reasons for which jobs wait, and how jobs ended."""
         return self._watch.news()
 
     @property
@@ -164,11 +161,9 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
 
     @property
     def may_start(self) -> bool:
-        """Not for a while after Slurm refused jobs, or they ended before their workers came."""
         return time.monotonic() >= self._watch.submit_from
 
     def withdraw(self, names: Collection[Any]) -> Collection[Any]:
-        """Cancel jobs that still wait in the queue: one that Slurm has just started is left alone."""
         watch = self._watch
         found = {name: str(job.job_id) for name in names if (job := watch.jobs.get(name)) and job.job_id}
         watch.given_back.update(found.values())
@@ -183,7 +178,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         return gone
 
     def close(self) -> None:
-        """End the jobs and the scheduler, and remove the files of certificate and key."""
         self._watch.stop()
         self._release()
         cluster = self.cluster
@@ -200,7 +194,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
 
 
 def _own_folder(path: Path) -> Path:
-    """A folder for this user alone; keys that a controller left there when it was killed are removed."""
+    # A folder for this user alone; keys that a controller left there when it was killed are removed.
     private_folder(path)
     for file in path.glob(".dask-jobqueue.*"):
         file.unlink(missing_ok=True)

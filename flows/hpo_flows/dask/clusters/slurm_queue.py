@@ -58,24 +58,20 @@ class SlurmJob(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it will not run any more."""
         return self.state not in WAITING and self.state not in RUNNING
 
     @property
     def end_words(self) -> str:
-        """Why it ended."""
         return _ENDS.get(self.state, self.state.lower().replace("_", " "))
 
     @property
     def wait_words(self) -> str:
-        """Why it waits, in Slurm's word and in ours."""
         known = next((words for reason, words in _REASONS.items() if self.reason.startswith(reason)), "")
         reason = self.reason.partition(",")[0]
         return f"{reason}: {known}" if known else reason
 
 
 def job_name(study: str) -> str:
-    """Name of all jobs of a study."""
     return f"hpo-{study}"
 
 
@@ -200,7 +196,6 @@ class SlurmWatch:
     # Told by the jobs, on Dask's loop.
 
     def refused(self, why: str) -> None:
-        """Note that Slurm refused a job."""
         self.refusals.append(why)
         self.submit_from = time.monotonic() + AGAIN_SECONDS
 
@@ -215,7 +210,6 @@ class SlurmWatch:
     # The thread.
 
     def start(self, cluster: Any) -> None:
-        """Begin to look, for this cluster's jobs."""
         self._cluster = cluster
         self._thread = threading.Thread(target=self._run, name="slurm-queue", daemon=True)
         self._thread.start()
@@ -274,7 +268,7 @@ class SlurmWatch:
         self.ended_unseen.append(self._end_of(number, job))
 
     def _forget(self, name: str) -> None:
-        """Make room: another job of that worker's name is submitted when the cluster is scaled next."""
+        # Make room: another job of that worker's name is submitted when the cluster is scaled next.
         del self.jobs[name]
         self._cluster.loop.add_callback(self._cluster.workers.pop, name, None)
 
@@ -289,7 +283,6 @@ class SlurmWatch:
 
 
 def _words(jobs: dict[str, SlurmJob]) -> str:
-    """Sentence on how many jobs wait, and the most frequent reason."""
     waiting = [job for job in jobs.values() if job.state in WAITING and job.reason != "None"]  # None: not looked at yet
     alive = sum(not job.has_ended for job in jobs.values())
     if not waiting:
@@ -300,7 +293,6 @@ def _words(jobs: dict[str, SlurmJob]) -> str:
 
 
 def watched_cluster(jobqueue: Any, watch: SlurmWatch) -> Any:
-    """The class of a cluster of dask-jobqueue that tells ``watch`` of its jobs and of their workers."""
 
     class WatchedJob(jobqueue.SLURMCluster.job_cls):  # type: ignore[misc]
         """A job that Slurm may refuse: else nobody learns of it."""
@@ -309,7 +301,6 @@ def watched_cluster(jobqueue: Any, watch: SlurmWatch) -> Any:
         was_refused = False
 
         async def start(self) -> None:
-            """Submit it."""
             watch.jobs[self.name] = self
             try:
                 await super().start()
@@ -331,7 +322,6 @@ def watched_cluster(jobqueue: Any, watch: SlurmWatch) -> Any:
             super()._update_worker_status(op, msg)
 
         async def scale_down(self, workers: Any) -> None:
-            """Give these back."""
             watch.given_back.update(str(watch.jobs[name].job_id) for name in workers if name in watch.jobs)
             await super().scale_down(workers)
 

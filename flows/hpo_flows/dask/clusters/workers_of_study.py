@@ -18,9 +18,7 @@ class Wanted(Protocol):
         ...
 
     @property
-    def may_start(self) -> bool:
-        """Whether workers may be asked for now."""
-        ...
+    def may_start(self) -> bool: ...
 
     def withdraw(self, names: Collection[Any]) -> Collection[Any]:
         """Withdraw workers that have not come yet; returns those that will not come any more. It may take seconds."""
@@ -49,24 +47,20 @@ class WorkersOfStudy(Adaptive):
         super().__init__(cluster, **settings)
 
     async def target(self) -> int:
-        """Workers that the study can use."""
         return self._kind.wanted
 
     async def recommendations(self, target: int) -> dict[str, Any]:
-        """What to do; nothing while no worker may be asked for: jobs that were refused are not repeated at once."""
         if not self._kind.may_start:
             return {"status": "same"}
         found: dict[str, Any] = await super().recommendations(target)
         return found
 
     async def workers_to_close(self, target: int) -> list[Any]:
-        """Names of idle workers beyond the target, the same ones each time."""
         there = self._spec_cluster.scheduler.workers.values()
         idle = sorted((worker.name for worker in there if _is_idle(worker)), key=str)
         return idle[: max(0, len(there) - target)]
 
     async def scale_down(self, workers: Iterable[Any]) -> None:  # type: ignore[override]
-        """End these workers, but for those that have got a task since they were chosen."""
         scheduler = self._spec_cluster.scheduler
         there = {worker.name: worker for worker in scheduler.workers.values()}
         idle = [name for name in workers if name in there and _is_idle(there[name])]
