@@ -211,6 +211,11 @@ def check_retraining(spec: StudySpec) -> None:
             "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
             f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
         )
+    if (record := spec.search.record()) is not None:
+        raise SpecError(
+            f"Study {spec.study!r} trained along the record of {record.source!r} and has no search to begin anew where "
+            "the data change. Name the study of a search: study=NAME."
+        )
 
 
 def _figures(spec: StudySpec) -> dict[str, object]:
