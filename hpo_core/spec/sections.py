@@ -86,7 +86,6 @@ class TrainingSpec(Part):
         description="Seconds without a heartbeat after which a Dask worker counts as gone: its jobs are lost and "
         "granted again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
     )
-    grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
         default_factory=dict,
         description="Further attempts at one target after each kind of failure; merged over the defaults.",
@@ -249,33 +248,17 @@ class ShareSpec(Part):
 
 
 class WarmStartSpec(Part):
-    """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
+    """Begin with what earlier studies found: their incumbents first; a sampler is shown some of their results.
+
+    It is shown half of the newest study's, a quarter of the one before, and so on.
+    """
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
     first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
-    decay: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Share of the newest study's results that a sampler is shown; its square for the study before, and "
-        "so on; 0: none.",
-    )
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
     past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
-
-
-class JournalSpec(Part):
-    """How the controller treats the journal; where it lies is a setting of the home."""
-
-    retry_seconds: float = Field(
-        default=60.0,
-        ge=0,
-        le=86_400,
-        description="How long a journal that cannot be reached (failover, lock, full disk) is tried again before the "
-        "study ends; attempts go on training meanwhile.",
-    )
 
 
 class TrackingSpec(Part):

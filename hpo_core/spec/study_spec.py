@@ -26,7 +26,6 @@ from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
     Cluster,
-    JournalSpec,
     LocalClusterSpec,
     PrefectSpec,
     SamplerSpec,
@@ -116,7 +115,6 @@ class StudySpec(Part):
     scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
-    journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
     prefect: PrefectSpec = Field(
         default=PrefectSpec(), description="How Prefect runs the study; one word alone: off, auto, jobs or rungs."
