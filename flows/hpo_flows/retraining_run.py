@@ -323,7 +323,7 @@ class Retraining:
     def _tuned(self, new: NewData, card: ModelCard, because: Drift | Branch) -> Candidate:
         name = f"{self.model}-{new.key}-tune"
         source = Study.open(card.searches[0], self.journal, reading=True).spec
-        spec = tuning_spec(source, name, data=new.place, studies=card.searches, key=new.key)
+        spec = tuning_spec(source, name, data=new.place, studies=card.searches, key=new.content)
         found = self.study_at_end(name, spec, after=because)
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")

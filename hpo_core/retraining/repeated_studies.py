@@ -77,7 +77,7 @@ def tuning_spec(source: StudySpec, name: str, *, data: str, studies: Sequence[st
 
     Args:
         studies: earlier studies, newest first.
-        key: text that the new study's seed is derived from.
+        key: text that the new study's seed is derived from, such as the fingerprint of the data.
     """
     plain = source.plain()
     fixed = {"type": "categorical", "choices": [data], "static": True}
