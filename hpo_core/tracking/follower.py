@@ -43,7 +43,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.copy_progress import incomplete_copies
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection, ProjectionBusyError
+from hpo_core.tracking.projection import ProcessLock, Projection, ProjectionBusyError
 from hpo_core.tracking.provenance_files import note_version
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -92,20 +92,10 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
 
 
 def project_all(projection: Projection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
-    """Copy what is new of a journal of ``length`` entries; all anew where what was copied is no more.
-
-    Returns how many entries the tracker did not hold before.
-    """
+    """Copy what is new of a journal of ``length`` entries; returns how many the tracker did not hold before."""
     name = projection.study_name
-    try:
-        if projection.next_seq > length:
-            raise DivergedError(f"Study {name!r}: its journal had {projection.next_seq} entries and has {length} now.")
-        start = 0 if rebuild else projection.next_seq
-        return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
-    except DivergedError as error:
-        log.warning("%s It is copied to %s anew; the former copy is deleted there.", error, projection.tracker)
-        projection.supersede()
-        return projection.project(journal.entries(name, 0, length), rebuild=True, length=length)
+    start = 0 if rebuild or projection.next_seq > length else projection.next_seq
+    return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
 
 
 def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:

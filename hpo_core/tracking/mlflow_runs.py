@@ -135,7 +135,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
         lines += front_table(fold)
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]

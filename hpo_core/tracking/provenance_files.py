@@ -150,8 +150,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 FOLDER = "provenance"
 """In the study's folder, and in the files of its run."""
 VERSIONS = "versions.json"
-MAX_VERSIONS = 100
-"""Versions that are kept: the first and the latest ones."""
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -184,16 +182,8 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
         return
     folder = private_folder(study_folder / FOLDER, below=study_folder)
     write_private(folder / version.requirements, packages.encode())
-    known = [
-        *known[: MAX_VERSIONS // 2],
-        *known[MAX_VERSIONS // 2 :][-(MAX_VERSIONS // 2 - 1) :],
-        Noted(entry, version),
-    ]
-    write_private(folder / VERSIONS, msgspec.json.format(msgspec.json.encode(known), indent=1))
-    kept = {noted.version.requirements for noted in known}
-    for file in folder.glob("requirements-*.txt"):
-        if file.name not in kept:
-            file.unlink(missing_ok=True)
+    noted = [*known, Noted(entry, version)]
+    write_private(folder / VERSIONS, msgspec.json.format(msgspec.json.encode(noted), indent=1))
 
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
