@@ -366,7 +366,6 @@ class Retraining:
         return None, f"artifact {key}. {link}"
 
     def _repeated(self, source: str, trial: int, name: str, data: str | None, *, after: Any = None) -> Study:
-        """A trial of a study, trained again with several seeds."""
         changes = {} if data is None else {DATA: data}
         entries = list(self.journal.entries(source))
         spec = repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
@@ -415,7 +414,6 @@ class Retraining:
         return found, f"{_mean(found.card, found.card.losses)} on its own data, {len(found.scores)} seeds"
 
     def _card(self, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
-        """A configuration after all of its repeats were trained, without their losses."""
         name, spec = study.name, study.spec
         repeats = []
         for number in trials_of_repeats(spec, self.rules.repeats):
@@ -442,7 +440,6 @@ class Retraining:
         )
 
     def _candidate(self, branch: str, card: ModelCard) -> Candidate:
-        """Fill in the losses of a card's models on the card's data."""
         found = self.evaluated(card, self.home.study_folder(card.study), None)
         losses = [result.metrics[card.metric] * card.sign for result in found]
         reference = found[losses.index(min(losses))].losses
@@ -488,7 +485,6 @@ def scores_of(card: ModelCard, found: list[Evaluation]) -> tuple[ExampleLosses, 
 
 
 def _mean(card: ModelCard, losses: Sequence[float]) -> str:
-    """``val_loss 0.2311``: the mean over the seeds, in the user's metric."""
     return f"{card.metric} {fmean(losses) * card.sign:.4g}"
 
 

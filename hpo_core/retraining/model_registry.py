@@ -86,7 +86,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a retraining found and decided; it is stored before it is carried out."""
+    """Findings and decision of a retraining; it is stored before it is carried out."""
 
     model: str
     key: str

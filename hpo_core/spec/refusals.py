@@ -219,7 +219,7 @@ def check_retraining(spec: StudySpec) -> None:
 
 
 def _figures(spec: StudySpec) -> dict[str, object]:
-    """What the texts of the table may name."""
+    """Values that the texts of the table may name."""
     grows = spec.training.gang == "auto"
     return {
         "method": spec.search.method,
@@ -236,7 +236,6 @@ def _figures(spec: StudySpec) -> dict[str, object]:
 
 
 def _size(spec: StudySpec) -> int | None:
-    """Slots of the cluster, where the study says how many."""
     cluster = spec.cluster
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         return len(cluster.devices)
@@ -244,7 +243,7 @@ def _size(spec: StudySpec) -> int | None:
 
 
 def _is_shared(spec: StudySpec) -> bool:
-    """Whether other studies may use the same workers."""
+    """True if other studies may use the same workers."""
     return isinstance(spec.cluster, AddressClusterSpec)
 
 

@@ -26,7 +26,6 @@ def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
 
 
 def _settings(plain: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting by its path: ``search.configs``."""
     for name, value in plain.items():
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{before}{name}.")

@@ -123,7 +123,7 @@ class TrainingSpec(Part):
     )
 
     def allowed(self, outcome: Outcome) -> int:
-        """How many failures of this kind one target may have before the trial is abandoned."""
+        """Number of failures of this kind that one target may have before the trial is abandoned."""
         return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
 
 
@@ -175,7 +175,7 @@ class CheckpointSpec(Part):
     @field_validator("folder")
     @classmethod
     def _check_folder(cls, folder: str | None) -> str | None:
-        """What is allowed by its beginning must not lead elsewhere."""
+        """A folder that is allowed by its beginning must not lead elsewhere."""
         if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
             raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
         return folder
@@ -305,7 +305,7 @@ MOST_RANKS = 1024
 
 
 class ScalingSpec(Part):
-    """How many slots a trial may grow to.
+    """Number of slots that a trial may grow to.
 
     Without ``speedups`` they follow from times that the study itself measures.
     """
@@ -385,7 +385,7 @@ WorkerCount = Annotated[
 
 
 class ClusterSettings(Part):
-    """What all kinds of clusters have in common, and what others ask of a kind."""
+    """Base of all kinds of clusters, and what others ask of a kind."""
 
     kind: str
 
@@ -416,7 +416,7 @@ class ClusterSettings(Part):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"Dask workers ({self.kind})"
 
     @property
@@ -429,7 +429,7 @@ class ClusterSettings(Part):
 
     @property
     def encrypted(self) -> bool:
-        """Whether scheduler, workers and client talk TLS, or within one process."""
+        """True if scheduler, workers and client talk TLS, or within one process."""
         return True
 
     @property
@@ -453,7 +453,7 @@ class LocalClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
@@ -485,7 +485,7 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"Dask cluster {self.address}"
 
     @property
@@ -495,7 +495,7 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def encrypted(self) -> bool:
-        """Whether the address says so."""
+        """True if the address says so."""
         return self.address.startswith("tls://")
 
     @property

@@ -99,7 +99,7 @@ def project_all(projection: Projection, journal: Journal, length: int, *, rebuil
 
 
 def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
-    """Whether another living controller than process ``mine`` runs the study."""
+    """True if another living controller than process ``mine`` runs the study."""
     return owner is not None and owner.host == socket.gethostname() and owner.pid != mine and owner.runs()
 
 
@@ -139,7 +139,7 @@ class Follower:
 
     @property
     def absent_seconds(self) -> float:
-        """How long the tracker has been out of reach; 0 where it answered."""
+        """Seconds since the tracker went out of reach; 0 where it answered."""
         return time.monotonic() - self._failing_since if self._failures else 0.0
 
     def begin(self) -> None:
@@ -320,7 +320,7 @@ REQUEST = "HPO_FOLLOW"
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower copies, and where to."""
+    """Request to copy a study: what, and where to."""
 
     journal: str
     """URL of the journal."""
@@ -376,7 +376,7 @@ def main() -> int:
 
 
 def is_follower(process: int) -> bool:
-    """Whether a process of this number is a follower."""
+    """True if a process of this number is a follower."""
     try:
         found = psutil.Process(process)
         return __spec__.name in found.cmdline() and found.status() != psutil.STATUS_ZOMBIE

@@ -48,7 +48,7 @@ _ENVIRONMENT = {
 
 
 class KnownRun(msgspec.Struct):
-    """What is known of a run MLflow holds."""
+    """A run that MLflow holds."""
 
     run_id: str
     status: str
@@ -145,7 +145,7 @@ def errors_without_credentials() -> Iterator[None]:
 
 
 def is_database(tracking_uri: str) -> bool:
-    """Whether MLflow's tables are used without a server in between."""
+    """True if MLflow's tables are used without a server in between."""
     return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
 
 

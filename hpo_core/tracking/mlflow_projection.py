@@ -125,7 +125,6 @@ class MlflowProjection(Projection):
         self._fold.clear_changes()
 
     def _find_copy(self) -> None:
-        """Find the runs of this study, and how far they are; in a rebuild, deleted ones do not count."""
         store, rebuild, of = self._store, self._anew, identity(self._fold)
         found = store.find({**of, "hpo.kind": "study"}, deleted=not rebuild)
         found.sort(key=lambda run: (run.deleted, run.run_id))
@@ -153,7 +152,6 @@ class MlflowProjection(Projection):
                 self._trials[number] = run
 
     def _write_changes(self) -> None:
-        """Write children first, the cursor last."""
         fold, store = self._fold, self._store
         if self.deleted:
             return
@@ -172,7 +170,6 @@ class MlflowProjection(Projection):
         self._note_place(store)
 
     def _write_end(self) -> None:
-        """Write last statuses, tables, report and best checkpoint."""
         fold, store, state = self._fold, self._store, self._fold.state
         fold.touched.update(dict.fromkeys(range(len(state.trials))))  # places among all results, and last states
         self._write()
@@ -223,7 +220,6 @@ class MlflowProjection(Projection):
         return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
-        """Write where the run is into the study's folder."""
         assert self._parent is not None
         if self._noted == self._parent.run_id and not compare:
             return

@@ -82,7 +82,6 @@ class Projection(ABC):
         note_progress(self.study_folder, self.progress)
 
     def _note_trials(self, copied: int) -> None:
-        """Leave word now and then while many trials are written."""
         self._copied = copied
         if time.monotonic() - self._noted_at >= _NOTED_SECONDS:
             self.note()
@@ -158,7 +157,6 @@ class Projection(ABC):
         self.lock.free()
 
     def _begin_anew(self) -> None:
-        """Forget everything."""
         self.next_seq = 0
         """The first entry not taken in yet."""
         self.created: float | None = None
@@ -201,7 +199,6 @@ class Projection(ABC):
             self._looked_up = True
 
     def _write(self) -> None:
-        """Write what changed."""
         self._look_up()
         self._write_changes()
         self._cursor = self.next_seq - 1

@@ -94,7 +94,7 @@ def code_digests(files: Sequence[CodeFile]) -> dict[str, str]:
 
 
 def installed_packages() -> str:
-    """What is installed in this environment, as ``pip freeze`` says it.
+    """Installed packages of this environment, in the form of ``pip freeze``.
 
     A package that was not installed from a registry has its place, without credentials.
     """
@@ -192,7 +192,7 @@ def functions_of(spec: StudySpec) -> tuple[str, ...]:
 
 
 def read_versions(study_folder: Path) -> list[Noted]:
-    """What was noted; empty where nothing (or nothing readable) was."""
+    """Code versions that were noted; empty where nothing readable was."""
     try:
         return msgspec.json.decode((study_folder / FOLDER / VERSIONS).read_bytes(), type=list[Noted])
     except (OSError, msgspec.MsgspecError):
@@ -320,7 +320,6 @@ class ProvenanceUpload:
 
 
 def _version_files(latest: Noted | None, study_folder: Path, folder: Path) -> dict[str, str]:
-    """Copies the files to ``folder``; returns the tags."""
     if latest is None:
         return {}
     source = study_folder / FOLDER

@@ -78,7 +78,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What was put back, and how this place differs from where the study ran."""
+    """Result of a restore, and how this place differs from where the study ran."""
 
     study: str
     entries: int
@@ -170,7 +170,6 @@ def refuse_taken(home: Home, name: str) -> None:
 
 
 def _vouched(source: RunFiles) -> tuple[int, str]:
-    """Number of entries that the run vouches for, and their digest."""
     length, digest = source.tags.get(ENTRIES_TAG, ""), source.tags.get(DIGEST_TAG, "")
     if not length.isdecimal() or len(length) > 12 or int(length) < 1 or not _DIGEST.fullmatch(digest):
         raise HpoError(
@@ -206,7 +205,6 @@ def _replacements(
 
 
 def _adapted(entry: Entry, changes: dict[str, Any]) -> Entry:
-    """Entry 0 with settings replaced, in what was asked and in what came of it; any other as it is."""
     asked = entry.stimulus
     if entry.seq or type(asked) is not StudyRequested:
         return entry

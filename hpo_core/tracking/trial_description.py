@@ -67,7 +67,6 @@ def trial_description(fold: TrackedStudy, number: int) -> str:
 
 
 def _what_then(fold: TrackedStudy, result: JobCompleted, promotion: Promotion | None, outline: Outline) -> str:
-    """The place of a result, and what was decided."""
     spec = fold.spec
     trial = fold.state.trials[result.trial]
     if promotion is not None:

@@ -91,9 +91,7 @@ def test_an_older_journal_is_noticed_and_what_is_said_makes_the_copy_anew(
     journal = case.put_back()
     if jobs:
         case.go_on(journal, jobs)
-    with pytest.raises(
-        JournalError, match="An older journal was put back, it seems. Delete the study's runs"
-    ):
+    with pytest.raises(JournalError, match="An older journal was put back, it seems. Delete the study's runs"):
         project_study(case.home, journal, NAME)
     for run in [*tracker.runs(), tracker.parent()]:
         tracker.client.delete_run(run.info.run_id)
