@@ -8,7 +8,7 @@ from typing import Any
 from hpo_core.spec.sent_functions import names_value, plain_name
 from hpo_core.spec.study_spec import StudySpec
 
-_MAY_DIFFER = ("study", "cluster", "data", "journal", "pythonpath", "prefect", "tracking", "warm_start")
+_MAY_DIFFER = ("study", "cluster", "data", "pythonpath", "prefect", "tracking", "warm_start")
 """Settings that say where a study runs and is shown, and those that a study fills in when it begins."""
 
 
