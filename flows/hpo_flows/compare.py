@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.client.schemas.objects import State
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
@@ -16,15 +16,11 @@ from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
-from hpo_core.spec import StudySpec
-from hpo_core.tracking.comparison_run import Tracked, log_comparison
-from hpo_core.tracking.mlflow_client import prepare_environment
-from hpo_core.tracking.tracker_links import reason_of
 from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import FormPart
-from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.deployed.permissions import home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.steps import logger, step
+from hpo_flows.steps import step
 from hpo_flows.study_run.study_flow import is_in_flow_run
 
 
@@ -49,10 +45,8 @@ def compare(form: CompareForm) -> State[dict[str, Any]]:
     place = home_here()
     found = put_side_by_side([read_study(place.read_journal(), name) for name in studies])
     page = write_page(place, found)
-    links = copy_to_mlflow(place, found, page)
-    facts = show(found, {"Page": page.as_uri()} | links)
-    facts |= {"page": str(page), "links": {"Page": page.as_uri()} | links}
-    return Completed(message=found.words, data=facts)
+    links = {"Page": page.as_uri()}
+    return Completed(message=found.words, data=show(found, links) | {"page": str(page), "links": links})
 
 
 class StudySeries:
@@ -96,34 +90,6 @@ def write_page(place: Home, found: Compared) -> tuple[Path, str]:
     """Write the page with figures and tables."""
     page = write_comparison(found.comparison, place.comparison_path([spec.study for spec in found.specs]))
     return page, str(page)
-
-
-@step("copy to MLflow")
-def copy_to_mlflow(place: Home, found: Compared, page: Path) -> tuple[dict[str, str], str]:
-    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
-    with closing(place.read_journal()) as journal:
-        tracked = [_tracked(place, journal, spec) for spec in found.specs]
-    prepare_environment()
-    try:
-        links, missing = log_comparison(found.facts, page, tracked)
-    except Exception as error:
-        logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
-        return {}, f"not in MLflow: {reason_of(error)}"
-    for study, reason in missing.items():
-        logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
-    return links, ", ".join(links.values())
-
-
-def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
-    if deployment.id is not None:
-        Permissions.of_environment().check_tracking(spec)
-    return Tracked(
-        study=spec.study,
-        created=journal.info(spec.study).created,
-        tracking_uri=home.tracking_uri(spec),
-        experiment=spec.tracking.experiment,
-        artifact_location=home.artifact_location(spec),
-    )
 
 
 @step("show in Prefect")

@@ -116,7 +116,6 @@ def tune(
     warm_start: WarmStartSpec | Mapping[str, Any] | None = None,
     build: Callable[..., Any] | str | None = None,
     pythonpath: Sequence[str | Path] = (),
-    retry_seconds: float | None = None,
 ) -> Result:
     """Run a new study to its end and return its result.
 
@@ -172,7 +171,6 @@ def tune(
         warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
         build: function that makes the untrained torch module from the parameters, for MLflow.
         pythonpath: further folders that modules are imported from.
-        retry_seconds: how long a journal that cannot be reached is tried again (``journal.retry_seconds``).
 
     Raises:
         SpecError: the study cannot be run as it is described; says where, what and why.
@@ -198,7 +196,6 @@ def tune(
             "warm_start": warm_start,
             "build": build,
             "stop": rules,
-            "journal": None if retry_seconds is None else {"retry_seconds": retry_seconds},
         }
         described: dict[str, Any] = plain_settings(
             {

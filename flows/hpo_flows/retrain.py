@@ -1,8 +1,7 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
-All policy is in ``hpo_core.retraining``; the steps are in ``hpo_flows.retraining_run``, and each of them can be
-repeated. So the flow can be started any number of times for the same data, also after a crash. Each step is a task,
-and each study a subflow; ``retrain.fn(...)`` does the same without Prefect.
+All policy is in ``hpo_core.retraining``; the steps are in ``hpo_flows.retraining_run``. Each step is a task, and each
+study a subflow; ``retrain.fn(...)`` does the same without Prefect.
 """
 
 import os
@@ -54,9 +53,6 @@ class RetrainForm(FormPart):
         description="Where there is no champion yet: the study whose best trial becomes the first.",
     )
     rules: Rules = Field(default=Rules(), description="When to tune again, what a challenger must show.")
-    attempt: int = Field(
-        default=1, ge=1, description="Raise it to do the work for the same data once more; else it is done once."
-    )
 
 
 @form_flow("retrain", _run_name)
@@ -85,10 +81,8 @@ def retrain(form: RetrainForm) -> State[Any]:
                 place, model, f"flow run {flow_run.name}" if is_in_flow_run() else f"process {os.getpid()}"
             ),
         ):
-            found = Retraining(place, model, evaluate, form.rules, form.attempt).retrain(
-                absolute_path(data), form.study
-            )
+            found = Retraining(place, model, evaluate, form.rules).retrain(absolute_path(data), form.study)
     except RetrainingBusyError as busy:
-        words = f"{model} is being retrained by {busy.who}; nothing was done. Start it again after that, if need be."
+        words = f"{model} is being retrained by {busy}; nothing was done. Start it again after that, if need be."
         return Completed(name="Skipped", message=words, data={"model": model, "skipped": True})
     return Completed(message=found["outcome"], data=found)

@@ -45,7 +45,7 @@ EXTRAS = {
 
 
 def missing_package(error: BaseException) -> str:
-    """What is missing and how to install it; empty unless the cause is a module that an extra installs."""
+    """Missing package and how to install it; empty unless the cause is a module that an extra installs."""
     cause = error
     while cause.__cause__ is not None and not isinstance(cause, ModuleNotFoundError):
         cause = cause.__cause__

@@ -138,7 +138,6 @@ class RowTable:
 
 
 def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style: str = "") -> Iterator[Text]:
-    """Cells side by side, in as many lines as the longest of them needs."""
     folded = [
         [line.plain.rstrip() for line in Text(cell, overflow="fold").wrap(console, width)] or [""]
         for cell, width in zip(cells, widths, strict=True)
@@ -211,7 +210,6 @@ def best_line(study: Study) -> str:
 
 
 def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
-    """The front as a table, where there are several objectives."""
     if front and len(front[0].values) > 1:
         names = terminal_text(", ".join(front[0].values))
         out.say(f"Pareto front of {names}: {plural(len(front), 'result')}")
@@ -221,7 +219,7 @@ def _print_front(study: str, front: Sequence[FrontMember], most: int | None = No
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of a study came to."""
+    """Result of a run of a study."""
 
     summary: StudySummary
     seconds: float
@@ -319,7 +317,6 @@ def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
 
 
 def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
-    """The counts of trials and jobs, why a study halted, and the states of a grid's configurations."""
     counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
     counts += [granted_words(study, driven=status in _DRIVEN)] if summary.running else []
     counts += [
@@ -352,7 +349,6 @@ def _now_of(status: str) -> float:
 
 
 def _settings(study: Study, summary: StudySummary, created: float, now: float) -> Iterator[tuple[str, str]]:
-    """What was asked for, and the best trial's parameters."""
     spec = study.spec
     yield "wanted", ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     yield "method", f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}"

@@ -20,7 +20,7 @@ from hpo_core.views.formatting import plural
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of ``hpo simulate``: a field for each of its options."""
+    """Question to ``hpo simulate``: a field for each of its options."""
 
     study_file: Annotated[
         Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")

@@ -162,7 +162,6 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
 
 
 def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str, Any]:
-    """Columns about slots that are shared, where any study shares some now."""
     if not pools:
         return {}
     if standing is None:
@@ -311,7 +310,6 @@ def enqueue(
 
 
 def _write(home: Home, name: str, given: Params, skip_if_exists: bool) -> bool:
-    """Enqueue it where nobody drives the study; False where somebody does."""
     try:
         with _claimed(home, name) as study:
             study.enqueue(given, skip_if_exists=skip_if_exists)

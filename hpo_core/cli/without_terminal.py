@@ -79,5 +79,5 @@ def interrupt_at_end() -> None:
 
 
 def has_columns() -> bool:
-    """Whether ``COLUMNS`` names a width; 0 is none, as some shells say without a terminal."""
+    """True if ``COLUMNS`` names a width; 0 is none, as some shells say without a terminal."""
     return bool(os.environ.get("COLUMNS", "").strip("0"))

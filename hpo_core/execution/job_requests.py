@@ -78,7 +78,6 @@ class JobRequests:
             threads=self.threads,
             asks=spec.asks_at_rungs and job.target < (self._top or 0) and type(job.stage) is Rung,
             process=spec.training.process,
-            grace=spec.training.grace,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
             elapsed=0.0 if job.unit is None else job.unit.elapsed,

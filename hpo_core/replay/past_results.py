@@ -23,6 +23,8 @@ from hpo_core.state import StudyState, TrialRecord
 _Found = tuple[Params, TrialRecord]
 MOST_SHOWN = 300
 """Results of earlier studies that a sampler is shown at most."""
+DECAY = 0.5
+"""Share of the newest study's results that a sampler is shown; its square of the study before, and so on."""
 
 
 def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
@@ -33,7 +35,7 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
     parameter with one choice gets it (so ``data: {type: categorical, choices: [new.npz]}`` moves them to new data);
     configurations that do not lie in the space are left out.
 
-    Results: of study ``i`` (0 is the newest) each trial is kept with probability ``decay ** (i + 1)``, those of the
+    Results: of study ``i`` (0 is the newest) each trial is kept with probability ``DECAY ** (i + 1)``, those of the
     proposals always, with draws from the new study's seed.
 
     Raises:
@@ -104,15 +106,13 @@ def _fitted(params: Params, space: SearchSpace) -> Params | None:
 def _past(
     spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]
 ) -> list[EarlierResult]:
-    warm = spec.warm_start
-    assert warm is not None
     kept: list[EarlierResult] = []
     for age, trials in enumerate(found):
         draws = Stream(spec.seed, "warm-start", age)
         for params, trial in trials:
             proposed = numbers.get((age, trial.number))
-            chance = draws.uniform() < warm.decay ** (age + 1)
-            if warm.decay and (chance or proposed is not None) and trial.parent is None:
+            chance = draws.uniform() < DECAY ** (age + 1)
+            if (chance or proposed is not None) and trial.parent is None:
                 feasible = [result for result in trial.results if not result.infeasible]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
                 kept.append(EarlierResult(params=params, losses=losses, proposed=proposed))

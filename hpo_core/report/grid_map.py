@@ -144,7 +144,6 @@ def _states(series: Series, cells: GridCells) -> Figure:
 
 
 def _metric(series: Series, cells: GridCells) -> Figure | None:
-    """Colours by the metric; None before there are two results that differ."""
     values = [value for panel in cells.panels for row in panel for cell in row for value in _values(series, cell)]
     if len(set(values)) < 2:
         return None
@@ -186,7 +185,6 @@ def _best(series: Series, values: Sequence[float]) -> float:
 def _maps(
     series: Series, cells: GridCells, shade: Callable[[Sequence[GridPoint]], float | None], colors: dict[str, Any]
 ) -> tuple[list[Trace], dict[str, Any]]:
-    """A heat map per panel, one below the other, and their layout."""
     count = len(cells.panels)
     panel = min(_TALLEST, max(_CELL * len(cells.up), 2 * _CELL if count > 1 else 5 * _CELL))
     name = text(cells.panel.name, 24)

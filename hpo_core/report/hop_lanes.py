@@ -49,7 +49,7 @@ _HALF = 0.36
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What is drawn as one: a unit, or several that cannot be told apart."""
+    """A unit that is drawn, or several that cannot be told apart."""
 
     trial: int
     row: int
@@ -137,7 +137,6 @@ def _bars(trial: int, blocks: Sequence[_Block], divisor: float) -> Trace:
 
 
 def _area(trial: int, blocks: Sequence[_Block], divisor: float) -> Trace:
-    """All rectangles of a trial as one filled path."""
     across: list[float | None] = []
     down: list[float | None] = []
     for block in blocks:

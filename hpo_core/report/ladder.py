@@ -58,7 +58,6 @@ def _stacked(bands: Bands, *, below: float, between: float) -> list[float]:
 
 
 def _headings(bands: Bands, heights: list[float], above: float, **place: Any) -> list[dict[str, Any]]:
-    """Names of the brackets above their highest bands; none where there is one bracket."""
     return [
         note(
             f"<b>{text(bands.heading(i), 80)}</b>",

@@ -91,7 +91,7 @@ class ParameterAxis:
 
     @property
     def varies(self) -> bool:
-        """Whether there is more than one value."""
+        """True if there is more than one value."""
         return len(self.ticks) > 1
 
     def fit(self, values: Sequence[Any]) -> None:
@@ -161,7 +161,6 @@ def importances(series: Series) -> Importances | None:
 
 
 def _losses(series: Series, resource: int) -> list[float]:
-    """Finite losses of the results at one resource."""
     found = (result.loss for trial in series.trials for result in trial.results if result.resource == resource)
     return [loss for loss in found if loss is not None]
 
@@ -283,7 +282,6 @@ def importance_bars(found: Importances) -> Figure | None:
 
 
 def _plain(figure: go.Figure) -> tuple[list[Trace], dict[str, Any]]:
-    """Traces and layout of a figure of Optuna as plain data."""
     found = json.loads(figure.to_json())
     return found["data"], found["layout"]
 
@@ -382,7 +380,7 @@ def contour(series: Series, found: Importances) -> Figure | None:
 
 
 def _side(known: dict[str, Any]) -> dict[str, Any]:
-    """What stays of an axis of Optuna: its range and type, and its choices, texts without quotes."""
+    """Range, type and choices of an axis of Optuna, texts without quotes."""
     kept: dict[str, Any] = {
         key: known[key] for key in ("range", "type", "categoryarray", "categoryorder") if key in known
     }
@@ -453,7 +451,6 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
 
 
 def _dimension(side: ParameterAxis, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    """A parameter as a parallel axis; trials that do not use it go through a place below its values."""
     ticks, words, low = side.ticks, side.words, side.low
     off = low - 0.14 * (side.high - low)
     values = [side.place(trial.params[side.name]) if side.name in trial.params else off for trial in trials]

@@ -90,7 +90,6 @@ def _curves_picture(study: Study) -> str:
 
 
 def _history_picture(study: Study) -> str:
-    """Values in the order in which trials ended, and the best so far."""
     ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
     results = [(one, one.loss, study.metric_value(one.loss)) for one in ended if one.loss is not None]
     spec, best = study.spec.metric, study.best
@@ -117,7 +116,6 @@ def _history_picture(study: Study) -> str:
 
 
 def _front_picture(study: Study) -> str:
-    """Results in the first two metrics, and the Pareto front."""
     first, second = study.spec.objectives[:2]
     front = [member.losses for member in study.state.front]
     others = [

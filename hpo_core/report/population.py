@@ -130,7 +130,6 @@ def lineage_tree(series: Series) -> Figure | None:
 
 
 def _branches(series: Series, births: Iterable[Birth], name: str, color: str, *, width: float, size: int) -> Trace:
-    """The births as dots, each joined to its parent."""
     lineage = series.lineage
     assert lineage is not None
     points: list[Point] = []

@@ -108,7 +108,7 @@ class Series:
 
     @property
     def brackets(self) -> bool:
-        """Whether there are several brackets, with rungs of their own or shared ones."""
+        """True if there are several brackets, with rungs of their own or shared ones."""
         return self.bands.several or bool(self.bands.entry_levels) or len(self.bands.ladders[0].numbers) > 1
 
     @property

@@ -60,7 +60,6 @@ class Simulated:
         return len(self.answers[0].runs)
 
     def heading(self) -> str:
-        """What was done, in a line."""
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
         return f"{self.study}: simulated {times}"
 
@@ -163,7 +162,6 @@ def _last(answers: Sequence[ScenarioAnswer]) -> float:
 
 
 def _trade(simulated: Simulated) -> Figure | None:
-    """Time to the end against worker-hours: one point per scenario."""
     found = [(answer.scenario.name, answer.figures(None), color) for answer, color in _each(simulated)]
     points = [
         (name, time, cost, color)
@@ -203,7 +201,6 @@ def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
 
 
 def _incumbents(simulated: Simulated) -> Figure | None:
-    """The best metric so far over time, with a band over the repeats."""
     target = simulated.target if simulated.target_given else None
     caption = (
         f"Line: median of the repeats; band: from the worst to the best of them."
@@ -224,7 +221,6 @@ def _incumbents(simulated: Simulated) -> Figure | None:
 
 
 def _load(simulated: Simulated) -> Figure | None:
-    """Share of the workers that was busy, over time."""
     last = _last(simulated.answers)
     if last <= 0:
         return None
@@ -253,7 +249,6 @@ def _busy(run: PlayedRun, times: Sequence[float]) -> list[float]:
 
 
 def _rungs(simulated: Simulated) -> Figure | None:
-    """Results per level of training."""
     levels = sorted({level for answer in simulated.answers for level, _ in answer.rungs()})
     if not levels:
         return None

@@ -89,7 +89,7 @@ def render(
 
 
 def _is_first(part: Figure | Section) -> bool:
-    """Whether a part stands in the pair at the top of the page."""
+    """True if a part stands in the pair at the top of the page."""
     return isinstance(part, Section) or part.key in ("rungs", "population")
 
 
@@ -103,7 +103,7 @@ def figures(series: Series) -> list[Figure]:
 
 
 def _listed(found: Sequence[Part | None] | Part | None) -> list[Part]:
-    """What a builder of the page gave, without what there is not."""
+    """The builder's result as a list without None."""
     return [part for part in (found if isinstance(found, Sequence) else [found]) if part is not None]
 
 
@@ -228,7 +228,7 @@ def best_parameters(series: Series) -> Section | None:
 
 
 def brackets(series: Series) -> Section | None:
-    """What each bracket took and brought, where there are several."""
+    """Table of what each bracket took and brought; None where there is one."""
     if not series.brackets:
         return None
     bands, top = series.bands, max(band.rung.level for band in series.bands.all)
@@ -268,7 +268,7 @@ def brackets(series: Series) -> Section | None:
 
 
 def course(series: Series) -> Section | None:
-    """What changed the course of the study: ceilings that rose, halts, resumes, extensions."""
+    """Events that changed the course of the study: ceilings that rose, halts, resumes, extensions."""
     if not series.turns:
         return None
     rows = [(duration(time), *_turn(series, event)) for time, event in series.turns[:TURNS]]
@@ -327,7 +327,7 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
 
 
 def failures(series: Series) -> Section:
-    """What went wrong: abandoned trials first, then single attempts."""
+    """Failures: abandoned trials first, then single attempts."""
     rows = failure_rows(series)
     diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.results)
     lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)

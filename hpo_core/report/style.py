@@ -229,7 +229,7 @@ def one_below_the_other(count: int, height: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How values of the metric are laid out on an axis."""
+    """Layout of the metric's values on an axis."""
 
     log: bool
     low: float

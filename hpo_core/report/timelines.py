@@ -177,7 +177,6 @@ def _row_of_each(spans: Iterable[Span], owner_of: Callable[[Span], str]) -> _Row
 
 
 def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
-    """A bar per attempt, a trace for each way to end."""
     shown = sorted(rows.row_of, key=lambda item: item[1].start - item[1].end)[:BARS]
     levels = len(series.levels)
     groups: dict[tuple[int, str, str], list[tuple[float, float, float, str]]] = {}
@@ -399,14 +398,12 @@ def idle(held: Steps, used: Steps) -> list[tuple[float, float]]:
 
 
 def _beside(one: Steps, other: Steps) -> list[tuple[float, float, float]]:
-    """Two step functions as one: at each change of either, both values from then on."""
     times = sorted({time for steps in (one, other) for time, _ in steps})
     columns = [[_value_at(steps, time) for time in times] for steps in (one, other)]
     return list(zip(times, *columns, strict=True))
 
 
 def _value_at(steps: Steps, time: float) -> float:
-    """Value of a step function; before its first step it is 0."""
     at = bisect_right(steps, time, key=lambda step: step[0])
     return steps[at - 1][1] if at else 0.0
 

@@ -58,7 +58,7 @@ def trials_section(series: Series) -> str:
 
 
 def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any] | None:
-    """What ``trials.js`` shows; None where there is no trial.
+    """Data that ``trials.js`` shows; None where there is no trial.
 
     Args:
         series: of the study.
@@ -108,7 +108,6 @@ class _AttemptTotals:
 
 
 def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measured: bool) -> dict[str, Any]:
-    """The row of a trial by column, without its parameters."""
     study, spec = series.study, series.study.spec
     loss, at = series.best_loss(trial), series.bests.get(trial.number)
     found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
@@ -129,7 +128,6 @@ def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measur
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON or a number of JavaScript cannot hold becomes words."""
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 2**53):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):

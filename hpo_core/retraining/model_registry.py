@@ -1,17 +1,17 @@
 """Models in MLflow's registry: versions with their card and checkpoints, the alias ``champion``, past decisions.
 
-A retraining is a run of its own (tag ``hpo.retraining`` = key). Its decision is uploaded before anything is done about
-it, and the run is finished after everything was done: whoever comes again with the same key goes on from there.
+A retraining is a run of its own, found again by the fingerprint of its data (tag ``hpo.content``). It is finished after
+everything was done; a run that was interrupted goes on, one that failed is begun anew.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -70,7 +70,6 @@ class ModelCard(msgspec.Struct, frozen=True):
 
     @property
     def losses(self) -> list[float]:
-        """Losses of all repeats on the model's own data."""
         return [repeat.loss for repeat in self.repeats]
 
 
@@ -83,12 +82,11 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Mean loss of its repeats."""
         return fmean(self.card.losses)
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a retraining found and decided; it is stored before it is carried out."""
+    """Findings and decision of a retraining; it is stored before it is carried out."""
 
     model: str
     key: str
@@ -97,24 +95,16 @@ class Decision(msgspec.Struct, frozen=True):
     drift: Drift
     verdict: Verdict
     steps: tuple[str, ...]
-    """Why each branch was taken."""
     rows: tuple[tuple[str, tuple[float, ...]], ...]
     """What was compared: label and one loss per seed."""
     challenger: ModelCard
-    """Holds metric and data, which are the champion's as well."""
 
     def headline(self) -> str:
-        """The decision in one line."""
         if self.promoted:
             return f"{self.model}: the challenger became champion"
         return f"{self.model}: version {self.champion_version} stays champion"
 
     def outcome(self, version: int) -> str:
-        """What came of it, for a list of runs: ``version 3 became champion: val_loss 0.2103 instead of 0.3551 ...``.
-
-        Args:
-            version: that the challenger was registered as.
-        """
         challenger, champion = (
             f"{fmean(values) * self.challenger.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
         )
@@ -127,7 +117,6 @@ class Decision(msgspec.Struct, frozen=True):
         )
 
     def markdown(self) -> str:
-        """The decision as Markdown: what was compared, and why the champion changed or stayed."""
         test = markdown_text(self.verdict.words(self.challenger.metric, self.challenger.sign))
         lines = [
             f"## {self.headline()}",
@@ -155,31 +144,21 @@ class Decision(msgspec.Struct, frozen=True):
 
 CHAMPION = "champion"
 KEY = "hpo.retraining"
+"""Tag: names the studies of a retraining; data's fingerprint, day, and a number where there are several."""
+CONTENT = "hpo.content"
 DATA = "hpo.data"
-"""Tag: where the data lay when a retraining began; its studies name that place."""
-SPOILED = "hpo.spoiled"
-"""Tag: the data are not what they were when it began."""
-log = logging.getLogger("hpo.tracking")
 _CARD = "model.json"
 _FOLDER = "model"
 
 
 class ModelRegistry:
-    """One registered model and the runs of its retrainings.
-
-    Args:
-        name: Of the registered model.
-        tracking_uri: Also the registry's.
-        experiment: Holds the runs.
-    """
+    """One registered model and the runs of its retrainings."""
 
     def __init__(self, name: str, tracking_uri: str, experiment: str, artifact_location: str | None = None) -> None:
         self.name = name
         self.tracking_uri = tracking_uri
         self._client = open_client(tracking_uri)
         self._store = RunStore(self._client, tracking_uri, experiment, artifact_location)
-
-    # Versions.
 
     def champion(self) -> int | None:
         """The version with the alias; None where there is none."""
@@ -222,50 +201,35 @@ class ModelRegistry:
         return msgspec.structs.replace(card, repeats=moved)
 
     def promote(self, version: int) -> None:
-        """Give a version the alias."""
         self._client.set_registered_model_alias(self.name, CHAMPION, str(version))
 
-    # Retrainings.
+    def begin(self, content: str, title: str, data: str) -> KnownRun:
+        """The run for some data: finished or interrupted before, or a new one.
 
-    def run_of(self, key: str) -> KnownRun | None:
-        """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
-        found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
-        return min(
-            found,
-            key=lambda run: (run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id),
-            default=None,
+        Args:
+            content: fingerprint of the data.
+            data: their place; a run that was interrupted goes on with the same place only.
+        """
+        known = self._store.find(
+            {CONTENT: content, "hpo.model": self.name}, deleted=True, order=["attributes.start_time DESC"]
         )
-
-    def begin(self, key: str, title: str, data: str) -> KnownRun:
-        """The run of a retraining on ``data``, made where it is absent."""
-        run = self.run_of(key)
-        if run is None:
-            tags = {"hpo.kind": "retraining", KEY: key, "hpo.model": self.name, DATA: data}
-            made = self._store.create(title, time.time(), tags)
-            run = self.run_of(key) or made
-            if run.run_id != made.run_id:  # another process made one meanwhile; both take the same one
-                self._store.set_status(made, "KILLED", time.time())
-        self._store.set_status(run, "RUNNING", None)
-        return run
-
-    def spoil(self, run: KnownRun) -> None:
-        """Nothing can be made of it any more; whoever comes again begins a new one."""
-        self._store.log(run, tags={SPOILED: "true"})
+        newest = next((run for run in known if not run.deleted), None)
+        if newest is not None and newest.status == "FINISHED":
+            return newest
+        if newest is not None and newest.status != "FAILED" and newest.tags.get(DATA) == data:
+            self._store.set_status(newest, "RUNNING", None)
+            return newest
+        now = time.time()
+        key = f"{content[:8]}-{datetime.fromtimestamp(now, UTC):%Y%m%d}" + (f"-{len(known) + 1}" if known else "")
+        tags = {"hpo.kind": "retraining", KEY: key, CONTENT: content, "hpo.model": self.name, DATA: data}
+        return self._store.create(f"{title} {key}", now, tags)
 
     def fail(self, run: KnownRun, error: BaseException) -> None:
-        """It ended without a result: failed, or cancelled by a person or signal."""
+        """End a run without a result: failed, or cancelled by a person or signal."""
         self._store.set_status(run, "FAILED" if isinstance(error, Exception) else "KILLED", time.time())
 
-    def decision_of(self, run: KnownRun) -> Decision | None:
-        """What was decided in a run; None as long as nothing was."""
-        if run.tags.get("hpo.decided") != "true":
-            return None
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(self._client.download_artifacts(run.run_id, "decision.json", folder))
-            return msgspec.json.decode(path.read_bytes(), type=Decision)
-
     def keep_decision(self, run: KnownRun, decision: Decision, svg: str) -> None:
-        """Upload a decision: from now on it stands."""
+        """Write a decision to its run."""
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, svg, "decision.svg")
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
@@ -281,7 +245,6 @@ class ModelRegistry:
         ]
         note = {"mlflow.note.content": decision.markdown(), "hpo.promoted": str(decision.promoted).lower()}
         self._store.log(run, points=points, tags=note)
-        self._store.log(run, tags={"hpo.decided": "true"})
 
     def upload(self, run: KnownRun, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str] = ()) -> None:
         """Upload a model: its card, its checkpoints from the study's ``folder``, the weights of the one that serves.
@@ -336,13 +299,10 @@ class ModelRegistry:
         )
         return int(made.version)
 
-    def finish(self, run: KnownRun, version: int) -> None:
-        """All is done."""
-        self._store.log(run, tags={"hpo.version": str(version)})
+    def finish(self, run: KnownRun) -> None:
         self._store.set_status(run, "FINISHED", time.time())
 
     def url(self, run: KnownRun) -> str:
-        """The page of a run."""
         return run_url(self.tracking_uri, self._store.experiment_id, run.run_id)
 
     def _listed(self, run_id: str) -> list[Any]:

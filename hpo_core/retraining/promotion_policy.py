@@ -28,12 +28,8 @@ from hpo_core.model.errors import SpecError
 
 
 class ExampleLosses(msgspec.Struct, frozen=True):
-    """What one trained model came to on some data."""
-
     loss: float
-    """Metric as a loss: smaller is better."""
     mean: float
-    """Mean of its losses per example."""
     examples: int
     losses: tuple[float, ...]
     """Loss of each example, in one order for all models; an evenly spaced part of very many."""
@@ -72,7 +68,6 @@ def example_noise(champion: Sequence[ExampleLosses], challenger: Sequence[Exampl
 
 
 def _is_mean(models: Sequence[ExampleLosses]) -> bool:
-    """Whether metrics differ as the means of the losses do; the tolerance is that of 32-bit sums."""
     losses = [model.loss for model in models]
     constants = [model.loss - model.mean for model in models]
     allowed = 0.01 * (max(losses) - min(losses)) + 1e-5 * max(map(abs, losses))
@@ -102,22 +97,14 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def wins(self) -> bool:
-        """Whether the challenger is significantly better."""
         return self.p_value < self.level
 
     @property
     def finding(self) -> str:
-        """What the test says of the challenger: ``better``, or ``not proven better``."""
         more = f" by more than {self.margin:g}" if self.margin else ""
         return f"{'better' if self.wins else 'not proven better'}{more}"
 
     def words(self, metric: str, sign: float) -> str:
-        """The result in one line, in the user's metric.
-
-        Args:
-            metric: name of the metric.
-            sign: factor that turns a loss into the metric: 1 for ``min``, -1 for ``max``.
-        """
         sides = [
             f"{fmean(values) * sign:.5g} ± {stdev(values):.2g} ({len(values)} seeds)"
             for values in (self.challenger, self.champion)
@@ -193,17 +180,13 @@ class Drift(msgspec.Struct, frozen=True):
     limit: float
     level: float
     before: int
-    """Number of examples of the champion's own data."""
     now: int
-    """Number of examples of the new data."""
 
     @property
     def drifted(self) -> bool:
-        """Whether the distance reaches ``limit`` and is significant at ``level``."""
         return self.statistic >= self.limit and self.p_value < self.level
 
     def words(self) -> str:
-        """The result in one line."""
         large = "at or above" if self.statistic >= self.limit else "below"
         sure = "below" if self.p_value < self.level else "not below"
         return (
@@ -223,10 +206,6 @@ def check_drift(before: Sequence[float], now: Sequence[float], *, limit: float =
         before: finite losses on the champion's validation data.
         now: finite losses on the new data.
         limit: least distance D that counts as drift.
-        level: significance level.
-
-    Raises:
-        SpecError: fewer than ``MIN_EXAMPLES`` on a side.
     """
     from scipy.stats import ks_2samp
 
@@ -240,13 +219,10 @@ def check_drift(before: Sequence[float], now: Sequence[float], *, limit: float =
 
 
 TRAINED_AGAIN = "the champion's parameters are trained again on the new data"
-"""What is done where there is no drift, in words."""
 TUNED_FOR_DRIFT = "tuned again: the parameters were chosen for other data than these"
-"""What is done where there is drift, in words."""
 
 
 def tuned_for_worse(level: float) -> str:
-    """What is done after a retraining that was not good enough, in words."""
     return (
         "tuned again: trained on the new data, the champion's parameters are significantly worse there than the "
         f"champion itself (one-sided Welch test, level {level:g})"
@@ -256,16 +232,10 @@ def tuned_for_worse(level: float) -> str:
 def is_good_enough(
     champion: Sequence[float], retrained: Sequence[float], *, noise: ExampleNoise | None = None, level: float = 0.05
 ) -> bool:
-    """Whether the champion's parameters, trained again, are as good as the champion itself on the same data.
+    """True unless the champion's parameters, trained again, are worse than the champion on the same data.
 
-    They are unless they are significantly worse (one-sided Welch test over seeds and examples, as in
+    They are as good unless they are significantly worse (one-sided Welch test over seeds and examples, as in
     :func:`~hpo_core.retraining.promotion_policy.promotion_test`). The champion's losses on its own data say nothing
     here: data of another day are harder or easier for every model, and harder ones would begin a search each time.
-
-    Args:
-        champion: losses of the champion's repeats on the new data.
-        retrained: losses of the same parameters, trained and evaluated on the new data.
-        noise: of the draw of the examples, where it is known.
-        level: significance level.
     """
     return not promotion_test(retrained, champion, noise=noise, level=level).wins

@@ -72,40 +72,21 @@ def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
     return list(range(len(record.params) - repeats, len(record.params)))
 
 
-def tuning_spec(
-    source: StudySpec, name: str, *, data: str, studies: Sequence[str], decay: float, first: int, key: str
-) -> StudySpec:
+def tuning_spec(source: StudySpec, name: str, *, data: str, studies: Sequence[str], key: str) -> StudySpec:
     """The search of ``source`` on other data, warm-started from earlier studies (a grid search: repeated).
 
     Args:
-        source: a study with a search of its own; a rerun has none.
-        name: of the new study.
-        data: value of the parameter ``data`` in every trial.
         studies: earlier studies, newest first.
-        decay: weight of each further study relative to the one before.
-        first: number of earlier incumbents that are tried first.
-        key: text that the new study's seed is derived from.
-
-    Raises:
-        SpecError: ``source`` is a rerun.
+        key: text that the new study's seed is derived from, such as the fingerprint of the data.
     """
-    if (record := source.search.record()) is not None:
-        raise SpecError(
-            f"Study {source.study!r} has no search to begin anew: it trained along the record of "
-            f"{record.source!r}. Remove the alias 'champion' and start with the study of a search: study=NAME."
-        )
     plain = source.plain()
     fixed = {"type": "categorical", "choices": [data], "static": True}
     seed = derive_seed(source.seed, f"retrain/{key}", 0)
-    warm = (
-        None
-        if source.search.outline().own_configurations
-        else {"studies": list(studies), "decay": decay, "first": first}
-    )
+    warm = None if source.search.outline().own_configurations else {"studies": list(studies)}
     changed = {
         "study": name,
         "space": plain["space"] | {DATA: fixed},
-        "start_with": [],  # what the earlier studies found is tried first
+        "start_with": [],  # the earlier studies' incumbents are tried first
         "constants": {one: value for one, value in source.constants.items() if one != DATA},
         "seed": seed,
         "warm_start": warm,
@@ -144,7 +125,6 @@ def absolute_path(data: str) -> str:
 
 
 def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """All files below a folder, also through links; ``above`` are its resolved parents."""
     real = folder.resolve()
     if real in above:
         raise StorageError(f"Data folder {folder} leads back into itself (to {real}). Remove that link.")

@@ -20,7 +20,7 @@ import msgspec
 
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import Change, SearchSpace
+from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
 
 Compared = TypeVar("Compared")
@@ -240,22 +240,15 @@ class Explorer:
     """Draws depend on the seed and the child's number alone.
 
     Args:
-        settings: factors, resampling probability, and bounds narrower than the space.
+        factors: one of which a number is multiplied by.
+        resample: probability that a parameter is drawn anew.
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        seed: int,
-        *,
-        factors: Sequence[float],
-        resample: float,
-        bounds: Mapping[str, tuple[float, float]],
-    ) -> None:
+    def __init__(self, space: SearchSpace, seed: int, *, factors: Sequence[float], resample: float) -> None:
         self._space = space
         self._resample = resample
         self._seed = seed
-        self._changes = {name: Change(tuple(factors), bounds.get(name)) for name in space.order}
+        self._factors = factors
 
     def explore(self, parent: Params, number: int) -> Params:
         """Parameters of child ``number``. Parameters that a changed choice makes active are drawn.
@@ -273,15 +266,15 @@ class Explorer:
         for name in self._space.order:
             if not self._space.is_active(name, values):
                 continue
-            parameter, change = self._space.resolved(name, values), self._changes[name]
+            parameter = self._space.resolved(name, values)
             stream = Stream(self._seed, f"explore/{purpose}{name}", number)
             if name not in parent:
-                values[name] = parameter.draw_changed(stream, change)
+                values[name] = parameter.draw(stream)
             elif parameter.static:
                 fits = not self._space.is_dependent(name) or parameter.contains(parent[name])
-                values[name] = parent[name] if fits else parameter.draw_changed(stream, change)
+                values[name] = parent[name] if fits else parameter.draw(stream)
             elif stream.uniform() < self._resample:
-                values[name] = parameter.draw_changed(stream, change)
+                values[name] = parameter.draw(stream)
             else:
-                values[name] = parameter.changed(parent[name], stream, change)
+                values[name] = parameter.changed(parent[name], stream, self._factors)
         return values

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.search.asha import Asha
 from hpo_core.search.brackets import BracketPlan
@@ -23,6 +22,9 @@ from hpo_core.search.search_settings import (
     SearchProgress,
 )
 
+PERCENTILE = 90
+"""Percentile of the distances between curves that cross twice: the tolerance of the soft ranking (section 4.2)."""
+
 
 class PashaSearch(HalvingSettings):
     """Progressive ASHA: the maximum resource grows only while rankings change (Bohdal et al., ICLR 2023)."""
@@ -34,12 +36,6 @@ class PashaSearch(HalvingSettings):
     max_resource: Resource = Field(description=MAX)
     min_resource: Resource = Field(default=1, description="Units of the shortest training, r.")
     reduction_factor: float = Field(default=3, ge=1.1, le=1e6, description=ETA)
-    percentile: float = Field(
-        default=90,
-        ge=0,
-        le=100,
-        description="Percentile of the distances between curves that cross twice: the tolerance of the soft ranking.",
-    )
 
     def create(self, context: SearchContext) -> Pasha:
         return Pasha(self)
@@ -89,7 +85,7 @@ class Pasha(Asha):
 
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
-        self._tolerance = Tolerance(as_written(settings.percentile))
+        self._tolerance = Tolerance(PERCENTILE)
         self._raised: CeilingRaised | None = None
         self._losses: list[float] = []
         """By trial: its loss at the highest rung it reached."""

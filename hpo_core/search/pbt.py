@@ -38,7 +38,7 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.short_text import at_most, meant_or_known
+from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
@@ -84,9 +84,6 @@ class PbtSearch(SearchSettings):
     resample: float | None = Field(
         default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
     )
-    bounds: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
-    )
     max_gap: int | None = Field(
         default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
     )
@@ -106,13 +103,7 @@ class PbtSearch(SearchSettings):
         return self.resample
 
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        return Explorer(
-            space,
-            seed,
-            factors=self.perturb,
-            resample=self.resample_probability,
-            bounds=self.bounds,
-        )
+        return Explorer(space, seed, factors=self.perturb, resample=self.resample_probability)
 
     def create(self, context: SearchContext) -> Pbt:
         return Pbt(self, context.space, context.seed)
@@ -137,16 +128,6 @@ class PbtSearch(SearchSettings):
         trials = self.population * self.generations
         at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
         at_most("generations * steps_per_generation", self.max_resource, limits.RESOURCE, "units; lower one of them")
-
-    def check_space(self, space: SearchSpace, seed: int) -> None:
-        for name, bounds in self.bounds.items():
-            parameter = space.parameters.get(name)
-            if parameter is None:
-                raise ValueError(
-                    f"search.bounds.{name}: {name!r} is no parameter of the space; "
-                    f"{meant_or_known(name, space.parameters, 'it has')}"
-                )
-            parameter.check_bounds(name, bounds)
 
 
 class Pbt(SearchMethod):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hpo_core.model import limits
 from hpo_core.model.arithmetic import Number
@@ -53,20 +53,10 @@ class ShaSearch(HalvingSettings):
     max_resource: Resource = Field(description=MAX)
     min_resource: Resource | None = Field(default=None, description=MIN)
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
-    early_stopping_rate: int = Field(default=0, ge=0, description="s: the base rung is r * eta**s.")
     rounds: int = Field(default=1, ge=1, le=100_000, description="How many brackets of that size.")
 
-    @model_validator(mode="after")
-    def _check(self) -> ShaSearch:
-        if self.early_stopping_rate >= len(self.levels()):
-            raise ValueError(
-                f"early_stopping_rate = {self.early_stopping_rate} leaves none of the {len(self.levels())} rungs; "
-                "lower it"
-            )
-        return self
-
     def create(self, context: SearchContext) -> Halving:
-        plan = [(self.configs, self.levels()[self.early_stopping_rate :])]
+        plan = [(self.configs, self.levels())]
         return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
 
     def outline(self) -> Outline:
@@ -85,19 +75,19 @@ class ShaSearch(HalvingSettings):
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         super().check_sizes(space)
-        rounds, planned = self.rounds, len(self.levels()) - self.early_stopping_rate
+        rounds, planned = self.rounds, len(self.levels())
         at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
         at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
 
     def check_reach(self) -> None:
-        levels = self.levels()[self.early_stopping_rate :]
+        levels = self.levels()
         needed = math.ceil(self.eta ** (len(levels) - 1))
         if self.configs < needed:
             raise ValueError(
                 f"search.configs = {self.configs} is too small for {len(levels)} rungs with reduction_factor = "
                 f"{self.reduction_factor:g}: floor(configs / reduction_factor^k) trials reach rung k, so none would be "
                 f"trained to max_resource = {self.max_resource}. Give configs of at least {needed:,} (reduction_factor "
-                f"to the power {len(levels) - 1}), or raise min_resource or early_stopping_rate"
+                f"to the power {len(levels) - 1}), or raise min_resource"
             )
 
 

@@ -40,7 +40,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
 
 
 def is_pure(spec: StudySpec) -> bool:
-    """Whether the sampler's answers follow from the spec, the trial's number and what people enqueued.
+    """True if the sampler's answers follow from the spec, the trial's number and what people enqueued.
 
     What a warm start proposes stands in the spec.
     """
@@ -48,7 +48,7 @@ def is_pure(spec: StudySpec) -> bool:
 
 
 def all_at_once(spec: StudySpec) -> bool:
-    """Whether all configurations of a study whose models hop train at once, unless it says how many.
+    """True if all configurations of a study whose models hop train at once, unless it says how many.
 
     Not where a sampler learns from results, or where a stop rule may end the study: all would be half trained.
     """

@@ -20,7 +20,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 def is_manifest(pattern: str) -> bool:
-    """Whether ``partitions`` is the path of a manifest, and no pattern."""
+    """True if ``partitions`` is the path of a manifest, and no pattern."""
     return pattern.endswith(MANIFEST_SUFFIX) and not _WILDCARDS & set(pattern)
 
 
@@ -112,7 +112,7 @@ class DataSpec(Part):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether both are lists; what a journal holds always is."""
+        """True if both are lists; what a journal holds always is."""
         return not isinstance(self.partitions, str) and not isinstance(self.validation, str)
 
     @property

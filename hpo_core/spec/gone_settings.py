@@ -47,6 +47,20 @@ GONE = (
         ("search", "study_record", "further"), ([],), "trains no trial beyond the search",
         "begin a study with a larger max_resource",
     ),
+    GoneSetting(
+        ("search", "bounds"), ({},), "has none", "narrow the range in the space", ("method", "pbt"),
+    ),
+    GoneSetting(
+        ("search", "percentile"), (90,), "has 90 alone", "the tolerance is the paper's 90th percentile",
+        ("method", "pasha"),
+    ),
+    GoneSetting(
+        ("search", "early_stopping_rate"), (0,), "has 0 alone", "min_resource times reduction_factor says as much",
+        ("method", "sha"),
+    ),
+    GoneSetting(("training", "grace"), (), "has 5 s", "a process has 5 s between SIGTERM and SIGKILL"),
+    GoneSetting(("warm_start", "decay"), (), "has 0.5", "a sampler is shown half of the newest study's results"),
+    GoneSetting(("journal",), (), "tries for 60 s", "a journal that cannot be reached is tried again for 60 s"),
     GoneSetting(("data", "scheduler"), ("remaining", "randomized"), "has no such policy"),
     GoneSetting(
         ("tracking", "optuna"), (), "copies no study while it runs",

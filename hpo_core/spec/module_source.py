@@ -53,15 +53,15 @@ class ModuleSource:
         self._read(self._tree.body)
 
     def may_have(self, name: str) -> bool:
-        """Whether the module may have this name without a statement of its own that binds it."""
+        """True if the module may have this name without a statement of its own that binds it."""
         return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
 
     def is_global(self, name: str) -> bool:
-        """Whether a function of the module declares the name ``global``."""
+        """True if a function of the module declares the name ``global``."""
         return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
 
     def is_dynamic(self) -> bool:
-        """Whether it may make names, or find modules below it, that its text does not show."""
+        """True if it may make names, or find modules below it, that its text does not show."""
         return any(
             (isinstance(node, ast.Name) and node.id in _DYNAMIC)
             or (isinstance(node, ast.Attribute) and node.attr == "modules")
@@ -156,7 +156,7 @@ def read_module(module: str, folders: Sequence[str] = ()) -> ModuleSource | None
 
 
 def find_module(module: str, folders: Sequence[str] = ()) -> ModuleSpec:
-    """How a module would be imported; the packages above it are not.
+    """Place from which a module would be imported; the packages above it are not.
 
     Raises:
         ModuleNotFoundError: there is no such module.
@@ -217,7 +217,6 @@ def code_files(
 
 
 def _files_of(module: str, roots: Sequence[Path]) -> list[CodeFile]:
-    """The module's file, and the ``__init__.py`` of each package above it."""
     parts = module.split(".")
     for root in roots:
         if found := _below(root, parts):
@@ -254,7 +253,6 @@ def _read(file: CodeFile) -> bytes:
 
 
 def _imports(text: str | bytes, package: str) -> Iterator[str]:
-    """Names of modules that a source imports; of ``from a import b`` both ``a`` and ``a.b``."""
     try:
         tree = syntax_tree(text)
     except (ValueError, SyntaxError, RecursionError):

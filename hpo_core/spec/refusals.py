@@ -211,10 +211,15 @@ def check_retraining(spec: StudySpec) -> None:
             "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
             f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
         )
+    if (record := spec.search.record()) is not None:
+        raise SpecError(
+            f"Study {spec.study!r} trained along the record of {record.source!r} and has no search to begin anew where "
+            "the data change. Name the study of a search: study=NAME."
+        )
 
 
 def _figures(spec: StudySpec) -> dict[str, object]:
-    """What the texts of the table may name."""
+    """Values that the texts of the table may name."""
     grows = spec.training.gang == "auto"
     return {
         "method": spec.search.method,
@@ -231,7 +236,6 @@ def _figures(spec: StudySpec) -> dict[str, object]:
 
 
 def _size(spec: StudySpec) -> int | None:
-    """Slots of the cluster, where the study says how many."""
     cluster = spec.cluster
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         return len(cluster.devices)
@@ -239,7 +243,7 @@ def _size(spec: StudySpec) -> int | None:
 
 
 def _is_shared(spec: StudySpec) -> bool:
-    """Whether other studies may use the same workers."""
+    """True if other studies may use the same workers."""
     return isinstance(spec.cluster, AddressClusterSpec)
 
 

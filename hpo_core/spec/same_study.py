@@ -8,7 +8,7 @@ from typing import Any
 from hpo_core.spec.sent_functions import names_value, plain_name
 from hpo_core.spec.study_spec import StudySpec
 
-_MAY_DIFFER = ("study", "cluster", "data", "journal", "pythonpath", "prefect", "tracking", "warm_start")
+_MAY_DIFFER = ("study", "cluster", "data", "pythonpath", "prefect", "tracking", "warm_start")
 """Settings that say where a study runs and is shown, and those that a study fills in when it begins."""
 
 
@@ -26,7 +26,6 @@ def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
 
 
 def _settings(plain: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting by its path: ``search.configs``."""
     for name, value in plain.items():
         if isinstance(value, Mapping) and value:
             yield from _settings(value, f"{before}{name}.")

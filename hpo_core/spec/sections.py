@@ -90,7 +90,6 @@ class TrainingSpec(Part):
         description="Seconds without a heartbeat after which a Dask worker counts as gone: its jobs are lost and "
         "granted again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
     )
-    grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
         default_factory=dict,
         description="Further attempts at one target after each kind of failure; merged over the defaults.",
@@ -128,7 +127,7 @@ class TrainingSpec(Part):
     )
 
     def allowed(self, outcome: Outcome) -> int:
-        """How many failures of this kind one target may have before the trial is abandoned."""
+        """Number of failures of this kind that one target may have before the trial is abandoned."""
         return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
 
 
@@ -180,7 +179,7 @@ class CheckpointSpec(Part):
     @field_validator("folder")
     @classmethod
     def _check_folder(cls, folder: str | None) -> str | None:
-        """What is allowed by its beginning must not lead elsewhere."""
+        """A folder that is allowed by its beginning must not lead elsewhere."""
         if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
             raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
         return folder
@@ -253,33 +252,17 @@ class ShareSpec(Part):
 
 
 class WarmStartSpec(Part):
-    """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
+    """Begin with what earlier studies found: their incumbents first; a sampler is shown some of their results.
+
+    It is shown half of the newest study's, a quarter of the one before, and so on.
+    """
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
     first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
-    decay: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Share of the newest study's results that a sampler is shown; its square for the study before, and "
-        "so on; 0: none.",
-    )
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
     past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
-
-
-class JournalSpec(Part):
-    """How the controller treats the journal; where it lies is a setting of the home."""
-
-    retry_seconds: float = Field(
-        default=60.0,
-        ge=0,
-        le=86_400,
-        description="How long a journal that cannot be reached (failover, lock, full disk) is tried again before the "
-        "study ends; attempts go on training meanwhile.",
-    )
 
 
 class TrackingSpec(Part):
@@ -326,7 +309,7 @@ MOST_RANKS = 1024
 
 
 class ScalingSpec(Part):
-    """How many slots a trial may grow to.
+    """Number of slots that a trial may grow to.
 
     Without ``speedups`` they follow from times that the study itself measures.
     """
@@ -406,7 +389,7 @@ WorkerCount = Annotated[
 
 
 class ClusterSettings(Part):
-    """What all kinds of clusters have in common, and what others ask of a kind."""
+    """Base of all kinds of clusters, and what others ask of a kind."""
 
     kind: str
 
@@ -437,7 +420,7 @@ class ClusterSettings(Part):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"Dask workers ({self.kind})"
 
     @property
@@ -450,7 +433,7 @@ class ClusterSettings(Part):
 
     @property
     def encrypted(self) -> bool:
-        """Whether scheduler, workers and client talk TLS, or within one process."""
+        """True if scheduler, workers and client talk TLS, or within one process."""
         return True
 
     @property
@@ -474,7 +457,7 @@ class LocalClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
@@ -506,7 +489,7 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """What a person reads at the start of a study."""
+        """Line that a person reads at the start of a study."""
         return f"Dask cluster {self.address}"
 
     @property
@@ -516,7 +499,7 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def encrypted(self) -> bool:
-        """Whether the address says so."""
+        """True if the address says so."""
         return self.address.startswith("tls://")
 
     @property

@@ -156,7 +156,6 @@ _INSTALLED = frozenset(
 
 
 def _folders(modules: Sequence[str]) -> list[str]:
-    """Folders that these modules' top packages are imported from, without those of Python and of what is installed."""
     found = []
     for module in modules:
         file = getattr(sys.modules.get(module), "__file__", None)
@@ -186,7 +185,7 @@ def plain_name(name: str | None) -> str:
 
 
 def names_value(name: str | None) -> bool:
-    """Whether a setting names a function by value, or tries to."""
+    """True if a setting names a function by value, or tries to."""
     return (name or "").partition(":")[0].partition(".")[0] == "by_value"
 
 

@@ -41,7 +41,7 @@ def allowed_share(environment: Mapping[str, str]) -> ShareSpec | None:
 
 
 def excess(share: ShareSpec | None, most: ShareSpec, *, at_address: bool) -> str:
-    """What a study claims of a pool beyond the most that it may; empty: nothing.
+    """Claim of a study beyond the most that a pool may give; empty: nothing.
 
     Args:
         at_address: whether it runs on a cluster that others use as well.

@@ -262,7 +262,6 @@ for _tag, _pattern, _first in CORE:
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
-    """A number, also behind a tag (``!!int 016``), as YAML 1.2 reads it."""
     text, kind = str(loader.construct_scalar(node)), node.tag
     if not any(tag.endswith((":int", ":float")) and pattern.match(text) for tag, pattern, _ in CORE):
         raise ValueError("no number of YAML 1.2")

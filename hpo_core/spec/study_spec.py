@@ -26,7 +26,6 @@ from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
     Cluster,
-    JournalSpec,
     LocalClusterSpec,
     PrefectSpec,
     SamplerSpec,
@@ -116,7 +115,6 @@ class StudySpec(Part):
     scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
-    journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
     prefect: PrefectSpec = Field(
         default=PrefectSpec(), description="How Prefect runs the study; one word alone: off, auto, jobs or rungs."
@@ -186,7 +184,7 @@ class StudySpec(Part):
 
     @property
     def hops(self) -> bool:
-        """Whether models hop between partitions of the data that lie on the workers."""
+        """True if models hop between partitions of the data that lie on the workers."""
         return self.data is not None
 
     @property
@@ -213,7 +211,7 @@ class StudySpec(Part):
 
     @property
     def packs(self) -> bool:
-        """Whether several jobs share a device."""
+        """True if several jobs share a device."""
         return self.packing is not None
 
     @property
@@ -228,12 +226,12 @@ class StudySpec(Part):
 
     @property
     def uses_mps(self) -> bool:
-        """Whether jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
+        """True if jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
     def shares(self) -> bool:
-        """Whether its slots belong to a pool that other studies use as well."""
+        """True if its slots belong to a pool that other studies use as well."""
         return self.share is not None
 
     @property
@@ -257,7 +255,7 @@ class StudySpec(Part):
 
     @property
     def grows(self) -> bool:
-        """Whether trials get more slots where few of them are left."""
+        """True if trials get more slots where few of them are left."""
         return self.training.gang == "auto"
 
     @property
@@ -274,12 +272,12 @@ class StudySpec(Part):
 
     @property
     def measures_speedups(self) -> bool:
-        """Whether the speed-ups by which trials grow are measured."""
+        """True if the speed-ups by which trials grow are measured."""
         return self.job_slots is None and not self.scaling.speedups
 
     @property
     def has_unknown_speedups(self) -> bool:
-        """Whether gangs may train, and nothing says how fast they are."""
+        """True if gangs may train, and nothing says how fast they are."""
         return self.gangs and not self.scaling.speedups
 
     @property
@@ -289,22 +287,22 @@ class StudySpec(Part):
 
     @property
     def gangs(self) -> bool:
-        """Whether a trial may train on several slots at once."""
+        """True if a trial may train on several slots at once."""
         return self.training.gang != 1
 
     @property
     def asks_at_rungs(self) -> bool:
-        """Whether the process of a trial waits at each rung for the decision, and goes on: the stopping variant."""
+        """True if the process of a trial waits at each rung for the decision, and goes on: the stopping variant."""
         return self.search.outline().stopping and not (self.hops or self.gangs)
 
     @property
     def slot_word(self) -> str:
-        """What studies of a pool share: slots or whole devices."""
+        """Word for what studies of a pool share: slots or whole devices."""
         return "device" if self.packs else "slot"
 
     @property
     def room_word(self) -> str:
-        """What a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
+        """Word for what a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
         return "worker" if self.hops else self.slot_word
 
     @property
@@ -330,7 +328,7 @@ class StudySpec(Part):
 
     @property
     def any_metric(self) -> bool:
-        """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
+        """True if a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
         return self.search.accepts_any_metric()
 
     @property

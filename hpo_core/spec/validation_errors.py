@@ -124,7 +124,7 @@ def _problem_of_key(key: Any) -> str:
 
 
 def _problem(value: Any) -> str:
-    """What is wrong with one value, looked at alone; empty: nothing."""
+    """Fault of one value, looked at alone; empty: none."""
     if value is None or isinstance(value, bool | Mapping | list | tuple | BaseModel):
         return ""
     if isinstance(value, int):
@@ -220,7 +220,7 @@ def explain(
 
 
 def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
-    """What is none of the forms that a setting may have is one error: a number of at least 1, or 'auto'.
+    """One error where none of the forms of a setting fits: a number of at least 1, or 'auto'.
 
     Pydantic has one for each form, and its own name of the form in the place.
     """
@@ -262,7 +262,6 @@ def _unknown_tag(context: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str) -> list[str]:
-    """The names in quotes that a message of Pydantic lists."""
     return re.findall(r"'([^']*)'", text)
 
 
@@ -287,7 +286,7 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
 
 
 def _unknown_key(key: str, loc: tuple[Any, ...], place: tuple[Any, ...], whole: type[BaseModel]) -> str:
-    """What was meant instead of a key that the mapping at this place does not take, or what it takes."""
+    """Words about a key that the mapping at this place does not take: what was meant, or what it takes."""
     models = _models_at(loc[:-1], whole)
     here = list(dict.fromkeys(name for model in models for name in model.model_fields))
     if meant := did_you_mean(key, here):
@@ -300,7 +299,6 @@ def _unknown_key(key: str, loc: tuple[Any, ...], place: tuple[Any, ...], whole: 
 
 
 def _models_at(loc: tuple[Any, ...], whole: type[BaseModel]) -> list[type[BaseModel]]:
-    """The settings that a place of a description may hold, told apart by their tags."""
     found = [whole]
     for part in loc:
         fields = [model.model_fields[part] for model in found if part in model.model_fields]
@@ -310,7 +308,6 @@ def _models_at(loc: tuple[Any, ...], whole: type[BaseModel]) -> list[type[BaseMo
 
 
 def _models_in(field: Any) -> Iterator[type[BaseModel]]:
-    """The models of an annotation, however deep in unions and mappings."""
     annotation = getattr(field, "annotation", field)
     if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
         yield annotation
@@ -327,7 +324,6 @@ def _tags_of(model: type[BaseModel]) -> tuple[str, list[str]] | None:
 
 
 def _models(part: type[Part]) -> Iterator[type[Part]]:
-    """All models below one."""
     for model in part.__subclasses__():
         yield model
         yield from _models(model)

@@ -20,7 +20,7 @@ _NAME = "mlflow.copy"
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What MLflow holds of a study."""
+    """Part of a study that MLflow holds."""
 
     trials: int = 0
     """Trials whose runs hold everything that was read of the journal."""
@@ -56,7 +56,7 @@ def read_progress(folder: Path) -> CopyProgress | None:
 
 
 def in_trouble(folder: Path) -> bool:
-    """Whether the last attempt to reach MLflow failed."""
+    """True if the last attempt to reach MLflow failed."""
     found = read_progress(folder)
     return found is not None and bool(found.trouble)
 

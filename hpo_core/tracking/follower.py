@@ -43,7 +43,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.copy_progress import incomplete_copies
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.projection import DivergedError, ProcessLock, Projection, ProjectionBusyError
+from hpo_core.tracking.projection import ProcessLock, Projection, ProjectionBusyError
 from hpo_core.tracking.provenance_files import note_version
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -92,24 +92,14 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
 
 
 def project_all(projection: Projection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
-    """Copy what is new of a journal of ``length`` entries; all anew where what was copied is no more.
-
-    Returns how many entries the tracker did not hold before.
-    """
+    """Copy what is new of a journal of ``length`` entries; returns how many the tracker did not hold before."""
     name = projection.study_name
-    try:
-        if projection.next_seq > length:
-            raise DivergedError(f"Study {name!r}: its journal had {projection.next_seq} entries and has {length} now.")
-        start = 0 if rebuild else projection.next_seq
-        return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
-    except DivergedError as error:
-        log.warning("%s It is copied to %s anew; the former copy is deleted there.", error, projection.tracker)
-        projection.supersede()
-        return projection.project(journal.entries(name, 0, length), rebuild=True, length=length)
+    start = 0 if rebuild or projection.next_seq > length else projection.next_seq
+    return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
 
 
 def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
-    """Whether another living controller than process ``mine`` runs the study."""
+    """True if another living controller than process ``mine`` runs the study."""
     return owner is not None and owner.host == socket.gethostname() and owner.pid != mine and owner.runs()
 
 
@@ -149,7 +139,7 @@ class Follower:
 
     @property
     def absent_seconds(self) -> float:
-        """How long the tracker has been out of reach; 0 where it answered."""
+        """Seconds since the tracker went out of reach; 0 where it answered."""
         return time.monotonic() - self._failing_since if self._failures else 0.0
 
     def begin(self) -> None:
@@ -330,7 +320,7 @@ REQUEST = "HPO_FOLLOW"
 
 
 class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower copies, and where to."""
+    """Request to copy a study: what, and where to."""
 
     journal: str
     """URL of the journal."""
@@ -386,7 +376,7 @@ def main() -> int:
 
 
 def is_follower(process: int) -> bool:
-    """Whether a process of this number is a follower."""
+    """True if a process of this number is a follower."""
     try:
         found = psutil.Process(process)
         return __spec__.name in found.cmdline() and found.status() != psutil.STATUS_ZOMBIE

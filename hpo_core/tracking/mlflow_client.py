@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 log = logging.getLogger("hpo.tracking")
-SUPERSEDED = "superseded "
-"""Prefix of the kind of a run that shows a history which the journal does not hold any more."""
 METRICS_PER_CALL = 900
 """MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
 
@@ -50,7 +48,7 @@ _ENVIRONMENT = {
 
 
 class KnownRun(msgspec.Struct):
-    """What is known of a run MLflow holds."""
+    """A run that MLflow holds."""
 
     run_id: str
     status: str
@@ -147,7 +145,7 @@ def errors_without_credentials() -> Iterator[None]:
 
 
 def is_database(tracking_uri: str) -> bool:
-    """Whether MLflow's tables are used without a server in between."""
+    """True if MLflow's tables are used without a server in between."""
     return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
 
 
@@ -217,21 +215,12 @@ class RunStore:
             )
         return str(found.experiment_id)
 
-    def experiment_of(self, name: str) -> str | None:
-        """Id of another experiment of this store; None where it has none of this name, or it was deleted."""
-        found = self.client.get_experiment_by_name(name)
-        return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
-
-    def find(
-        self, tags: Mapping[str, str], *, deleted: bool, experiment: str = "", order: Sequence[str] = (), most: int = 0
-    ) -> list[KnownRun]:
+    def find(self, tags: Mapping[str, str], *, deleted: bool, order: Sequence[str] = ()) -> list[KnownRun]:
         """Runs with all these tags.
 
         Args:
             deleted: also those that a user deleted.
-            experiment: another one of this store, by its id.
             order: what MLflow sorts them by.
-            most: largest number of runs; 0: all.
         """
         from mlflow.entities import ViewType
 
@@ -241,10 +230,10 @@ class RunStore:
         while token not in seen:  # also where a server repeats itself
             seen.add(token)
             page = self.client.search_runs(
-                [experiment or self.experiment_id],
+                [self.experiment_id],
                 " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items()),
                 ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
-                max_results=most or _PAGE,
+                max_results=_PAGE,
                 order_by=list(order),
                 page_token=token,
             )
@@ -252,7 +241,7 @@ class RunStore:
                 info = run.info
                 is_deleted = info.lifecycle_stage != "active"
                 found.append(KnownRun(info.run_id, info.status, info.end_time, is_deleted, dict(run.data.tags)))
-            token = None if most else page.token or None
+            token = page.token or None
         return found
 
     def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
@@ -317,11 +306,6 @@ class RunStore:
             self._files_of(run).delete_artifacts(path)
         except Exception as error:
             log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
-
-    def supersede(self, run: KnownRun, kind: str) -> None:
-        """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""
-        self.client.set_tag(run.run_id, "hpo.kind", SUPERSEDED + kind)
-        self.client.delete_run(run.run_id)
 
     def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
         """Bring a run's status and end time to what they should be; nothing is written where they are."""

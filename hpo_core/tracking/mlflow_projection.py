@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from hpo_core.model.events import Entry
 from hpo_core.security.masking import without_credentials
-from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open_client
+from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_runs import (
     CURSOR,
     DIGEST,
@@ -93,25 +93,6 @@ class MlflowProjection(Projection):
     def trials(self) -> int:
         return len(self._fold.trials)
 
-    def supersede(self) -> None:
-        """Take all runs of the study out of sight and begin again at entry 0, with new ones.
-
-        For an older journal that was put back: MLflow keeps every point for ever, so of runs that hold steps of a
-        history that is no more none can be mended. They are deleted (and can be restored), children first, so that a
-        crash on the way leaves the study's own run, by which this is found out again.
-        """
-        self.lock.take()
-        if not self.next_seq:
-            return
-        try:
-            self._connect()
-            for kind in (SUPERSEDED + "trial", "trial", "study"):  # the first: marked, but not deleted yet
-                for run in self._store.find({**identity(self._fold), "hpo.kind": kind}, deleted=False):
-                    self._store.supersede(run, kind.removeprefix(SUPERSEDED))
-        finally:
-            self._disconnect()
-        self._begin_anew()
-
     def _begin_anew(self) -> None:
         super()._begin_anew()
         self._fold = TrackedStudy()
@@ -134,7 +115,6 @@ class MlflowProjection(Projection):
         self._trials: dict[int, KnownRun] = {}
         self._written: dict[int, int] = {}
         """Hash of the tags of each trial's run that were written last."""
-        """Columns and charts that the experiment holds, as far as is known."""
         self.deleted = False
 
     def _fold_in(self, entry: Entry) -> None:
@@ -145,7 +125,6 @@ class MlflowProjection(Projection):
         self._fold.clear_changes()
 
     def _find_copy(self) -> None:
-        """Find the runs of this study, and how far they are; in a rebuild, deleted ones do not count."""
         store, rebuild, of = self._store, self._anew, identity(self._fold)
         found = store.find({**of, "hpo.kind": "study"}, deleted=not rebuild)
         found.sort(key=lambda run: (run.deleted, run.run_id))
@@ -173,7 +152,6 @@ class MlflowProjection(Projection):
                 self._trials[number] = run
 
     def _write_changes(self) -> None:
-        """Write children first, the cursor last."""
         fold, store = self._fold, self._store
         if self.deleted:
             return
@@ -192,7 +170,6 @@ class MlflowProjection(Projection):
         self._note_place(store)
 
     def _write_end(self) -> None:
-        """Write last statuses, tables, report and best checkpoint."""
         fold, store, state = self._fold, self._store, self._fold.state
         fold.touched.update(dict.fromkeys(range(len(state.trials))))  # places among all results, and last states
         self._write()
@@ -243,7 +220,6 @@ class MlflowProjection(Projection):
         return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
-        """Write where the run is into the study's folder."""
         assert self._parent is not None
         if self._noted == self._parent.run_id and not compare:
             return

@@ -80,7 +80,7 @@ def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, 
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:
-    """What was asked for, flattened: ``search.configs``, ``space.lr``, ..."""
+    """Settings as flat parameters: ``search.configs``, ``space.lr``, ..."""
     plain = spec.plain()
     shown: dict[str, str] = {}
     for part in ("objective", "metric", "seed", "search", "sampler"):
@@ -135,7 +135,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
         lines += front_table(fold)
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
@@ -203,7 +203,7 @@ _COLORS = {"front": "#d9480f", "dominated": "#adb5bd"}
 
 
 class _Trial(NamedTuple):
-    """What the tags of a trial's run are read from."""
+    """Source of the tags of a trial's run."""
 
     fold: TrackedStudy
     record: TrialRecord
@@ -246,7 +246,7 @@ def identity(fold: TrackedStudy) -> dict[str, str]:
 
 
 def source_tags(spec: StudySpec) -> dict[str, str]:
-    """What MLflow shows as the source of a run."""
+    """Tags that MLflow shows as the source of a run."""
     return {"mlflow.source.name": short_name(spec.objective) or "driven by hand", "mlflow.source.type": "LOCAL"}
 
 

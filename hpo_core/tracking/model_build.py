@@ -35,7 +35,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 class BuildRequest(msgspec.Struct, frozen=True):
-    """How a trained model is made again, and where it is saved."""
+    """Request to make a trained model again and save it."""
 
     build: str
     pythonpath: tuple[str, ...]

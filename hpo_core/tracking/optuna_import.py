@@ -36,7 +36,7 @@ from hpo_core.tracking.tracker_links import reason_of
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an import."""
+    """Result of an import."""
 
     study: str
     source: str
@@ -185,7 +185,6 @@ def _constraint_names(study: OptunaStudy) -> list[str]:
 
 
 def _constraints(trial: FrozenTrial) -> dict[str, float]:
-    """Constraints as Optuna 4 and 5 keep them."""
     listed = trial.system_attrs.get("constraints") or []
     found = {f"constraint_{number}": float(value) for number, value in enumerate(listed)}
     prefix = "constraints:"
@@ -290,7 +289,6 @@ def _parameter(name: str, distribution: BaseDistribution) -> Any:
 
 
 def _played(spec: StudySpec, found: Sequence[_Trial], names: Sequence[str], constraints: Sequence[str]) -> Study:
-    """The study, told its results again at the times at which they were found."""
     times = [trial.frozen.datetime_start.timestamp() for trial in found if trial.frozen.datetime_start is not None]
     now = min(times, default=0.0)
     clock: Callable[[], float] = lambda: now  # noqa: E731

@@ -33,12 +33,6 @@ class ProjectionBusyError(HpoError):
     exit_code = 5
 
 
-class DivergedError(HpoError):
-    """The tracker holds something else than the journal: an older journal was put back."""
-
-    exit_code = 6
-
-
 class Projection(ABC):
     """A copy of one study in a tracker.
 
@@ -88,7 +82,6 @@ class Projection(ABC):
         note_progress(self.study_folder, self.progress)
 
     def _note_trials(self, copied: int) -> None:
-        """Leave word now and then while many trials are written."""
         self._copied = copied
         if time.monotonic() - self._noted_at >= _NOTED_SECONDS:
             self.note()
@@ -112,7 +105,7 @@ class Projection(ABC):
             length: number of entries of the whole journal, where ``entries`` go up to its end.
 
         Raises:
-            DivergedError: the copy has to be made anew (see :meth:`supersede`).
+            JournalError: an older journal was put back: the tracker holds another history.
             ProjectionBusyError: another process projects this study.
             JournalError: entries are missing or out of order.
             Exception: whatever the tracker raises; call again later.
@@ -158,18 +151,12 @@ class Projection(ABC):
             self._disconnect()
             raise
 
-    def supersede(self) -> None:
-        """Take the copy out of sight, and begin again at entry 0; a rebuild follows."""
-        self.lock.take()
-        self._begin_anew()
-
     def close(self) -> None:
         """Let another process project."""
         self._disconnect()
         self.lock.free()
 
     def _begin_anew(self) -> None:
-        """Forget everything."""
         self.next_seq = 0
         """The first entry not taken in yet."""
         self.created: float | None = None
@@ -180,10 +167,11 @@ class Projection(ABC):
         self._digest = b""
         self._disconnect()
 
-    def _diverged(self, how: str) -> DivergedError:
-        return DivergedError(
-            f"Study {self.study_name!r}: {how}. An older journal was put back, it seems; "
-            f"`hpo project {self.study_name}` makes the study's copy in {self.tracker} anew."
+    def _diverged(self, how: str) -> JournalError:
+        return JournalError(
+            f"Study {self.study_name!r}: {how}. An older journal was put back, it seems. Delete the study's runs in "
+            f"{self.tracker} (tags.`hpo.study` = '{self.study_name}'); `hpo project {self.study_name} --rebuild` makes "
+            "them anew."
         )
 
     def _take_in(self, entry: Entry) -> None:
@@ -211,7 +199,6 @@ class Projection(ABC):
             self._looked_up = True
 
     def _write(self) -> None:
-        """Write what changed."""
         self._look_up()
         self._write_changes()
         self._cursor = self.next_seq - 1

@@ -94,7 +94,7 @@ def code_digests(files: Sequence[CodeFile]) -> dict[str, str]:
 
 
 def installed_packages() -> str:
-    """What is installed in this environment, as ``pip freeze`` says it.
+    """Installed packages of this environment, in the form of ``pip freeze``.
 
     A package that was not installed from a registry has its place, without credentials.
     """
@@ -150,8 +150,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 FOLDER = "provenance"
 """In the study's folder, and in the files of its run."""
 VERSIONS = "versions.json"
-MAX_VERSIONS = 100
-"""Versions that are kept: the first and the latest ones."""
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -184,16 +182,8 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
         return
     folder = private_folder(study_folder / FOLDER, below=study_folder)
     write_private(folder / version.requirements, packages.encode())
-    known = [
-        *known[: MAX_VERSIONS // 2],
-        *known[MAX_VERSIONS // 2 :][-(MAX_VERSIONS // 2 - 1) :],
-        Noted(entry, version),
-    ]
-    write_private(folder / VERSIONS, msgspec.json.format(msgspec.json.encode(known), indent=1))
-    kept = {noted.version.requirements for noted in known}
-    for file in folder.glob("requirements-*.txt"):
-        if file.name not in kept:
-            file.unlink(missing_ok=True)
+    noted = [*known, Noted(entry, version)]
+    write_private(folder / VERSIONS, msgspec.json.format(msgspec.json.encode(noted), indent=1))
 
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
@@ -202,7 +192,7 @@ def functions_of(spec: StudySpec) -> tuple[str, ...]:
 
 
 def read_versions(study_folder: Path) -> list[Noted]:
-    """What was noted; empty where nothing (or nothing readable) was."""
+    """Code versions that were noted; empty where nothing readable was."""
     try:
         return msgspec.json.decode((study_folder / FOLDER / VERSIONS).read_bytes(), type=list[Noted])
     except (OSError, msgspec.MsgspecError):
@@ -330,7 +320,6 @@ class ProvenanceUpload:
 
 
 def _version_files(latest: Noted | None, study_folder: Path, folder: Path) -> dict[str, str]:
-    """Copies the files to ``folder``; returns the tags."""
     if latest is None:
         return {}
     source = study_folder / FOLDER

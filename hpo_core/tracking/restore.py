@@ -7,11 +7,9 @@ trainings run on local workers, checkpoints lie in the home, and MLflow is the h
 
 from __future__ import annotations
 
-import contextlib
 import re
-import resource
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +63,7 @@ class RunFiles:
         if name not in said:
             raise HpoError(f"MLflow run {self.run_id} at {self._where} has no file {name}.")
         if said[name] <= limit:
-            try:
-                with _files_up_to(limit):
-                    path = Path(self._client.download_artifacts(self.run_id, name, str(into)))
-            except OSError as error:
-                raise HpoError(f"{name} of MLflow run {self.run_id} cannot be fetched: {error}.") from error
+            path = Path(self._client.download_artifacts(self.run_id, name, str(into)))
             inside = path.resolve().is_relative_to(into.resolve()) and not path.is_symlink()
             if inside and path.is_file():
                 return path
@@ -79,24 +73,12 @@ class RunFiles:
         )
 
 
-@contextlib.contextmanager
-def _files_up_to(size: int) -> Iterator[None]:
-    """Let no file become larger while one is downloaded, whatever size the server said."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limits = [limit for limit in (size, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (min(limits), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What was put back, and how this place differs from where the study ran."""
+    """Result of a restore, and how this place differs from where the study ran."""
 
     study: str
     entries: int
@@ -188,7 +170,6 @@ def refuse_taken(home: Home, name: str) -> None:
 
 
 def _vouched(source: RunFiles) -> tuple[int, str]:
-    """Number of entries that the run vouches for, and their digest."""
     length, digest = source.tags.get(ENTRIES_TAG, ""), source.tags.get(DIGEST_TAG, "")
     if not length.isdecimal() or len(length) > 12 or int(length) < 1 or not _DIGEST.fullmatch(digest):
         raise HpoError(
@@ -224,7 +205,6 @@ def _replacements(
 
 
 def _adapted(entry: Entry, changes: dict[str, Any]) -> Entry:
-    """Entry 0 with settings replaced, in what was asked and in what came of it; any other as it is."""
     asked = entry.stimulus
     if entry.seq or type(asked) is not StudyRequested:
         return entry

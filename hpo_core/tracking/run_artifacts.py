@@ -22,7 +22,6 @@ from hpo_core.spec.sent_functions import short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.tracking.trial_description import promotions_csv
 from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
@@ -89,28 +88,6 @@ MODEL_FOLDER = "model"
 log = logging.getLogger(__name__)
 
 
-def lineage_table(fold: TrackedStudy) -> dict[str, Any]:
-    """Who went on from whom (PBT): every trial with its parent, its parameters and what it reached."""
-    state = fold.state
-    rows = []
-    for trial in state.trials:
-        born = state.reproduced.get(trial.number)
-        rows.append(
-            {
-                "trial": trial.number,
-                "generation": born.generation if born is not None else 0,
-                "member": born.member if born is not None else trial.number,
-                "parent": trial.parent,
-                "initiator": born.initiator if born is not None else None,
-                "opponent": born.opponent if born is not None else None,
-                "params": trial.params,
-                "resource": trial.resource if trial.results else None,
-                fold.spec.metric.name: None if trial.loss is None else trial.loss * fold.spec.metric.sign,
-            }
-        )
-    return {"study": fold.spec.study, "about": "parent: whose weights it went on from", "trials": rows}
-
-
 def visits_csv(fold: TrackedStudy) -> str:
     """Every visit of a model to a partition behind a result, trial by trial; empty where models do not hop."""
     rows = [{"trial": trial.number, **visit} for trial in fold.state.trials for visit in plain_visits(fold.spec, trial)]
@@ -124,7 +101,7 @@ def visits_csv(fold: TrackedStudy) -> str:
 
 
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
-    """Promotions (JSON and CSV) and best parameters; with several objectives the front, in PBT the lineage."""
+    """Promotions and best parameters; with several objectives the front."""
     spec, best = fold.spec, best_result(fold.study, fold.study.best)
     named = {"study": spec.study, "metric": spec.metric.name}
     tables: dict[str, dict[str, Any]] = {
@@ -139,11 +116,8 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     if len(spec.objectives) > 1:
         front = msgspec.to_builtins(front_members(spec, fold.state))
         tables["front.json"] = {"study": spec.study, "front": front}
-    if fold.state.has_members:
-        tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
         store.write_text(run, json.dumps(table, indent=1), name)
-    store.write_text(run, promotions_csv(fold), "promotions.csv")
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:

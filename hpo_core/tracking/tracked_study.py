@@ -101,7 +101,7 @@ class EndedAttempt(NamedTuple):
 
 
 class TrialNotes(msgspec.Struct):
-    """What a run shows of a trial that the study's state does not keep."""
+    """Facts about a trial that its run shows and the study's state does not keep."""
 
     created: float
     worker: str = ""
@@ -235,14 +235,12 @@ class TrackedStudy:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
 
     def _attempt_of(self, report: Report) -> EndedAttempt | None:
-        """The attempt that a report ends, before that changes anything."""
         if not 0 <= report.trial < len(self.state.trials):
             return None
         trial = self.state.trials[report.trial]
         return EndedAttempt(report, trial.resource, trial.granted)
 
     def _granted(self, event: JobGranted, entry: Entry) -> None:
-        """Note a promotion, with the rank of its trial in the rung that it leaves."""
         results = self.state.trials[event.trial].results
         if event.retry or not results:
             return
@@ -281,7 +279,6 @@ class TrackedStudy:
                 self.trials[number].ended = entry.time
 
     def _best_changed(self, entry: Entry) -> None:
-        """New best values; trials that entered the front or left it are tagged anew."""
         state = self.state
         best = state.incumbent
         if best is None or not any(type(event) is JobCompleted for event in entry.events):
@@ -318,7 +315,6 @@ class TrackedStudy:
         self._count(event, base, loss_of(event) if complete else None)
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
-        """Metrics of a result besides those that the user reports."""
         spec, trial = self.spec, self.state.trials[event.trial]
         found: dict[str, float] = {}
         for metric in spec.objectives:
@@ -342,7 +338,7 @@ class TrackedStudy:
         return (at + 1, len(ranked)) if at < len(ranked) and ranked[at] == key else None
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
-        """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
+        """Usage of an attempt, under the names of MLflow's own system metrics as far as it has them."""
         if not (usage := event.usage):
             return {}
         if usage.device:

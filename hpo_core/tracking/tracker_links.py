@@ -106,7 +106,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def usage_metrics(usage: Usage) -> dict[str, float]:
-    """What an attempt used, named as MLflow names its own system metrics, where it has one.
+    """Usage of an attempt, named as MLflow names its own system metrics, where it has one.
 
     >>> usage_metrics(Usage(memory=212_000_000, cores=1.5, compute=0.25))
     {'system/system_memory_usage_megabytes': 212.0, 'system/cpu_utilization_percentage': 150.0, \
@@ -145,7 +145,7 @@ def write_place(folder: Path, place: ProjectionPlace) -> None:
 
 
 def read_place(folder: Path) -> ProjectionPlace | None:
-    """What was left there; None if nothing (or nothing readable) was."""
+    """Place that was left there; None if nothing readable was."""
     try:
         return msgspec.json.decode((folder / _NAME).read_bytes(), type=ProjectionPlace)
     except (OSError, msgspec.MsgspecError):

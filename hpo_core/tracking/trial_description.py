@@ -1,9 +1,7 @@
-"""A trial's way through the rungs as Markdown above its run in MLflow, and all promotions as a table. Pure."""
+"""A trial's way through the rungs as Markdown above its run in MLflow. Pure."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -69,7 +67,6 @@ def trial_description(fold: TrackedStudy, number: int) -> str:
 
 
 def _what_then(fold: TrackedStudy, result: JobCompleted, promotion: Promotion | None, outline: Outline) -> str:
-    """The place of a result, and what was decided."""
     spec = fold.spec
     trial = fold.state.trials[result.trial]
     if promotion is not None:
@@ -96,38 +93,6 @@ def _values(spec: StudySpec, result: JobCompleted) -> str:
         f"{markdown_text(name)} = {value:.6g}" if value is not None else f"{markdown_text(name)} is missing"
         for name, value in known
     )
-
-
-def promotions_csv(fold: TrackedStudy) -> str:
-    """All promotions, one a line: when, who, from where to where, its value and place, and the rule."""
-    metric = fold.spec.metric
-    columns = ["time", "trial", "bracket", "to rung", "trained", "to", metric.name, "place", "among", "rule"]
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(columns)
-    for one in fold.promotions:
-        value = "" if one.loss is None else one.loss * metric.sign
-        rule = rule_of(fold.spec, one.among) or "next generation"
-        writer.writerow(
-            [
-                iso(one.time),
-                one.trial,
-                one.bracket,
-                one.rung,
-                one.resource,
-                one.target,
-                value,
-                one.rank,
-                one.among,
-                rule,
-            ]
-        )
-    return written.getvalue()
-
-
-def iso(seconds: float) -> str:
-    """A time in UTC as ISO 8601, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def at(seconds: float) -> str:

@@ -28,6 +28,10 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
 
 
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run ``objective`` for ``job`` in the study's folder, under these limits."""
 
@@ -93,8 +97,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the worker is to share a GPU among jobs through MPS, where it can."""
     log_limit: int = 10_000_000
     """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
-    grace: float = 5.0
-    """Grace period: seconds between SIGTERM and SIGKILL."""
+    grace: float = GRACE
     zygote_timeout: float = 60.0
     """Seconds without an answer after which the zygote, which owns the child process, is killed."""
     flow_run: tuple[str, str] = ("", "")

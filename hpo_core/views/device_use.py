@@ -49,12 +49,12 @@ class Span:
 
 
 def sharing(on: Usage | None) -> Usage | None:
-    """What an attempt used of a device that it shared; None where it had a whole one, or that was never told."""
+    """Use of a device that an attempt shared; None where it had a whole one, or that was never told."""
     return None if on is None or not on.device or on.share is None else on
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
-    """What runs on a device from a moment on."""
+    """Load of a device from a moment on."""
 
     time: float
     jobs: int
@@ -161,7 +161,6 @@ def mean_occupancy(uses: Iterable[DeviceUse]) -> float | None:
 
 
 def _load(spans: Iterable[tuple[Span, Usage | JobPlaced]]) -> tuple[DeviceLoad, ...]:
-    """One for each moment at which something changed; it holds until the next."""
     changes: dict[float, list[int]] = {}
     for span, on in spans:
         compute, claimed, _ = on.share or (0, 0, 0)

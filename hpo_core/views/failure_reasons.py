@@ -47,7 +47,7 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong in a study's trials."""
+    """Failures of a study's trials."""
 
     trials: int
     """All trials of the study."""
@@ -67,7 +67,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_failed(self) -> bool:
-        """Whether more than half of the trials failed or diverged."""
+        """True if more than half of the trials failed or diverged."""
         return 2 * (self.failed + self.diverged) > self.trials
 
 
@@ -203,7 +203,7 @@ def next_command(study: Study, file: str = "STUDY.yaml") -> str:
 
 
 def command_after(study: Study, file: str = "STUDY.yaml") -> str:
-    """What follows :func:`next_command` where that shows what went wrong and mends nothing; else empty."""
+    """Command after :func:`next_command` where that shows what went wrong and mends nothing; else empty."""
     return new_study_command(study, file) if no_result_words(study) else ""
 
 
@@ -243,7 +243,7 @@ def another_name(name: str) -> str:
 
 
 def cure_words(study: Study, file: str = "STUDY.yaml") -> str:
-    """What to do about a study that halted or came to nothing, in one sentence."""
+    """Cure of a study that halted or came to nothing, in one sentence."""
     command = next_command(study, file)
     if again := command_after(study, file):
         return f"`{command}` shows what a trial reports; mend that and start the study anew: `{again}`."
@@ -251,7 +251,7 @@ def cure_words(study: Study, file: str = "STUDY.yaml") -> str:
 
 
 def cure_in_python(study: Study, home: str = "") -> str:
-    """What to do about a study that halted or came to nothing, in one sentence for those who called ``hpo.tune``.
+    """Cure of a study that halted or came to nothing, in one sentence for those who called ``hpo.tune``.
 
     Args:
         home: folder of its home, where that is not the default.

@@ -124,7 +124,7 @@ class Spread:
 
 
 def spans_decades(low: float, high: float, *, maximize: bool) -> bool:
-    """Whether a metric between ``low`` and ``high`` belongs on a logarithmic axis.
+    """True if a metric between ``low`` and ``high`` belongs on a logarithmic axis.
 
     >>> spans_decades(0.01, 30.0, maximize=False), spans_decades(0.001, 0.9, maximize=True)
     (True, False)

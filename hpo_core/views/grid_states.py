@@ -19,7 +19,7 @@ MOST_POINTS = 20_000
 
 
 class JobState(StrEnum):
-    """What has become of one configuration of a grid."""
+    """State of one configuration of a grid."""
 
     PENDING = "pending"
     """Not granted yet, or it waits for its place on a device that jobs share."""

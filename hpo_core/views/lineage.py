@@ -16,7 +16,7 @@ from hpo_core.model.trial import Checkpoint, Params
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """How one trial came to be."""
+    """Origin of a trial."""
 
     trial: int
     params: Params

@@ -76,12 +76,12 @@ def _trials(numbers: tuple[int, ...], most: int = 6) -> str:
 
 
 def is_unlimited(spec: StudySpec) -> bool:
-    """Whether only a stop rule ends the study: no number of configurations was given."""
+    """True if only a stop rule ends the study: no number of configurations was given."""
     return spec.search.outline().endless
 
 
 def is_stopping(spec: StudySpec) -> bool:
-    """Whether trials go on at once or never, instead of waiting for promotion."""
+    """True if trials go on at once or never, instead of waiting for promotion."""
     return spec.search.outline().stopping
 
 
@@ -281,7 +281,7 @@ class Band:
 
     @property
     def ends(self) -> bool:
-        """Whether no trial goes further."""
+        """True if no trial goes further."""
         return self.kind in ("top", "ceiling")
 
     @property
@@ -336,7 +336,7 @@ class Bands:
 
     @property
     def several(self) -> bool:
-        """Whether there are several ladders to tell apart."""
+        """True if there are several ladders to tell apart."""
         return len(self.ladders) > 1
 
     def of(self, bracket: int, rung: int) -> int:

@@ -188,7 +188,7 @@ def exhausted_words(study: Study) -> str:
 
 
 def notices_of(study: Study) -> list[str]:
-    """What was to be known of the study before its start, as far as it is still true."""
+    """Notices about the study before its start, as far as they still hold."""
     reached = max((trial.resource for trial in study.state.trials), default=0)
     return notices(study.spec, study.state.extra_configs, reached)
 
@@ -310,7 +310,7 @@ def _files(files: str | Sequence[PartitionFile]) -> str:
 
 
 def placement_lines(study: Study) -> list[str]:
-    """How its jobs are placed, a line for each section of the study file that says so; none where each takes a slot."""
+    """Lines about the placement of jobs, one for each section that says so; none where each takes a slot."""
     spec = study.spec
     titled = {
         "packing": packing_words(spec.packing),

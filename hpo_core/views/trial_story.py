@@ -84,7 +84,7 @@ def _state_line(study: Study, trial: TrialRecord) -> str:
 
 
 def trial_story(study: Study, number: int) -> list[str]:
-    """What happened to a trial, one line each; the last one says what it is now, or was when the study ended."""
+    """Story of a trial, one line each; the last one says what it is now, or was when the study ended."""
     spec, state = study.spec, study.state
     trial, names = state.trials[number], RungNames(spec)
 
@@ -122,7 +122,7 @@ def trial_story(study: Study, number: int) -> list[str]:
 
 
 def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
-    """What the journal tells of the trial's attempts besides: their ranks, what was not restored, warnings."""
+    """Further lines about the trial's attempts: their ranks, what was not restored, warnings."""
     ranks: dict[int, int] = {}
     unrestored: list[str] = []
     warned: list[str] = []

@@ -158,7 +158,7 @@ def test_every_setting_of_a_study_file_is_on_the_form_once() -> None:
     assert list(rows) == list(kinds)
     for tag, one in rows.items():
         assert set(unfolded(one["items"])) - {"type"} == set(kinds[tag].model_fields) - {"type"} | {"name"}
-    for name in ("packing", "data", "share", "training", "scaling", "stop", "checkpoints", "journal", "prefect"):
+    for name in ("packing", "data", "share", "training", "scaling", "stop", "checkpoints", "prefect"):
         (model,) = [one for one in every_model(StudySpec.model_fields[name].annotation) if one]
         assert set(fields[name]["anyOf"][1]["properties"]) == set(model.model_fields), name
     titles = fields["packing"]["anyOf"][1]["properties"]

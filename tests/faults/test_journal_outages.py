@@ -119,14 +119,14 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
     gate = tmp_path / "gate"
     gate.write_text("20")  # the study does not end before the second crash
     held = {"objective": "tests.flows.objectives:held", "constants": {"gate": str(gate)}}
-    controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300}, **held)
+    controller = Controller(tmp_path, server.url, **held)
     try:
         for crash, seen in enumerate((12, 20), start=1):
             controller.wait_for(seen)
             server.stop("immediate")
             if crash == 2:
                 gate.unlink()
-            controller.wait_for_words("Tried again for 300 s", crash)
+            controller.wait_for_words("Tried again for 60 s", crash)
             time.sleep(down)
             assert controller.process.poll() is None, controller.log.read_text()[-3000:]
             server.start()
@@ -152,11 +152,11 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
 )
 def test_an_interrupt_ends_the_wait_for_the_journal(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'journal.db'}"
-    controller = Controller(tmp_path, url, journal={"retry_seconds": 3600})
+    controller = Controller(tmp_path, url)
     try:
         controller.wait_for(10)
         with Lock(tmp_path / "journal.db"):
-            controller.wait_for_words("Tried again for 3600 s")
+            controller.wait_for_words("Tried again for 60 s")
             controller.process.send_signal(number)
             assert controller.process.wait(LIMIT) != 0  # once is enough
     finally:

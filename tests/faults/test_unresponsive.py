@@ -161,7 +161,7 @@ def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Cal
 
 @pytest.mark.slow
 def test_a_stopped_child_is_hung(make: Callable[..., Real]) -> None:
-    real = make(workers=1, search=RANDOM, training={"stall_timeout": 4, "grace": 1})
+    real = make(workers=1, search=RANDOM, training={"stall_timeout": 4})
     process = real.start()
     real.wait_for_entries(4, process)
     child = eventually(lambda: children_of(process), process, real)[0]

@@ -268,7 +268,7 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this machine forbids mounts")
     try:
-        process = hpo.start("tune", hpo.study("fills_disk", journal={"retry_seconds": 2}))
+        process = hpo.start("tune", hpo.study("fills_disk"))
         out, err = process.communicate(timeout=LIMIT)
         # Halted by the journal's word where it could still take one, else by the journal's own failure.
         assert process.returncode == 7 or (process.returncode == 6 and full == "."), out + err

@@ -45,7 +45,7 @@ class Runs:
             "space": {"lr": {"type": "float", "low": 0.003, "high": 0.03}},
             "search": {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
             "cluster": {"kind": "local", "workers": workers},
-            "training": {"gang": gang, "stall_timeout": 20, "grace": 1} | changes.pop("training", {}),
+            "training": {"gang": gang, "stall_timeout": 20} | changes.pop("training", {}),
             "prefect": "off",
             "tracking": {"mlflow": "off"},
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -78,7 +78,12 @@ OF_ONE_VALUE = [gone for gone in GONE if gone.instead and len(gone.place) <= 2 a
 @pytest.mark.parametrize("gone", OF_ONE_VALUE, ids=lambda gone: ".".join(gone.place))
 def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refused(gone: GoneSetting) -> None:
     method = gone.only[1] if gone.only else "pbt"
-    study = make_spec(search={"method": method} | ({"points": {"x": 2, "d": 2}} if method == "grid" else {})).plain()
+    needed: dict[str, dict[str, Any]] = {
+        "grid": {"points": {"x": 2, "d": 2}},
+        "sha": {"configs": 9, "max_resource": 9, "min_resource": 1, "reduction_factor": 3},
+        "pasha": {"configs": 9, "max_resource": 9},
+    }
+    study = make_spec(search={"method": method} | needed.get(method, {})).plain()
     section = study if len(gone.place) == 1 else study[gone.place[0]]
     read = StudySpec.from_journal(study).plain()
     (section[gone.place[-1]],) = gone.read
@@ -86,10 +91,21 @@ def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refu
     with pytest.raises(SpecError, match=rf"{'.'.join(gone.place)}: is no setting any more: .*\. Drop it"):
         StudySpec.from_plain(study)
     section[gone.place[-1]] = 3
-    with pytest.raises(
-        SpecError, match=rf"^journal: {'.'.join(gone.place)} = 3: this version has {gone.read[0]!r} alone"
-    ):
+    with pytest.raises(SpecError, match=rf"^journal: {'.'.join(gone.place)} = 3: this version {gone.now}; read"):
         StudySpec.from_journal(study)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"journal": {"retry_seconds": 5}}, {"training": {"grace": 1.0}}, {"warm_start": {"studies": ["a"], "decay": 0.9}}],
+    ids=str,
+)
+def test_a_recorded_setting_that_changes_no_result_of_a_journal_is_not_read(changes: dict[str, Any]) -> None:
+    study = make_spec().plain()
+    kept = {name: {"studies": ["a"]} for name in changes if name == "warm_start"}
+    assert StudySpec.from_journal(study | changes).plain() == StudySpec.from_journal(study | kept).plain()
+    with pytest.raises(SpecError, match="is no setting any more"):
+        StudySpec.from_plain(study | changes)
 
 
 @pytest.mark.parametrize("name", ["further", "gangs-further"])

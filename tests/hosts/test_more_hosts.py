@@ -52,7 +52,7 @@ def test_a_gang_over_hosts_is_one_lost_attempt_when_a_host_is_cut_or_dies(
     study = FarStudy(
         shared, cluster, objective="tests.hosts.gang_objectives:gang", seconds=0.5,
         search={"method": "random", "configs": 3, "max_resource": 40},
-        training={"gang": ranks, "worker_timeout": 20, "grace": 1},
+        training={"gang": ranks, "worker_timeout": 20},
     )  # fmt: skip
     process = study.tune("h2")
     study.until(all_train, process)

@@ -20,7 +20,7 @@ SEARCH = {"method": "random", "configs": 12, "max_resource": 12}
 def test_a_journals_host_that_is_cut_for_30_s_costs_nothing_and_for_longer_ends_the_study_with_code_6(
     make_lab: MakeLab, shared: Path
 ) -> None:
-    """``journal.retry_seconds`` is 60 by default, and the driver itself takes up to 30 s to give a call up."""
+    """A journal is tried again for 60 s, and the driver itself takes up to 30 s to give a call up."""
     lab = make_lab(5)
     database = PostgreSQLHost(lab["h5"])
     cluster = Cluster(lab, shared, scheduler="h1", workers="h3 h4")

@@ -208,7 +208,7 @@ def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
     card = ModelCard(
         "m", "min", "s", (), data="", fingerprint="", evaluate="my_net:evaluate", repeats=tuple(repeats), reference=()
     )
-    run = registry.begin("k", "first", "")
+    run = registry.begin("fingerprint", "first", "")
     registry.upload(run, card, tmp_path, spec, [str(code)])
     registry.promote(registry.register(run, {}, "The first."))
     shutil.move(code, tmp_path / "gone")

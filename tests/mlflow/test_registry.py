@@ -1,13 +1,13 @@
-"""MLflow's registry of models: the runs of retrainings that began at once, failed, or came to nothing."""
+"""MLflow's registry of models: runs of retrainings that finished, failed or were interrupted."""
 
 from __future__ import annotations
 
-import time
+import re
 from pathlib import Path
 
 import pytest
 
-from hpo_core.retraining.model_registry import ModelRegistry
+from hpo_core.retraining.model_registry import KEY, ModelRegistry
 
 
 @pytest.fixture
@@ -17,27 +17,26 @@ def registry(empty_store: Path, tmp_path: Path) -> ModelRegistry:
     return ModelRegistry("line", f"sqlite:///{store}", "retrain-line")
 
 
-def test_of_two_that_began_at_once_the_finished_one_counts(registry: ModelRegistry) -> None:
-    tags = {"hpo.kind": "retraining", "hpo.retraining": "k", "hpo.model": "line"}
-    made = [registry._store.create("retrain", time.time(), tags) for _ in range(4)]
-    first, *_, last = sorted(made, key=lambda run: run.run_id)
-    taken = registry.run_of("k")
-    assert taken is not None and taken.run_id == first.run_id, "both take the same one"
-    registry._store.log(last, tags={"hpo.decided": "true"})
-    taken = registry.run_of("k")
-    assert taken is not None and taken.run_id == last.run_id, "a decision stands"
-    registry.finish(made[1], 7)
-    taken = registry.run_of("k")
-    assert taken is not None and (taken.run_id, taken.tags["hpo.version"]) == (made[1].run_id, "7")
+def test_a_run_that_failed_is_begun_anew_and_an_interrupted_one_goes_on(registry: ModelRegistry) -> None:
+    first = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert re.fullmatch(r"abcdefgh-20\d{6}", first.tags[KEY])
+    registry.fail(first, ValueError("no"))
+    second = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert second.tags[KEY] == first.tags[KEY] + "-2", "its studies have other names"
+    registry.fail(second, KeyboardInterrupt())
+    again = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert (again.run_id, again.status) == (second.run_id, "RUNNING")
+    elsewhere = registry.begin("abcdefghij", "retrain line", "copy.json")
+    assert elsewhere.tags[KEY] == first.tags[KEY] + "-3", "the studies of the other name the other place"
+    other = registry.begin("zyxwvutsrq", "retrain line", "june.json")
+    assert other.tags[KEY].startswith("zyxwvuts-")
 
 
-def test_what_failed_is_gone_on_with_and_shows_as_failed_until_then(registry: ModelRegistry) -> None:
-    run = registry.begin("k", "retrain line k", "may.json")
-    registry.fail(run, ValueError("no"))
-    failed = registry.run_of("k")
-    assert failed is not None and failed.status == "FAILED" and failed.tags["hpo.data"] == "may.json"
-    again = registry.begin("k", "", "may.json")
-    assert (again.run_id, again.status) == (run.run_id, "RUNNING")
-    registry.fail(again, KeyboardInterrupt())
-    killed = registry.run_of("k")
-    assert killed is not None and killed.status == "KILLED"
+def test_the_work_for_some_data_is_done_once_until_its_run_is_deleted(registry: ModelRegistry) -> None:
+    run = registry.begin("abcdefghij", "retrain line", "may.json")
+    registry.finish(run)
+    again = registry.begin("abcdefghij", "retrain line", "copy.json")
+    assert (again.run_id, again.status) == (run.run_id, "FINISHED")
+    registry._client.delete_run(run.run_id)
+    anew = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert anew.tags[KEY] == run.tags[KEY] + "-2"

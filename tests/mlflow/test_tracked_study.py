@@ -10,7 +10,6 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobGranted
 from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_run_status, trial_tags
-from hpo_core.tracking.run_artifacts import lineage_table
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, facts, spec_of
@@ -121,6 +120,3 @@ def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:
     trial = next(t for t in study.state.trials if t.results and t.number in study.state.reproduced)
     points = {(p.key, p.step): p.value for p in fold.trials[trial.number].points}
     assert points["param/x", 0] == trial.params["x"]
-    rows = lineage_table(fold)["trials"]
-    assert [row["parent"] for row in rows] == [trial.parent for trial in study.state.trials]
-    assert {row["generation"] for row in rows} == {0, 1, 2, 3}

@@ -19,20 +19,18 @@ from hpo_core.model.settings import Part
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.recorded import RecordedSearch
 from hpo_core.search.registry import SEARCH_METHODS
-from hpo_core.spec.sections import AddressClusterSpec, Cluster, JournalSpec, LocalClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec, Cluster, LocalClusterSpec
 
 REPOSITORY = Path(__file__).parents[2]
 OTHERWISE = {
     "study": "name",
     "metrics": "metric",
     "search": "method",
-    "journal": "retry_seconds",  # journal is the database of the journal, which no study file names
 }
 """Settings of a study file whose argument has another name."""
 NO_CLASS = {
     LocalClusterSpec: "workers",
     AddressClusterSpec: "cluster",
-    JournalSpec: "retry_seconds",
     RecordedSearch: "hpo rerun makes it",
 }
 """Parts of a study that a plain argument stands for."""

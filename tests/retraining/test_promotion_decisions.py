@@ -29,6 +29,7 @@ from hpo_core.retraining.repeated_studies import (
     trials_of_repeats,
     tuning_spec,
 )
+from hpo_core.spec.refusals import check_retraining
 from tests.conftest import World, fresh, make_spec
 
 
@@ -168,17 +169,17 @@ def test_repeats_of_a_trial_include_its_ancestors() -> None:
 
 
 def test_the_tuning_spec_has_the_search_and_the_new_data() -> None:
-    spec = tuning_spec(make_spec(), "next", data="new.npz", studies=["world"], decay=0.5, first=2, key="k")
+    spec = tuning_spec(make_spec(), "next", data="new.npz", studies=["world"], key="k")
     assert spec.space["data"].choices == ["new.npz"] and spec.search == make_spec().search  # type: ignore[union-attr]
     assert spec.seed != make_spec().seed and spec.warm_start is not None and spec.warm_start.studies == ["world"]
     grid = make_spec(search={"method": "grid", "points": {"x": 3}, "max_resource": 3, "random": ["c", "d"]})
-    again = tuning_spec(grid, "next", data="new.npz", studies=["world"], decay=0.5, first=2, key="k")
+    again = tuning_spec(grid, "next", data="new.npz", studies=["world"], key="k")
     assert again.warm_start is None and again.search == grid.search, "a grid says itself what is tried"
     journal = MemoryJournal()
     played(journal)
     rerun = repeats_spec(list(journal.entries("world")), "again", trial=0, repeats=2, changes={})
     with pytest.raises(SpecError, match="has no search to begin anew"):
-        tuning_spec(rerun, "next", data="d", studies=["world"], decay=0.5, first=2, key="k")
+        check_retraining(rerun)
 
 
 # Which data, and what is shown.

@@ -19,7 +19,7 @@ from tests.flows.test_tune import api
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)  # eighteen retrainings in a row
+@pytest.mark.timeout(3600)  # sixteen retrainings in a row
 def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two"):
         dask_processes.add_worker(name)
@@ -60,7 +60,6 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcess
     assert "returned 0 losses per example" in found["bare"]["error"]
 
     similar = found["similar"]
-    assert set(found["bare"]["studies"]) < set(similar["studies"]), "the first champion's seeds were not trained twice"
     assert not similar["drifted"] and similar["branches"] == ["trained again"] and not similar["promoted"]
     assert similar["champion"] == 1 and similar["challenger"] == 2
 
@@ -68,26 +67,24 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcess
     assert found["broken"]["studies"] == similar["studies"], "the evaluation failed before anything was trained"
     assert "repeat 1 has no finite, feasible result" in found["fragile"]["error"]
 
-    crashed, drifted = found["crashed"], found["drifted"]
-    assert "MLflow went away" in crashed["error"]
+    failed, stopped, drifted = found["crashed"], found["stopped"], found["drifted"]
+    assert "MLflow went away" in failed["error"] and "KeyboardInterrupt" in stopped["error"]
     assert drifted["drifted"] and drifted["branches"] == ["tuned"] and drifted["promoted"]
-    assert drifted["studies"] == crashed["studies"], "the decision stood; it was only carried out"
-    assert drifted["champion"] == drifted["challenger"] == 3 and not drifted["done_before"]
+    assert len(stopped["studies"]) == len(failed["studies"]) + 2, "a failed one is begun anew: search and seeds"
+    assert drifted["studies"] == stopped["studies"], "an interrupted one goes on"
+    assert drifted["champion"] == drifted["challenger"] == 4 and not drifted["done_before"]
 
     again = found["again"]
     assert again["done_before"] and again["studies"] == ["aaa", *drifted["studies"]]
-    assert again["champion"] == 3 and again["mlflow_run"] == drifted["mlflow_run"]
+    assert again["champion"] == 4 and again["mlflow_run"] == drifted["mlflow_run"]
 
-    assert "MLflow went away" in found["half"]["error"]
-    copied = found["copied"]
-    assert copied["studies"] == found["half"]["studies"], "begun with another path of the same content, gone on with it"
     assert "changed while champion and challengers were compared" in found["unstable"]["error"]
     stable = found["stable"]
     assert not stable["done_before"] and not set(found["unstable"]["studies"]) >= set(stable["studies"]), "begun anew"
 
-    assert not found["measure"]["drifted"], "the champion's own data were evaluated by the same function"
+    assert "Leave `evaluate` empty" in found["measure"]["error"], "losses of two functions compare with nothing"
     other, ruled = found["other"], found["ruled"]
-    assert other["champion"] > found["measure"]["challenger"], "a study after the alias was taken away"
+    assert other["champion"] > stable["challenger"], "a study after the alias was taken away"
     assert ruled["drifted"] and ruled["branches"] == ["tuned"] and ruled["promoted"], (
         "a stop rule is an end like others"
     )
@@ -101,7 +98,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcess
     experiment = client.get_experiment_by_name("retrain-line")
     assert experiment is not None
     statuses = Counter(run.info.status for run in client.search_runs([experiment.experiment_id]))
-    assert statuses["RUNNING"] == 0 and statuses["FINISHED"] == len(versions), statuses
+    assert statuses["RUNNING"] == 0 and statuses["FINISHED"] == len(versions) - 1, "one failed at the last step"
     files = {item.path for item in client.list_artifacts(drifted["mlflow_run"], "model")}
     assert files == {"model/model.json", "model/params.json", *(f"model/repeat-{k}.safetensors" for k in range(3))}
 

@@ -75,7 +75,6 @@ def test_a_float_with_a_step_goes_to_the_neighbour_where_a_factor_rounds_back() 
     assert reached(0.1) == {0.0, 0.2}, "0.08 and 0.12 are both 0.1 on the grid"
     assert reached(0.2) == {0.1, 0.3} and reached(0.1 + 0.2) == {0.2, 0.4}
     assert reached(0.5) == {0.4, 0.6} and reached(1.0) == {0.8, 1.0}
-    assert reached(0.1, bounds={"x": [0.1, 0.3]}) == {0.1, 0.2}
     assert reached(0.3, perturb=[1.0]) == {0.3}
 
 
@@ -83,9 +82,8 @@ def test_zero_is_no_trap() -> None:
     assert {round(child["momentum"], 9) for child in children(PARENT | {"momentum": 0.0})} == {0.0, 0.198}
 
 
-def test_factors_and_bounds_are_settings() -> None:
-    found = children(perturb=[0.5, 2.0], bounds={"lr": [1e-3, 1.5e-3]})
-    assert {child["lr"] for child in found} == {1e-3, 1.5e-3}
+def test_factors_are_a_setting() -> None:
+    found = children(perturb=[0.5, 2.0])
     assert {round(child["momentum"], 9) for child in found} == {0.25, 0.99}
 
 
@@ -120,10 +118,6 @@ def test_never_outside_the_space(number: int, resample: float, perturb: list[flo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bounds": {"lr": [1e-6, 0.1]}}, "must ascend and lie within the parameter's range"),
-        ({"bounds": {"lr": [0.1, 0.01]}}, "must ascend"),
-        ({"bounds": {"batch": [16, 32]}}, "a ordinal parameter; bounds are for float and int"),
-        ({"bounds": {"speed": [1, 2]}}, "no parameter of the space"),
         ({"perturb": []}, "perturb"),
         ({"perturb": [-1.0]}, "perturb"),
         ({"population": 1}, "population"),

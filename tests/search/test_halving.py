@@ -30,7 +30,7 @@ def run(search: dict[str, Any], workers: int, losses: dict[int, float] | None = 
 @pytest.mark.parametrize(("s", "table"), [(0, [(9, 1), (3, 3), (1, 9)]), (1, [(9, 3), (3, 9)]), (2, [(9, 9)])])
 @pytest.mark.parametrize("workers", [1, 4, 9])
 def test_figure_1(s: int, table: list[tuple[int, int]], workers: int) -> None:
-    study = run(FIGURE_1 | {"early_stopping_rate": s}, workers)
+    study = run(FIGURE_1 | {"min_resource": 3**s}, workers)
     assert [(rung.results, rung.level) for rung in study.method.rungs()] == table
 
 

@@ -138,7 +138,7 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
     "lone-surrogate": lambda: plain(metric={"name": "\ud800"}),
     "nul": lambda: plain(space={"x\x00": SPACE["x"]}),
     "workers": lambda: plain(cluster={"kind": "local", "workers": 10**9}),
-    "seconds": lambda: plain(training={"timeout": 1e300, "grace": 1e300}, stop={"seconds": 1e300}),
+    "seconds": lambda: plain(training={"timeout": 1e300}, stop={"seconds": 1e300}),
     "warm-start-studies": lambda: plain(warm_start={"studies": ["a"] * 1_000_000}),
     "warm-start-past": lambda: plain(
         warm_start={"studies": ["a"], "past": [{"params": {}, "losses": {1: [0.0]}}] * 300_000}
@@ -419,7 +419,7 @@ LARGEST: dict[str, Callable[[], dict[str, Any]]] = {
         space={f"x{i}": SPACE["x"] for i in range(5)},
         sampler={"name": "GridSampler", "search_space": {f"x{i}": [k / 10 for k in range(10)] for i in range(5)}},
     ),
-    "seconds": lambda: plain(training={"timeout": 1e9, "grace": 1e9}, stop={"seconds": 1e9}),
+    "seconds": lambda: plain(training={"timeout": 1e9}, stop={"seconds": 1e9}),
 }  # fmt: skip
 """By name: descriptions at the edge of what is accepted."""
 

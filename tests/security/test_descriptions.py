@@ -125,7 +125,7 @@ KEYS = st.one_of(
         "high", "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource",
         "x", "y",
         "reduction_factor", "brackets", "assignment", "rung_system", "variant",
-        "rounds", "population", "generations", "perturb", "bounds", "points", "random", "order",
+        "rounds", "population", "generations", "perturb", "points", "random", "order",
         "studies", "past",
         "timeout", "retries", "kind", "workers", "address", "mlflow", "experiment", "total_resource",
         "seconds", "target",

@@ -46,7 +46,7 @@ _KINDS: list[dict[str, Any]] = [
     {"method": "asha", "variant": "stopping"},
     {"method": "asha", "variant": "stopping", "brackets": "all"},
     {"method": "sha"},
-    {"method": "sha", "rounds": 2, "early_stopping_rate": 1},
+    {"method": "sha", "rounds": 2},
     {"method": "pasha"},
     {"method": "random"},
 ]
@@ -129,7 +129,7 @@ def test_every_search_ends_or_is_refused_with_a_reason(way: str) -> None:
             r"configs = 5 is too small for 3 rungs.*max_resource = 9.*at least 9",
         ),
         ({"method": "sha", "configs": 255, "max_resource": 256}, "at least 256"),
-        ({"method": "sha", "configs": 63, "max_resource": 256, "early_stopping_rate": 1}, "at least 64"),
+        ({"method": "sha", "configs": 63, "max_resource": 256, "min_resource": 4}, "at least 64"),
         ({"method": "asha", "max_resource": 9}, "has no end"),
         ({"method": "pasha", "max_resource": 9}, "has no end"),
         ({"method": "random"}, "has no end"),
@@ -145,7 +145,7 @@ def test_what_never_ends_or_never_reaches_its_maximum_is_refused(search: dict[st
 @pytest.mark.parametrize(("configs", "s"), [(9, 0), (3, 1), (1, 2)])
 def test_the_assertion_of_algorithm_1(configs: int, s: int) -> None:
     """n >= eta**(s_max - s), so that at least one configuration will be allocated R."""
-    ladder = {"method": "sha", "min_resource": 1, "max_resource": 9, "reduction_factor": 3, "early_stopping_rate": s}
+    ladder = {"method": "sha", "min_resource": 3**s, "max_resource": 9, "reduction_factor": 3}
     study = fresh(make_spec(search=ladder | {"configs": configs}))
     World(1).play(study)
     assert study.method.rungs()[-1].level == 9 and study.method.rungs()[-1].results == 1

@@ -79,43 +79,43 @@ def test_audit_finds_a_proposal_that_was_not_the_one() -> None:
 
 def test_old_results_decay_by_age() -> None:
     journal = earlier("a", "b")
-    kept = warm(journal, "b", "a", warm={"decay": 1.0}).warm_start
-    assert kept is not None and len(kept.past) == 24
-    half = [warm(journal, "b", "a", warm={"decay": 0.5, "first": 0}).warm_start for _ in range(2)]
+    half = [warm(journal, "b", "a", warm={"first": 0}).warm_start for _ in range(2)]
     assert half[0] == half[1] and half[0] is not None and 3 <= len(half[0].past) <= 16
-    none = warm(journal, "b", warm={"decay": 0.0}).warm_start
-    assert none is not None and none.past == [] and none.proposals
+    proposed = warm(journal, "b", "a", warm={"first": 3}).warm_start
+    assert proposed is not None and {one.proposed for one in proposed.past[:3]} == {0, 1, 2}
 
 
 def test_losses_of_other_data_are_shifted_by_what_was_trained_on_both() -> None:
     journal = earlier("a")
-    study = fresh(warm(journal, "a", sampler="TPESampler", warm={"decay": 1.0, "first": 3}), journal)
+    study = fresh(warm(journal, "a", sampler="TPESampler", warm={"first": 3}), journal)
     Drifted(5).play(study)
     assert isinstance(study.sampler, WarmStarted) and isinstance(study.sampler.sampler, OptunaSampler)
     shown = study.sampler.sampler._study.get_trials(deepcopy=False)
-    assert len(shown) == 24
-    old = [t.value for t in shown[:12] if t.state == optuna.trial.TrialState.COMPLETE]
-    new = [t.value for t in shown[12:] if t.state == optuna.trial.TrialState.COMPLETE]
+    assert study.spec.warm_start is not None
+    past = len(study.spec.warm_start.past)
+    assert past >= 3 and len(shown) == past + 12
+    old = [t.value for t in shown[:past] if t.state == optuna.trial.TrialState.COMPLETE]
+    new = [t.value for t in shown[past:] if t.state == optuna.trial.TrialState.COMPLETE]
     assert old and new and min(old) > 5.0, "without the shift no new result could look good beside them"
 
 
 def test_old_results_help_the_sampler() -> None:
     """On trials that follow the proposals: TPE with a past starts where TPE without one has to search."""
 
-    def later(seed: int, *, first: int, decay: float) -> float:
+    def later(seed: int, warm_start: dict[str, Any] | None) -> float:
         journal = MemoryJournal()
         search = {"method": "random", "configs": 40}
         World(seed).play(fresh(make_spec(study="a", seed=seed, search=search), journal))
         spec = make_spec(
             study="new", seed=seed + 50, search={"method": "random", "configs": 10}, sampler={"name": "TPESampler"},
-            warm_start={"studies": ["a"], "first": first, "decay": decay},
+            warm_start=warm_start,
         )  # fmt: skip
         study = fresh(with_past(spec, journal))
         World(seed).play(study)
         return sum(float(t.params["x"]) for t in study.state.trials) / 10
 
-    taught = [later(seed, first=0, decay=1.0) for seed in range(4)]
-    alone = [later(seed, first=0, decay=0.0) for seed in range(4)]
+    taught = [later(seed, {"studies": ["a"], "first": 0}) for seed in range(4)]
+    alone = [later(seed, None) for seed in range(4)]
     assert sum(taught) < 0.7 * sum(alone)
 
 

@@ -33,6 +33,7 @@ from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.training.by_value import placed
+from hpo_core.training.request import GRACE
 from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
@@ -146,9 +147,7 @@ class DaskExecutor:
             prefix=f"{spec.study}/",
             asked=asked,
             timeout=timeout,
-            limit=None
-            if training.timeout is None
-            else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout,
+            limit=None if training.timeout is None else IMPORT_SECONDS + training.timeout + GRACE + 2 * timeout,
             on_end=lambda *end: self._tasks.end(*end),
             replace=self._replace,
         )

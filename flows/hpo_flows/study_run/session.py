@@ -154,7 +154,6 @@ class Session:
         except BaseException:
             self._let_go()
             raise
-        self.journal.seconds = self.spec.journal.retry_seconds
         self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
         trained = self._importable()
         if cluster is not None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from hpo_core.model.space.choices import CategoricalParameter, ListedParameter
 from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import FloatParameter, IntParameter, NumberParameter
-from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace
 from hpo_core.model.space.value_tests import Scalar, same_scalar, scalar_key
 
@@ -45,7 +45,6 @@ def parameter_of(distribution: BaseDistribution) -> ParameterType | None:
 __all__ = [
     "PARAMETER_TYPES",
     "CategoricalParameter",
-    "Change",
     "FloatParameter",
     "IntParameter",
     "ListedParameter",

@@ -17,7 +17,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import plain
 from hpo_core.model.short_text import at_most, some
-from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Scalar, Test, Value, said, scalar_key
 
 if TYPE_CHECKING:
@@ -77,10 +77,7 @@ class ListedParameter(ParameterType):
         found = [json.dumps(value) if isinstance(value, list) else value for value in self.listed()]
         return found if len(set(found)) == len(found) else list(map(json.dumps, self.listed()))
 
-    def draw_changed(self, stream: Stream, change: Change) -> Value:
-        return self.draw(stream)
-
-    def changed(self, value: Any, stream: Stream, change: Change) -> Value:
+    def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> Value:
         return self.draw(stream)
 
     def neighbour(self, value: Any, stream: Stream) -> Value:
@@ -180,5 +177,5 @@ class CategoricalParameter(ListedParameter):
         at = stream.uniform() * upto[-1]
         return next((one for one, end in zip(self.choices, upto, strict=True) if at < end), self.choices[-1])
 
-    def changed(self, value: Any, stream: Stream, change: Change) -> Value:
+    def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> Value:
         return self.neighbour(value, stream) if self.type == "ordinal" else self.draw(stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -11,7 +12,6 @@ from pydantic import Field, model_validator
 
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.number import NumberParameter
-from hpo_core.model.space.parameter import Change
 from hpo_core.model.space.value_tests import Test
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ class NormalParameter(NumberParameter):
         value = value if self.low is None else max(self.low, value)
         return value if self.high is None else min(self.high, value)
 
-    def _clip(self, value: float, change: Change) -> float:
-        if change.bounds is not None:
-            value = min(max(value, change.bounds[0]), change.bounds[1])
+    def _clip(self, value: float) -> float:
         return self._inside(float(value))
 
     @property
@@ -142,20 +140,12 @@ class NormalParameter(NumberParameter):
     def from_scale(self, value: Any) -> float:
         return self.at_share(value)
 
-    def changed(self, value: Any, stream: Stream, change: Change) -> float:
-        factor = stream.choice(change.factors)
-        return self._clip(value * factor if value else (factor - 1) * self.std, change)
+    def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> float:
+        factor = stream.choice(factors)
+        return self._clip(value * factor if value else (factor - 1) * self.std)
 
     def _spread(self, points: int) -> list[Any]:
         return list(dict.fromkeys(self.at_share((i + 0.5) / points) for i in range(points)))
-
-    def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
-        low, high = bounds
-        if not low <= high or not self.contains(low) or not self.contains(high):
-            raise ValueError(
-                f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
-                f"({self._range()}); narrow the one or widen the other"
-            )
 
 
 def _below(z: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -19,7 +19,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import Part
-from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
 if TYPE_CHECKING:
@@ -164,35 +164,28 @@ class NumberParameter(ParameterType):
 
     def from_scale(self, value: Any) -> float | int:
         if self.log or self.last_step is None:
-            return self._clip(value, Change(()))
+            return self._clip(value)
         return self.at_step(round(value))
 
-    def draw_changed(self, stream: Stream, change: Change) -> float | int:
-        return self._clip(self.draw(stream), change)
-
-    def changed(self, value: Any, stream: Stream, change: Change) -> float | int:
+    def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> float | int:
         """The value times a factor, inside the range.
 
         0, which no factor moves, goes by that share of the range. Where rounding gives the same value again, the next
         one in that direction is taken.
         """
-        factor = stream.choice(change.factors)
+        factor = stream.choice(factors)
         width = self.high - self.low
         wanted = value * factor if value else value + (factor - 1) * width
-        changed = self._clip(wanted, change)
+        changed = self._clip(wanted)
         step = self.step
         if step is not None and abs(changed - value) < step / 2 and factor != 1:
             up = (wanted > value) if value else factor > 1
-            changed = self._clip(value + (step if up else -step), change)
+            changed = self._clip(value + (step if up else -step))
         return changed
 
-    def _clip(self, value: float, change: Change) -> float | int:
-        low, high = change.bounds or (self.low, self.high)
-        value = min(max(value, low), high)
-        if self.last_step is not None:
-            first, last = self._steps_within(low, high)
-            return self.at_step(max(first, min(last, self.nearest_step(value))))
-        return float(min(max(value, self.low), self.high))
+    def _clip(self, value: float) -> float | int:
+        value = min(max(value, self.low), self.high)
+        return float(value) if self.last_step is None else self.at_step(self.nearest_step(value))
 
     def _steps_within(self, low: float, high: float) -> tuple[int, int]:
         # Numbers of the first and last value in a narrower range; the first is the larger one if there is none.
@@ -213,7 +206,7 @@ class NumberParameter(ParameterType):
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
             value = low + share * (high - low)
-        return self._clip(value, Change(()))
+        return self._clip(value)
 
     def grid_size(self, points: int | list[Any] | None) -> float:
         if points is not None:
@@ -247,16 +240,8 @@ class NumberParameter(ParameterType):
         for i in range(points):
             share = i / (points - 1) if points > 1 else 0.5
             value = math.exp(math.log(low) + share * ratio) if self.log else low + share * (high - low)
-            found.append(self._clip(value, Change(())))
+            found.append(self._clip(value))
         return list(dict.fromkeys(found))
-
-    def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
-        low, high = bounds
-        if not self.low <= low <= high <= self.high:
-            raise ValueError(
-                f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
-                f"[{self.low}, {self.high}]; narrow the one or widen the other"
-            )
 
 
 _ALMOST = Fraction(1, 10**9)

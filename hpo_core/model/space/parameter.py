@@ -8,10 +8,9 @@ from :class:`~hpo_core.model.space.number.NumberParameter` (a range) or from
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from hpo_core.model import limits
@@ -23,15 +22,6 @@ from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-
-class Change(msgspec.Struct, frozen=True):
-    """PBT's rule for changing a value (Li et al. 2019, 3.5.2)."""
-
-    factors: tuple[float, ...]
-    """A number is multiplied by one of them."""
-    bounds: tuple[float, float] | None = None
-    """A range for changed numbers that is narrower than the parameter's."""
 
 
 class ParameterType(Part, ABC):
@@ -129,12 +119,8 @@ class ParameterType(Part, ABC):
         """The value at a place on :meth:`scale`, rounded to one that there is."""
 
     @abstractmethod
-    def draw_changed(self, stream: Stream, change: Change) -> Any:
-        """A value drawn anew for a child of PBT."""
-
-    @abstractmethod
-    def changed(self, value: Any, stream: Stream, change: Change) -> Any:
-        """A parent's value, changed for its child (PBT)."""
+    def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> Any:
+        """A parent's value, changed for its child (PBT); a number is multiplied by one of the factors."""
 
     @abstractmethod
     def share(self, value: Any) -> float | None:
@@ -172,16 +158,6 @@ class ParameterType(Part, ABC):
     @abstractmethod
     def _grid_values(self, name: str, points: int | None) -> list[Any]:
         """See :meth:`grid_values`; ``points`` is a number, or None: all values."""
-
-    def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
-        """Refuse bounds of PBT that this parameter cannot have.
-
-        Raises:
-            ValueError: place, value, rule and cure.
-        """
-        raise ValueError(
-            f"search.bounds.{name}: {name!r} is a {self.type} parameter; bounds are for float and int parameters"
-        )
 
     def check_size(self, where: str) -> None:
         """Refuse more values than a new study may have.
