@@ -88,6 +88,12 @@ class Pace:
         return min((seconds for seconds in left if seconds is not None), default=None)
 
 
+def standing(study: Study, pace: Pace) -> str:
+    """Such as ``12 done, 2 running, best loss 0.1 (trial 3 at 9), ETA 5 s``."""
+    done, running = study.state.completed_jobs, granted_words(study)
+    return f"{done} done, {running}, best {best_line(study)}, ETA {pace.eta_text()}"
+
+
 class ResultLines:
     """A line per report, with what was decided from it."""
 
@@ -182,10 +188,7 @@ class PlainLines:
         self.on_tick()
 
     def _report(self, line: str, report: Report) -> None:
-        jobs = granted_words(self._study)
-        best = best_line(self._study)
-        done = self._study.state.completed_jobs
-        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {self._once(line)}")
+        self._write(f"[{standing(self._study, self._pace)}] {self._once(line)}")
         if message := terminal_text(report.message):
             self._told.setdefault(message, report.trial)
         self._unwritten = None

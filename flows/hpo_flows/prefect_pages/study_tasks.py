@@ -50,6 +50,8 @@ CLOSE_SECONDS = 20.0
 LIMIT_SECONDS = 60.0
 """How long a job whose concurrency limits cannot be asked for waits: then it begins without them."""
 _ASK_SECONDS = 2.0
+EACH = 100
+"""Lines of a log that tell of one job each: of the first results, and of different failures."""
 _LOG_LINES = 40
 """Lines of a failed job's output that its task's log repeats."""
 
@@ -460,18 +462,27 @@ class StudyTasks:
             group.at.pop(of.key, None)
             self._end_epochs(group)
             if not self._per_job and group.logger is not None:
-                state, level = (
-                    state_of(report, self._metric),
-                    logging.INFO if report.outcome in RESULTS else logging.ERROR,
-                )
-                hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
-                group.logger.log(level, "%s: %s%s", job_name(of), state.message, hops)
+                self._log_end(of, report, group)
                 _repeat_log(report, group.logger)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
         if (queued := self._queued.pop(of.key, None)) is not None:
             queued.cancel()
+
+    def _log_end(self, of: Job, report: Report, group: _Group) -> None:
+        """Write a line for each of a rung's first jobs and for each new failure, then one for every 100 jobs."""
+        is_failed = report.outcome not in RESULTS
+        is_new = is_failed and report.message not in self._told and len(self._told) < EACH
+        if is_new:
+            self._told.add(report.message)
+        completed, others = group.counts
+        if completed + others <= EACH or is_new:
+            hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
+            words = f"{job_name(of)}: {state_of(report, self._metric).message}{hops}"
+            group.logger.log(logging.ERROR if is_failed else logging.INFO, "%s", words)
+        elif (completed + others) % EACH == 0:
+            group.logger.info("%d jobs completed, %d attempts did not", completed, others)
 
     def _end_idle(self, full: set[str]) -> None:
         for name in full & self._groups.keys():
