@@ -14,11 +14,12 @@ from typing import Any, get_args
 
 import pytest
 
-from hpo_core.spec import load_spec
+from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import Sampler
 from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
 from tests.deployed.test_browser import add_float, address, choose, field, fill, form_of, page, page_inside, pictures
+from tests.deployed.test_form import ROWS, STUDY
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -150,33 +151,22 @@ def test_the_stopping_variant_of_asha_is_chosen(
     assert search["brackets"] == ([0, 1] if brackets else [0])
 
 
-ROWS: dict[str, Any] = {
-    "study": "rows",
-    "objective": OBJECTIVE,
-    "metric": {"name": "loss", "mode": "min"},
-    "space": {
-        "x": {"type": "float", "low": -1, "high": 1},
-        "lr": {"type": "float", "low": 0.001, "high": 1, "log": True},
-        "net.width": {"type": "int", "low": 8, "high": 32, "step": 8},
-        "net.kind": {"type": "categorical", "choices": ["a", "16", 16, True, None, 0.5]},
-        "size": {"type": "ordinal", "choices": [1, 2, 4]},
-        "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"net.kind": ["a", 16]}},
-    },
-    "start_with": [{"x": 0.25}],
-    "constants": {"data": "a.npz"},
-    "search": {"method": "random", "configs": 3, "max_resource": 2},
-    "training": {"threads": 2},
-}
-
-
 def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
     """A parameter of each kind, and fields that hold YAML; on the cluster of a study file."""
     name, page = "prefilled", page_inside
+    entry = {
+        "name": "rows",
+        "entrypoint": "hpo_flows.deployed.flows:tune",
+        "work_pool": {"name": "hpo"},
+        "enforce_parameter_schema": True,
+        "pull": [],
+        "parameters": ROWS | {"objective": OBJECTIVE},
+    }
     file = deployed.folder / "rows.yaml"
-    file.write_text(json.dumps(ROWS))
-    done = deployed.hpo("deploy", "--prefill", str(file))
+    file.write_text(json.dumps({"deployments": [entry]}))
+    done = deployed.hpo("deploy", "--file", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
     page.goto(form_of(deployed, "tune", "rows"))
     fill(page, "Name (Optional)", name)
@@ -188,7 +178,7 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     field(page, "Categorical (Optional)").scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}-rows.png")
     run = submitted(deployed, page, name)["id"]
-    spec, wanted = recorded(deployed, name), load_spec(file).plain()
+    spec, wanted = recorded(deployed, name), StudySpec.from_plain(STUDY | {"objective": OBJECTIVE}).plain()
     changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
     assert not changed, {key: (spec[key], wanted[key]) for key in changed}
     page.goto(address(deployed, f"/v2/runs/flow-run/{run}"))
