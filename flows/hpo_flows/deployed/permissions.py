@@ -10,7 +10,6 @@ HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
-HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
@@ -77,7 +76,6 @@ class Permissions:
     tracking: tuple[str, ...] = ()
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
-    require_tls: bool = False
     share: ShareSpec | None = None
     """The most that a study may claim of a pool; None: anything."""
 
@@ -97,7 +95,6 @@ class Permissions:
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
-            require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
             share=allowed_share(found),
         )
 
@@ -275,11 +272,6 @@ class Permissions:
         cluster = spec.cluster
         if cluster.permission is not None and cluster.permission not in self.clusters:
             raise _not_listed(cluster.named, self.clusters, entry=repr(cluster.permission), variable=CLUSTERS)
-        if self.require_tls and not cluster.encrypted:
-            raise NotAllowedError(
-                f"{cluster.named} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a "
-                "scheduler behind tls://HOST:PORT, or local workers."
-            )
 
     def _check_share(self, spec: StudySpec) -> None:
         if self.share is None:
