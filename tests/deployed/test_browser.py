@@ -205,9 +205,14 @@ def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page_insid
     page.get_by_role("button", name="Submit", exact=True).click()
     page.get_by_text("'space' is a required property").first.wait_for()
     add_float(page, "", "0", "")
-    page.get_by_role("button", name="Submit", exact=True).click()
-    page.get_by_text("'high' is a required property").first.wait_for()
-    assert not page.get_by_text("'low' is a required property").count()
+    low = page.get_by_text("'low' is a required property")
+    for _ in range(20):
+        page.get_by_role("button", name="Submit", exact=True).click()
+        page.get_by_text("'high' is a required property").first.wait_for()
+        if not low.count():
+            break
+        page.wait_for_timeout(1000)  # a busy form hands on what was typed a moment after the press
+    assert not low.count()
     field(page, "High").scroll_into_view_if_needed()
     page.screenshot(path=pictures / "form-refused.png")
 

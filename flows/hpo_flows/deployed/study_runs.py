@@ -116,7 +116,8 @@ def _busy_words(study: str, owner: Owner | None) -> str:
         return f"Study {study!r} was let go at this moment; Retry."
     return (
         f"Study {study!r} is driven by another run or command (process {owner.pid} on {owner.host}). "
-        "Wait for its end or cancel it; if you know that it is gone, run `resume` with take_over: it can then write nothing more."
+        "Wait for its end or cancel it; if you know that it is gone, run `resume` with take_over: it can then write "
+        "nothing more."
     )
 
 
