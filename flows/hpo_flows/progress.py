@@ -1,4 +1,4 @@
-"""What a terminal shows while a study runs: a live table, or plain lines in pipes and logs."""
+"""Progress of a study in a terminal: a live table, or plain lines in pipes and logs."""
 
 from __future__ import annotations
 
@@ -299,7 +299,6 @@ class BoardNotes:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing runs any more."""
         return bool(self._end) or self._done is not None
 
     def wait_for(self, words: str) -> None:

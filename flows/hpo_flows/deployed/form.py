@@ -84,7 +84,7 @@ class FormPart(BaseModel):
 
     @classmethod
     def plain(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What is filled in, as a study file has it.
+        """The filled-in values, as a study file has them.
 
         Raises:
             SpecError: a value cannot be read.

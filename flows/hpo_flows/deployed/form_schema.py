@@ -97,7 +97,7 @@ def _kinds(said: Schema) -> set[str]:
 
 
 def _nothing_is_zero(said: Schema) -> bool:
-    """Whether 0 stands for null, since a field that is left empty would be the default."""
+    """True if 0 stands for null: a field that is left empty would be the default."""
     begins = said.get(BEGINS, said.get("default"))
     return bool(said["nullable"]) and isinstance(begins, int | float) and said.get("type") in _NUMBERS
 

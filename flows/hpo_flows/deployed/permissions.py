@@ -1,4 +1,4 @@
-"""What a person who may press Run may run: settings of the deployment, never of the run.
+"""Permissions of deployed flows: settings of the deployment, never of the run.
 
 Whoever fills in a form names an objective, a study file, a study or a cluster, and each of these names could stand
 for code: a module that is imported, a file outside the folder, a scheduler whose pickles are loaded. So each is
@@ -131,7 +131,6 @@ class Permissions:
     # What a run may use.
 
     def allows_objective(self, objective: str, folders: Sequence[str] = ()) -> bool:
-        """Whether a function may be called: see :meth:`check_function`."""
         return self._refusal(objective, folders) is None
 
     def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
@@ -157,7 +156,7 @@ class Permissions:
             )
 
     def _refusal(self, function: str, folders: Sequence[str]) -> str | None:
-        """What speaks against a function beyond not being listed; None: it is allowed."""
+        """Say why a function is refused, beyond not being listed; None: it is allowed."""
         if names_value(function):
             return ": it was sent by value"
         if function in self.objectives:
@@ -315,7 +314,7 @@ class Permissions:
 
 
 def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
-    """Whether the module's source has the name by ``def`` or ``class`` alone; nothing is imported to look at it."""
+    """Look for the name in the module's source, by ``def`` or ``class`` alone; nothing is imported."""
     try:
         source = read_module(module, folders)
     except (ModuleNotFoundError, SyntaxError):
@@ -391,7 +390,6 @@ def _data_values(spec: StudySpec) -> set[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Whether a parameter is called ``data``, or is in the group of that name."""
     return name == DATA or name.startswith(f"{DATA}.")
 
 

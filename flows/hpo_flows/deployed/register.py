@@ -31,7 +31,7 @@ POOL = "hpo"
 
 
 _DOORS = ("command", "env", "working_dir")
-"""What of a process a run must not choose."""
+"""Settings of a process that a run must not choose."""
 
 
 class DeployError(HpoError):
@@ -39,7 +39,7 @@ class DeployError(HpoError):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """What a Prefect server has now, and where a person sees it."""
+    """The deployments that a Prefect server has now, and the address of their page."""
 
     address: str
     """URL of the page of the UI that lists the deployments."""
@@ -73,7 +73,7 @@ def deploy(file: Path | None = None) -> Registered:
 
 
 def _registered(names: list[str]) -> Registered:
-    """What the server has of these deployments; runs of all in the pool are reported once their heartbeats stop."""
+    """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.client.schemas.responses import DeploymentResponse
@@ -98,7 +98,7 @@ def _registered(names: list[str]) -> Registered:
 
 
 def _described(file: Path) -> dict[str, Any]:
-    """What a ``prefect.yaml`` says.
+    """Read a ``prefect.yaml``.
 
     Raises:
         DeployError: it lists no deployments.

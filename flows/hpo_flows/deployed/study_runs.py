@@ -1,4 +1,4 @@
-"""What a flow run does to a study: begin it, or go on with it, also where Prefect starts the run again."""
+"""A flow run of a study: begin it, or go on with it, also where Prefect starts the run again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FOLDER = "flow-runs"
 
 
 class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """What one flow run did to one study."""
+    """A flow run's note of its study."""
 
     began: bool = False
     """It began the study, and did not find it."""
@@ -147,7 +147,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
 
 
 def _cure(study: Study) -> str:
-    """What to do about a study that gave up. Trials that failed are over: without a result nothing is left of it."""
+    """Cure of a study that gave up. Trials that failed are over: without a result nothing is left of it."""
     if study.room_needed:
         return "A resume would halt again: a study keeps its limits."
     if no_result_words(study):

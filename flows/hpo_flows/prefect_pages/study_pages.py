@@ -115,7 +115,7 @@ class StudyPages:
     # What is new.
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
-        """Whether the API answered when it was asked last, which is every two seconds."""
+        """True if the API answered when it was asked last, which is every two seconds."""
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._answers = api_answers()
             self._asked = time.monotonic()
@@ -208,7 +208,7 @@ class StudyPages:
             del self._lines[:_LINES]
 
     def _pool_words(self) -> str:
-        """How the study stands in its pool; empty: it is in none, or that cannot be read."""
+        """Standing of the study in its pool; empty: it is in none, or that cannot be read."""
         assert self._journal is not None
         with contextlib.suppress(JournalError):
             if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:

@@ -46,9 +46,9 @@ JOB_GRAIN_LIMIT = 300
 EPOCHS_LISTED = 200
 """Most epochs in the log of one job whose model hops; the study's journal has all of them."""
 CLOSE_SECONDS = 20.0
-"""How long the end of a study waits for its tasks to end."""
+"""Longest wait of a study's end for its tasks."""
 LIMIT_SECONDS = 60.0
-"""How long a job whose concurrency limits cannot be asked for waits: then it begins without them."""
+"""Longest wait of a job whose concurrency limits cannot be asked for: then it begins without them."""
 _ASK_SECONDS = 2.0
 EACH = 100
 """Lines of a log that tell of one job each: of the first results, and of different failures."""
@@ -249,7 +249,6 @@ class StudyTasks:
     # The executor, in the thread of the study's loop.
 
     def inventory(self) -> Inventory:
-        """What jobs can run on now."""
         return self._inner.inventory()
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
@@ -504,7 +503,7 @@ class StudyTasks:
 
 
 def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
-    """Whether a study has a task run per rung, and not per job (``prefect`` of the spec)."""
+    """True if a study has a task run per rung, and not per job (``prefect`` of the spec)."""
     jobs = expected_jobs(spec, extra)
     tasks = spec.prefect.tasks
     few = jobs is not None and jobs <= JOB_GRAIN_LIMIT
