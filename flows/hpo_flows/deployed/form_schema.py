@@ -23,6 +23,7 @@ UI does not draw, and only the first paragraph.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from inspect import Parameter, Signature
 from typing import Any
@@ -129,7 +130,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
             found = head | {key: value for key, value in said.items() if key in _KEPT}
             if _nothing_is_zero(said):
                 found = {key: value for key, value in found.items() if key not in ("minimum", "exclusiveMinimum")}
-                _add(found, f"0: {'null' if 'null' in head.get('description', '') else 'none'}.")
+                words, said_so = re.subn(r"\b([Nn]one|null):", "0:", head.get("description", ""))
+                found["description"] = words if said_so else f"{words} 0: none.".strip()
         case _:
             found = head | {"type": "string"}
             if "string" not in _kinds(said):
