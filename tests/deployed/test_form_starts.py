@@ -74,7 +74,7 @@ def unfold(within: Any, label: str, tab: str = "") -> Any:
 
 def select(page: Any, within: Any, label: str, value: str) -> None:
     """Choose another value where one is chosen already."""
-    control = field(within, f"{label} (Optional)")
+    control = field(within, label)
     control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
     page.get_by_role("option", name=value, exact=True).click()
 
@@ -144,7 +144,7 @@ def test_the_stopping_variant_of_asha_is_chosen(
     for budget, number in {"Configs": 6, "Max Resource": 16}.items():
         fill(page_inside, f"{budget} (Optional)", str(number))
     advanced = unfold(field(page_inside, "Search"), "Advanced")
-    select(page_inside, advanced, "Variant", "stopping")
+    select(page_inside, advanced, "Variant (Optional)", "stopping")
     fill(advanced, "Brackets (Optional)", brackets)
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
@@ -174,8 +174,7 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     fill(page, "Name (Optional)", name)
     cluster = field(page, "Cluster (Optional)")
     cluster.get_by_text("Of a study file", exact=True).first.click()
-    cluster.get_by_role("combobox").or_(field(cluster, "File", 1).get_by_role("button")).last.click()
-    page.get_by_role("option", name="toy.yaml", exact=True).click()
+    select(page, cluster, "File", "toy.yaml")
     page.screenshot(path=pictures / f"form-{name}.png")
     field(page, "Categorical (Optional)").scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}-rows.png")
@@ -208,7 +207,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     fill(unfold(page, "Stop"), "Seconds (Optional)", "500")
     training = unfold(page, "Training")
     fill(training, "Max Lost (Optional)", "0")
-    select(page, training, "Process", "kept")
+    select(page, training, "Process (Optional)", "kept")
     fill(unfold(page, "Checkpoints"), "Max Count (Optional)", "5")
     page.wait_for_timeout(500)
     page.screenshot(path=pictures / f"form-{name}.png")
@@ -229,8 +228,8 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     fill(page, "Max Resource (Optional)", "2")
     unfold(page, "Advanced")
     packing = unfold(page, "Packing")
-    select(page, packing, "Policy", "worst_fit")
-    select(page, packing, "Devices", "cpu")
+    select(page, packing, "Policy (Optional)", "worst_fit")
+    select(page, packing, "Devices (Optional)", "cpu")
     fill(packing, "Memory (Optional)", "1GB")
     demand = unfold(packing, "Demand")
     fill(demand, "Memory (Optional)", "200MB")
@@ -261,7 +260,7 @@ def test_every_sampler_is_chosen_and_proposes(
     open_form(deployed, page, "ASHA", sampler)
     for budget, number in {"Configs": 14, "Max Resource": 4}.items():
         fill(page, f"{budget} (Optional)", str(number))
-    select(page, field(page, "Sampler (Optional)"), "Name", sampler)
+    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", sampler)
     unfold(page, "Advanced")
     choose(page, field(unfold(page, "Tracking"), "Optuna (Optional)"), "on")
     page.wait_for_timeout(500)
