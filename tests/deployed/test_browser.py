@@ -186,7 +186,7 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside:
     deployed.wait(run, lambda found: found["state_type"] in ("RUNNING", "COMPLETED", "FAILED"))
     ended = deployed.ended(run)
     assert ended["state_type"] == "COMPLETED", deployed.logs(run)
-    page.goto(address(deployed, f"/v2/runs/flow-run/{run}"))
+    page.goto(address(deployed, f"/runs/flow-run/{run}"))
     page.get_by_text("best loss").first.wait_for()
     page.get_by_text("promoted to rung").first.wait_for()
     page.wait_for_timeout(2000)
@@ -273,5 +273,5 @@ def show_artifact(deployed: Deployed, page: Any, run: str, key: str) -> None:
     wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}, "limit": 1}
     (found,) = deployed.api("artifacts/filter", wanted)
     page.set_viewport_size({"width": 1200, "height": 1500})
-    page.goto(address(deployed, f"/v2/artifacts/artifact/{found['id']}"))
+    page.goto(address(deployed, f"/artifacts/artifact/{found['id']}"))
     page.wait_for_timeout(2500)
