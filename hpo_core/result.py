@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import weakref
 from contextlib import closing, suppress
@@ -23,6 +24,8 @@ from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import FrontMember, StudySummary, summarize
+
+log = logging.getLogger("hpo.session")
 
 if TYPE_CHECKING:
     import pandas
@@ -373,7 +376,10 @@ class Result:
 
     @property
     def mlflow_run_id(self) -> str | None:
-        """ID of the study's run in MLflow, once its copy is complete; None where it is not tracked or out of reach."""
+        """ID of the study's run in MLflow, once its copy is complete; None where it is not tracked or out of reach.
+
+        Where MLflow cannot be reached, a warning says why after one attempt.
+        """
         place = self._mlflow_place()
         return None if place is None else place.run_id
 
@@ -390,7 +396,8 @@ class Result:
             trackers = Trackers(self._home, self.spec)
             trackers.trials = len(self.study.state.trials)
             with suppress(OSError, StorageError):  # a home that is only read
-                trackers.complete()
+                if warning := trackers.complete(one_attempt=True):
+                    log.warning("%s", warning)
         return read_place(self.folder)
 
     def __repr__(self) -> str:

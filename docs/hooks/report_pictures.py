@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TRAINING_SECONDS = 1800
+LOADING_SECONDS = 300
 
 
 def demo(folder: Path) -> Path:
@@ -39,6 +40,7 @@ def take(report: Path) -> None:
 
         def opened(width: int, height: int, colors: Any) -> Any:
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colors)
+            page.set_default_timeout(LOADING_SECONDS * 1000)
             page.goto(report.resolve().as_uri())
             page.locator(".js-plotly-plot .main-svg").first.wait_for()
             home = str(report.resolve().parents[2])  # a reader's home is called .hpo

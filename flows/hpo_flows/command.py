@@ -129,19 +129,11 @@ def rerun(
 
 def deploy(
     file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: this package's own.")] = None,
-    prefill: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prefill",
-            help="An Optuna objective (module:function) or a study file: the form of one more deployment begins with "
-            "it; repeatable.",
-        ),
-    ] = None,
 ) -> None:
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy
 
-    found = deploy(file, prefill or ())
+    found = deploy(file)
     out.print(f"registered with work pool {POOL!r}:")
     width = max((len(name) for name, _ in found.deployments), default=0)
     for name, description in found.deployments:

@@ -1,4 +1,4 @@
-"""What a terminal shows while a study runs: a live table, or plain lines in pipes and logs."""
+"""Progress of a study in a terminal: a live table, or plain lines in pipes and logs."""
 
 from __future__ import annotations
 
@@ -86,6 +86,12 @@ class Pace:
         if units is not None and (done > 0 or not units):
             left.append(units * self.elapsed() / max(done, 1))
         return min((seconds for seconds in left if seconds is not None), default=None)
+
+
+def standing(study: Study, pace: Pace) -> str:
+    """Such as ``12 done, 2 running, best loss 0.1 (trial 3 at 9), ETA 5 s``."""
+    done, running = study.state.completed_jobs, granted_words(study)
+    return f"{done} done, {running}, best {best_line(study)}, ETA {pace.eta_text()}"
 
 
 class ResultLines:
@@ -182,10 +188,7 @@ class PlainLines:
         self.on_tick()
 
     def _report(self, line: str, report: Report) -> None:
-        jobs = granted_words(self._study)
-        best = best_line(self._study)
-        done = self._study.state.completed_jobs
-        self._write(f"[{done} done, {jobs}, best {best}, ETA {self._pace.eta_text()}] {self._once(line)}")
+        self._write(f"[{standing(self._study, self._pace)}] {self._once(line)}")
         if message := terminal_text(report.message):
             self._told.setdefault(message, report.trial)
         self._unwritten = None
@@ -296,7 +299,6 @@ class BoardNotes:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing runs any more."""
         return bool(self._end) or self._done is not None
 
     def wait_for(self, words: str) -> None:

@@ -72,7 +72,7 @@ from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.python")
 CALLBACK_SECONDS = 10.0
-"""How long the end of a study waits for callbacks."""
+"""Longest wait of a study's end for callbacks."""
 Callback = Callable[[Report], object]
 
 
@@ -367,7 +367,6 @@ def _drive(
 
 
 def _how_to_go_on(session: Session) -> str:
-    """What to do about an interrupted study."""
     if session.temporary:
         return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
     try:
@@ -388,7 +387,6 @@ def _home_named(session: Session) -> str:
 
 
 def _cure(session: Session, study: Study) -> str:
-    """What to do about a study that halted or came to nothing."""
     if session.temporary:
         return "home=None kept nothing of it; with a home, hpo.load(...).jobs says how each attempt ended."
     return cure_in_python(study, _home_named(session))
@@ -418,7 +416,7 @@ def _drive_here(session: Session, action: str, *, shown: bool = True, in_flow: b
 
 
 def _is_in_flow_run() -> bool:
-    """Whether the caller runs in a flow or task of Prefect, which then is imported."""
+    """True if the caller runs in a flow or task of Prefect, which then is imported."""
     if "prefect" not in sys.modules:
         return False
     from hpo_flows.study_run.study_flow import is_in_flow_run

@@ -1,4 +1,4 @@
-"""What shows a study that Python drives: a board in the cell of a notebook or in a terminal, else lines."""
+"""Progress of a study that Python drives: a board in the cell of a notebook or in a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Cell:
 
     @property
     def is_captured(self) -> bool:
-        """Whether ``%%capture`` keeps every single drawing."""
+        """True if ``%%capture`` keeps every single drawing."""
         from IPython.core.displaypub import CapturingDisplayPublisher
 
         return isinstance(self._shell.display_pub, CapturingDisplayPublisher)

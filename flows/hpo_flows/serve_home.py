@@ -45,7 +45,7 @@ def ui_lock(folder: Path) -> LockFile:
 
 
 def said_by(lock: LockFile) -> dict[str, Any]:
-    """What the holder of the lock wrote: ``said``, lines for a person, and ``mlflow``, its address."""
+    """Read what the holder of the lock wrote: ``said``, lines for a person, and ``mlflow``, its address."""
     text = lock.read()
     found: dict[str, Any] = json.loads(text) if text.startswith("{") else {}
     return found

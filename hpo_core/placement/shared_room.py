@@ -217,7 +217,7 @@ class SharedRoom:
         slot = Slot(place, min({*range(len(used) + 1)} - used), device.name, share)
         is_guess = self.estimate(job, self.whole[device.name]).source == "profile"
         self.held[job.key] = held = HeldJob(job, slot, need, is_guess, now or 0.0)
-        self._note(held, share.memory)
+        self._note(held)
         if is_guess:
             self.estimates.profile_begins(self.parameters(job), share.architecture)
         return slot
@@ -274,20 +274,19 @@ class SharedRoom:
             self.estimates.profile_ends(params, share.architecture)
             if (device := self.whole.get(held.slot.name)) is not None:
                 need = self.need(held.job, device)
-                self.held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
+                self.held[key] = held = msgspec.structs.replace(held, need=need, is_guess=False)
+                self._note(held)
                 if need.memory < share.memory:
-                    self._note(held, need.memory)
                     return need.memory
         elif measured > held.need.memory:
             need = msgspec.structs.replace(held.need, memory=measured)
             self.held[key] = msgspec.structs.replace(held, need=need)
         return None
 
-    def _note(self, held: HeldJob, memory: int) -> None:
-        share = held.portion
-        amounts = share.compute, memory, share.cores
+    def _note(self, held: HeldJob) -> None:
+        on, need = held.portion, held.need
         self._new[held.job.key] = JobPlaced(
-            *held.job.key, share.device, share.architecture, share=amounts, began=held.began
+            *held.job.key, on.device, on.architecture, share=(need.compute, need.memory, need.cores), began=held.began
         )
 
     def new_placements(self) -> list[JobPlaced]:

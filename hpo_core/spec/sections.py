@@ -432,11 +432,6 @@ class ClusterSettings(Part):
         return self.kind
 
     @property
-    def encrypted(self) -> bool:
-        """True if scheduler, workers and client talk TLS, or within one process."""
-        return True
-
-    @property
     def named(self) -> str:
         """The setting that says where jobs train, for messages."""
         return f"cluster.kind = {self.kind!r}"
@@ -496,11 +491,6 @@ class AddressClusterSpec(ClusterSettings):
     def permission(self) -> str:
         """The address: whoever answers there is sent code."""
         return self.address
-
-    @property
-    def encrypted(self) -> bool:
-        """True if the address says so."""
-        return self.address.startswith("tls://")
 
     @property
     def named(self) -> str:
@@ -584,11 +574,6 @@ class KubernetesClusterSpec(ClusterSettings):
         except ValueError:
             return None
         return max(1, int(whole))
-
-    @property
-    def encrypted(self) -> bool:
-        """Never: dask-kubernetes knows no TLS."""
-        return False
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -82,6 +82,7 @@ def wait_for_copy(
     seconds: float,
     say: Callable[[str], None],
     goes_on: Callable[[], bool],
+    one_attempt: bool = False,
 ) -> str:
     """Wait until MLflow holds everything of a study; returns why it does not, empty where it does.
 
@@ -91,6 +92,7 @@ def wait_for_copy(
         seconds: longest wait.
         say: told how far it is, every few seconds.
         goes_on: whether the process that copies is alive.
+        one_attempt: wait no longer once MLflow could not be reached.
     """
     began = time.monotonic()
     said, words = began + NOT_SAID_SECONDS - SAID_EVERY_SECONDS, ""
@@ -101,7 +103,7 @@ def wait_for_copy(
             return ""
         holds = f"it holds {min(found.trials, trials):,} of {trials:,} trials"
         now = time.monotonic()
-        if not alive:
+        if not alive or (one_attempt and found.trouble):
             return f"{holds}; {found.trouble or f'its process ended, see {folder}/mlflow.log'}"
         if now - began >= seconds:
             return f"{holds}; {found.trouble or f'that took longer than {seconds:.3g} s, and goes on'}"

@@ -51,7 +51,8 @@ def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids:
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
     text = masked(" ".join(str(error).split()))
-    return f"{type(error).__name__}: {text[:300]}"
+    short = text if len(text) <= 300 else f"{text[:150]} ... {text[-145:]}"  # a chain of causes ends with the first one
+    return f"{type(error).__name__}: {short}"
 
 
 def _page(tracking_uri: str, place: str) -> str:

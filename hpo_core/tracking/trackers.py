@@ -56,6 +56,7 @@ class Trackers:
         """Where the study is copied to; empty: nowhere."""
         self.is_awaited = True
         """Whether the end waits until the copy is complete; else its process goes on after this one's end."""
+        self._one_attempt = False
         self.trials = 0
         """Trials of the study, for words about the copy."""
         self.say: Callable[[str], None] = log.info
@@ -84,8 +85,13 @@ class Trackers:
         longest = self._seconds if seconds is None else seconds
         return self._wait(longest, process.pid, lambda: process.poll() is None)
 
-    def complete(self) -> str | None:
-        """Complete the copy of a study that nobody drives where it is not, and wait as :meth:`finish` does."""
+    def complete(self, *, one_attempt: bool = False) -> str | None:
+        """Complete the copy of a study that nobody drives where it is not, and wait as :meth:`finish` does.
+
+        Args:
+            one_attempt: wait no longer once MLflow could not be reached.
+        """
+        self._one_attempt = one_attempt
         if not self.uri:
             return None
         known = read_progress(self._folder)
@@ -108,7 +114,13 @@ class Trackers:
                 self.say(f"{known.words(self.trials)}; this goes on in the background")
             return None
         why = wait_for_copy(
-            self._folder, by=process, trials=self.trials, seconds=seconds, say=self.say, goes_on=goes_on
+            self._folder,
+            by=process,
+            trials=self.trials,
+            seconds=seconds,
+            say=self.say,
+            goes_on=goes_on,
+            one_attempt=self._one_attempt,
         )
         if not why:
             return None

@@ -164,30 +164,6 @@ def test_a_run_cancelled_before_its_first_job_can_be_resumed(deployed: Deployed)
 
 
 @pytest.mark.slow
-def test_resume_of_what_was_never_begun_says_which_run_was_to_begin_it(deployed: Deployed) -> None:
-    """No code of ours runs between a start and a cancel that come in one second."""
-    later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
-    scheduled = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": later}}}
-    run = deployed.start_with("tune-file", scheduled, file="toy.yaml", name="never")
-    name = deployed.run(run)["name"]
-
-    def said() -> str:
-        ended = deployed.ended(deployed.start("resume", study="never"))
-        assert ended["state_type"] == "FAILED"
-        return str(ended["state"]["message"])
-
-    assert f"'never' was never begun: run {name}, which is to begin it, is Scheduled" in said()
-    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLED", "name": "Cancelled"}, "force": True})
-    assert f"never begun: run {name} ended as Cancelled before its first entry" in (words := said())
-    assert "Retry" in words
-    nobody = deployed.ended(deployed.start("resume", study="nobody"))["state"]["message"]
-    assert "Study 'nobody' is not in " in nobody and "never begun" not in nobody
-    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
-    assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
-    assert deployed.status("never")["trials"] == 9, "as the message says"
-
-
-@pytest.mark.slow
 def test_the_log_and_the_page_of_a_failed_run_begin_with_the_reason(deployed: Deployed) -> None:
     """The log ended with it, and a page opens with the oldest line; a state's message is a tab away."""
     halted = deployed.start("tune-file", file="failing.yaml", name="failing")

@@ -10,13 +10,15 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec, TrainingSpec
 from hpo_flows.deployed.flows import resume
-from hpo_flows.deployed.form import StudyForm, with_changes
+from hpo_flows.deployed.form import StudyForm, study_of, with_changes
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.deployed.filled_forms import ASHA, RATE, made
+
+MODELS = ("models.net:fit", "models.net:load")
 
 
 def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
@@ -204,3 +206,72 @@ def test_what_a_form_does_not_take_is_said_without_passwords() -> None:
     with pytest.raises(SpecError, match="configs") as raised:
         resume.fn(study="a", configs="https://me:pw-of-mine@host/x")
     assert "pw-of-mine" not in str(raised.value)
+
+
+ROWS: dict[str, Any] = {
+    "objective": "models.net:fit",
+    "metric": {"name": "loss"},
+    "space": {
+        "float": [
+            {"name": "x", "low": -1, "high": 1},
+            {"name": "lr", "low": 0.001, "high": 1, "log": True},
+            {"name": "momentum", "low": 0, "high": 0.9, "advanced": {"when": "{net.kind: [a, 16]}"}},
+        ],
+        "int": [{"name": "net.width", "low": 8, "high": 32, "advanced": {"step": 8}}],
+        "categorical": [
+            {"name": "net.kind", "choices": ["a", "'16'", "16", "true", "null", "0.5"]},
+            {"name": "size", "type": "ordinal", "choices": ["1", "2", "4"]},
+        ],
+    },
+    "search": {"random": {"configs": 3, "max_resource": 2}},
+    "advanced": {
+        "start_with": ["{x: 0.25}"],
+        "constants": "{data: a.npz}",
+        "training": {"threads": "2", "max_lost": 0},
+    },
+}
+"""A form with a parameter of each kind, and fields that hold YAML."""
+STUDY: dict[str, Any] = {
+    "study": "named",
+    "objective": "models.net:fit",
+    "metric": {"name": "loss"},
+    "space": {
+        "x": {"type": "float", "low": -1, "high": 1},
+        "lr": {"type": "float", "low": 0.001, "high": 1, "log": True},
+        "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"net.kind": ["a", 16]}},
+        "net.width": {"type": "int", "low": 8, "high": 32, "step": 8},
+        "net.kind": {"type": "categorical", "choices": ["a", "16", 16, True, None, 0.5]},
+        "size": {"type": "ordinal", "choices": [1, 2, 4]},
+    },
+    "search": {"method": "random", "configs": 3, "max_resource": 2},
+    "start_with": [{"x": 0.25}],
+    "constants": {"data": "a.npz"},
+    "training": {"threads": 2, "max_lost": None},
+}
+"""The study file that says the same."""
+
+
+def test_each_kind_of_parameter_and_yaml_in_a_field_is_as_in_a_study_file() -> None:
+    found = study_of(StudyForm.read(ROWS), "named", Permissions(MODELS))
+    assert found.plain() == StudySpec.from_plain(STUDY | {"pythonpath": []}).plain()
+
+
+def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a study that is not read from a file is imported from
+    file = tmp_path / "slurm.yaml"
+    file.write_text(
+        "{study: s, objective: 'models.net:fit', metric: {name: loss}, space: {x: {type: float, low: 0, high: 1}}, "
+        "search: {method: random, configs: 3}, seed: 9, cluster: {kind: slurm, workers: 3}}"
+    )
+    plain = made(Permissions(MODELS), name="rows")
+    allowed = Permissions(MODELS, tmp_path, (tmp_path,), ("slurm",))
+    chosen = with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "slurm.yaml"})
+    assert chosen.cluster == load_spec(file).cluster and chosen.seed == 4
+    with pytest.raises(NotAllowedError, match="slurm"):
+        with_changes(
+            plain, "rows", Permissions(MODELS, tmp_path, (tmp_path,)), cluster={"kind": "file", "file": file.name}
+        )
+    with pytest.raises(NotAllowedError, match="does not lie in"):
+        with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "../slurm.yaml"})

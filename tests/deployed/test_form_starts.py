@@ -14,26 +14,29 @@ from typing import Any, get_args
 
 import pytest
 
-from hpo_core.spec import load_spec
+from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import Sampler
 from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
 from tests.deployed.test_browser import add_float, address, choose, field, fill, form_of, page, page_inside, pictures
+from tests.deployed.test_form import ROWS, STUDY
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 OBJECTIVE = "tests.flows.objectives:good"
+CONFIGS, RESOURCE = "Configs (Optional)", "Max Resource (Optional)"
 METHODS: dict[str, tuple[str, dict[str, int]]] = {
-    "ASHA": ("asha", {"Configs": 4, "Max Resource": 4}),
+    "ASHA": ("asha", {CONFIGS: 4, RESOURCE: 4}),
     "Successive halving": ("sha", {"Configs": 4, "Max Resource": 4}),
     "Hyperband": ("hyperband", {"Max Resource": 4}),
-    "PASHA": ("pasha", {"Configs": 4, "Max Resource": 3}),
-    "Population": ("pbt", {"Population": 2, "Generations": 2}),
-    "Random": ("random", {"Configs": 2, "Max Resource": 3}),
-    "Grid": ("grid", {"Max Resource": 2}),
+    "PASHA": ("pasha", {CONFIGS: 4, "Max Resource": 3}),
+    "Population": ("pbt", {"Population (Optional)": 2, "Generations (Optional)": 2}),
+    "Random": ("random", {CONFIGS: 2, RESOURCE: 3}),
+    "Grid": ("grid", {RESOURCE: 2}),
 }
+"""By tab: its method, and numbers by label; what a study file has to say is not optional."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,7 +74,7 @@ def unfold(within: Any, label: str, tab: str = "") -> Any:
 
 def select(page: Any, within: Any, label: str, value: str) -> None:
     """Choose another value where one is chosen already."""
-    control = field(within, f"{label} (Optional)")
+    control = field(within, label)
     control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
     page.get_by_role("option", name=value, exact=True).click()
 
@@ -108,7 +111,7 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
     method, budget = METHODS[tab]
     open_form(deployed, page_inside, tab, method)
     for label, value in budget.items():
-        fill(page_inside, f"{label} (Optional)", str(value))
+        fill(page_inside, label, str(value))
     if tab == "Grid":
         fill(unfold(field(page_inside, "Search"), "Advanced"), "Points (Optional)", "{x: 2}")
     page_inside.screenshot(path=pictures / f"form-{method}.png")
@@ -116,7 +119,7 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
     assert list(ended["parameters"]["search"]) == [method], "the tab that was opened last, and nothing of the first"
     search = recorded(deployed, method)["search"]
     assert search["method"] == method and method in ended["tags"]
-    asked = {label.lower().replace(" ", "_"): value for label, value in budget.items()}
+    asked = {label.removesuffix(" (Optional)").lower().replace(" ", "_"): value for label, value in budget.items()}
     assert {key: search[key] for key in asked} == asked
 
 
@@ -126,8 +129,8 @@ def test_what_another_tab_shows_is_sent(deployed: Deployed, page_inside: Any) ->
     open_form(deployed, page, "ASHA", "other-tab")
     fill(page, "Configs (Optional)", "9")
     field(page, "Search").get_by_text("Successive halving", exact=True).first.click()
-    fill(page, "Max Resource (Optional)", "1")
-    assert field(page, "Configs (Optional)").locator("input").first.input_value() == "30"
+    fill(page, "Max Resource", "1")
+    assert field(page, "Configs").locator("input").first.input_value() == "30"
     submitted(deployed, page, "other-tab")
     assert recorded(deployed, "other-tab")["search"]["configs"] == 30
 
@@ -141,7 +144,7 @@ def test_the_stopping_variant_of_asha_is_chosen(
     for budget, number in {"Configs": 6, "Max Resource": 16}.items():
         fill(page_inside, f"{budget} (Optional)", str(number))
     advanced = unfold(field(page_inside, "Search"), "Advanced")
-    select(page_inside, advanced, "Variant", "stopping")
+    select(page_inside, advanced, "Variant (Optional)", "stopping")
     fill(advanced, "Brackets (Optional)", brackets)
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
@@ -150,45 +153,33 @@ def test_the_stopping_variant_of_asha_is_chosen(
     assert search["brackets"] == ([0, 1] if brackets else [0])
 
 
-ROWS: dict[str, Any] = {
-    "study": "rows",
-    "objective": OBJECTIVE,
-    "metric": {"name": "loss", "mode": "min"},
-    "space": {
-        "x": {"type": "float", "low": -1, "high": 1},
-        "lr": {"type": "float", "low": 0.001, "high": 1, "log": True},
-        "net.width": {"type": "int", "low": 8, "high": 32, "step": 8},
-        "net.kind": {"type": "categorical", "choices": ["a", "16", 16, True, None, 0.5]},
-        "size": {"type": "ordinal", "choices": [1, 2, 4]},
-        "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"net.kind": ["a", 16]}},
-    },
-    "start_with": [{"x": 0.25}],
-    "constants": {"data": "a.npz"},
-    "search": {"method": "random", "configs": 3, "max_resource": 2},
-    "training": {"threads": 2},
-}
-
-
 def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
     """A parameter of each kind, and fields that hold YAML; on the cluster of a study file."""
     name, page = "prefilled", page_inside
+    entry = {
+        "name": "rows",
+        "entrypoint": "hpo_flows.deployed.flows:tune",
+        "work_pool": {"name": "hpo"},
+        "enforce_parameter_schema": True,
+        "pull": [],
+        "parameters": ROWS | {"objective": OBJECTIVE},
+    }
     file = deployed.folder / "rows.yaml"
-    file.write_text(json.dumps(ROWS))
-    done = deployed.hpo("deploy", "--prefill", str(file))
+    file.write_text(json.dumps({"deployments": [entry]}))
+    done = deployed.hpo("deploy", "--file", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
     page.goto(form_of(deployed, "tune", "rows"))
     fill(page, "Name (Optional)", name)
     cluster = field(page, "Cluster (Optional)")
     cluster.get_by_text("Of a study file", exact=True).first.click()
-    cluster.get_by_role("combobox").or_(field(cluster, "File", 1).get_by_role("button")).last.click()
-    page.get_by_role("option", name="toy.yaml", exact=True).click()
+    select(page, cluster, "File", "toy.yaml")
     page.screenshot(path=pictures / f"form-{name}.png")
     field(page, "Categorical (Optional)").scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}-rows.png")
     run = submitted(deployed, page, name)["id"]
-    spec, wanted = recorded(deployed, name), load_spec(file).plain()
+    spec, wanted = recorded(deployed, name), StudySpec.from_plain(STUDY | {"objective": OBJECTIVE}).plain()
     changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
     assert not changed, {key: (spec[key], wanted[key]) for key in changed}
     page.goto(address(deployed, f"/v2/runs/flow-run/{run}"))
@@ -216,7 +207,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     fill(unfold(page, "Stop"), "Seconds (Optional)", "500")
     training = unfold(page, "Training")
     fill(training, "Max Lost (Optional)", "0")
-    select(page, training, "Process", "kept")
+    select(page, training, "Process (Optional)", "kept")
     fill(unfold(page, "Checkpoints"), "Max Count (Optional)", "5")
     page.wait_for_timeout(500)
     page.screenshot(path=pictures / f"form-{name}.png")
@@ -237,8 +228,8 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     fill(page, "Max Resource (Optional)", "2")
     unfold(page, "Advanced")
     packing = unfold(page, "Packing")
-    select(page, packing, "Policy", "worst_fit")
-    select(page, packing, "Devices", "cpu")
+    select(page, packing, "Policy (Optional)", "worst_fit")
+    select(page, packing, "Devices (Optional)", "cpu")
     fill(packing, "Memory (Optional)", "1GB")
     demand = unfold(packing, "Demand")
     fill(demand, "Memory (Optional)", "200MB")
@@ -269,7 +260,7 @@ def test_every_sampler_is_chosen_and_proposes(
     open_form(deployed, page, "ASHA", sampler)
     for budget, number in {"Configs": 14, "Max Resource": 4}.items():
         fill(page, f"{budget} (Optional)", str(number))
-    select(page, field(page, "Sampler (Optional)"), "Name", sampler)
+    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", sampler)
     unfold(page, "Advanced")
     choose(page, field(unfold(page, "Tracking"), "Optuna (Optional)"), "on")
     page.wait_for_timeout(500)

@@ -15,7 +15,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model import process_start
-from hpo_core.model.errors import StudyBusyError
+from hpo_core.model.errors import StudyBusyError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.deployed.study_runs import RunMarker, read_marker, resumed, write_marker
@@ -65,15 +65,13 @@ def test_configurations_are_asked_for_once(home: Home) -> None:
 
 
 def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other: Owner) -> None:
-    old, healthy = uuid4(), uuid4()
-    folder = home.study_folder("toy")
+    old = uuid4()
     assert started(old, 0) == 0
     journal: SqlJournal = home.open_journal()
     epoch = journal.claim("toy", other)
-    with pytest.raises(StudyBusyError, match=f"a command.*process {other.pid} on .*take_over"):
+    with pytest.raises(StudyBusyError, match=f"another run or command.*process {other.pid} on .*take_over"):
         started(old, 0, take_over=True)
-    write_marker(folder, healthy, RunMarker(owner=other))
-    with pytest.raises(StudyBusyError, match=f"is driven by flow run {healthy}"):
+    with pytest.raises(StudyBusyError, match="Wait for its end"):
         started(old, 0)
     assert journal.info("toy").epoch == epoch, "nothing was taken"
     session = resumed("toy", uuid4(), 0, take_over=True)
@@ -91,3 +89,8 @@ def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) 
     session.close()
     marker = read_marker(home.study_folder("toy"), run)
     assert marker is not None and marker.began and marker.owner == current_owner()
+
+
+def test_a_study_that_its_run_never_began_is_to_be_retried(home: Home) -> None:
+    with pytest.raises(StudyNotFoundError, match="'never'.*is to be retried, not resumed"):
+        resumed("never", uuid4(), 0, take_over=False)

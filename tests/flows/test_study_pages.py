@@ -89,6 +89,30 @@ def test_a_study_that_is_not_in_the_journal_yet_is_waited_for() -> None:
     assert pages._show_news(cast(Any, client), to_end=False) and len(client.lines) == 1
 
 
+def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, client = MemoryJournal(), Client()
+    study = Study.create(make_spec(search={"method": "random", "configs": 2000, "max_resource": 1}), journal)
+    pages = pages_of(study, journal, study.seq)
+    pages._show_news(cast(Any, client), to_end=False)
+    jobs = study.set_capacity(2)
+    for done in range(1000):
+        jobs += study.tell(jobs.pop(0), {"loss": 1.0 + done})
+    pages._show_news(cast(Any, client), to_end=False)
+    words = [line.message for line in client.lines]
+    assert len(words) == 100 and all(line.startswith("trial ") for line in words), "a line for each of the first jobs"
+    monkeypatch.setattr(study_pages, "QUIET_SECONDS", 0.0)
+    pages._show_news(cast(Any, client), to_end=False)
+    study.tell_report(failed(jobs.pop(0), Outcome.ERROR, message="a new message"))
+    pages._show_news(cast(Any, client), to_end=False)
+    study.tell_report(failed(jobs.pop(0), Outcome.ERROR, message="a new message"))
+    pages._show_news(cast(Any, client), to_end=True)
+    words = [line.message for line in client.lines[100:]]
+    assert [line.startswith("jobs: 1000 done, 2 running, best loss 1 (trial 0 at 1), ETA ") for line in words[:1]] == [
+        True
+    ], words
+    assert len([line for line in words if "a new message" in line]) == 1, words
+
+
 @pytest.fixture
 def first_controller(tmp_path: Path) -> Iterator[None]:
     lock = LockFile(tmp_path / "slurm.lock", "the test")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -43,7 +44,8 @@ class AtOnce:
 
 
 def test_a_job_that_is_faster_than_its_task_has_a_task_run_and_its_hooks(prefect_api: dict[str, str]) -> None:
-    ended = []
+    ended: list[bool] = []
+    threads: list[int] = []
     failed: list[str] = []
     hooks = list(hpo_flows.job.on_failure_hooks)
     hpo_flows.job.on_failure(lambda task, task_run, state: failed.append(task_run.name))
@@ -52,8 +54,10 @@ def test_a_job_that_is_faster_than_its_task_has_a_task_run_and_its_hooks(prefect
     def study() -> str:
         tasks = StudyTasks(AtOnce(), "loss", per_job=True)
         inbox = Inbox()
+        before = threading.active_count()
         for trial in range(40):
             tasks.submit(Job(trial, 0, Rung(0, 0), 1, {}), Slot(0, 0, "none"), inbox.put)
+        threads.append(threading.active_count() - before)
         ended.append(tasks.close(LIMIT))
         return str(flow_run.id)
 
@@ -61,6 +65,7 @@ def test_a_job_that_is_faster_than_its_task_has_a_task_run_and_its_hooks(prefect
         run = study()
     hpo_flows.job.on_failure_hooks[:] = hooks
     assert ended == [True]
+    assert threads[0] < 20, "no job holds a thread"
     assert sorted(failed) == sorted(f"trial {number} -> 1" for number in range(0, 40, 2)), "hooks of a task are called"
     wanted = {"flow_runs": {"id": {"any_": [run]}}, "limit": 200}
     deadline = time.monotonic() + LIMIT

@@ -125,6 +125,19 @@ def test_a_copy_whose_process_was_killed_is_completed_later(
     assert trials_in_mlflow(home, "starved") == 4
 
 
+def test_a_run_id_that_mlflow_cannot_give_is_none_after_one_attempt_with_the_reason(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    played(home, "away")
+    assert hpo.load("away", home=home.folder).mlflow_run_id is None
+    process = psutil.Process(progress(home, "away").process)
+    assert process.is_running() and "follower" in " ".join(process.cmdline()), "it goes on, and is not waited for"
+    (warning,) = [record.getMessage() for record in caplog.records if "not complete in MLflow" in record.getMessage()]
+    assert "refused" in warning and "`hpo project away`" in warning
+    process.terminate()
+
+
 def test_a_second_one_waits_for_the_first(home: Home, starved: tuple[Trackers, psutil.Process]) -> None:
     trackers, process = starved
     trackers.is_awaited = False

@@ -291,7 +291,8 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     ((key, memory),) = meter.limits
     assert key == placed[0][0].key and GB <= memory < 2 * GB
     lowered, *others = placer.new_placements()
-    assert (lowered.trial, lowered.share[1], lowered.began, len(others)) == (0, memory, 5.0, 19)
+    assert (lowered.trial, lowered.share, lowered.began) == (0, (50, memory, 100), 5.0), "as measured, no guess is left"
+    assert len(others) == 19
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     meter.seen = {placed[0][0].key: grown}
     placer.update(placer.inventory)

@@ -19,8 +19,6 @@ from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import RunningScheduler, security_of
 from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import ClusterError
-from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from tests.conftest import make_spec
 from tests.faults.test_real_study import ROOT, Real
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -108,26 +106,3 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         Path(files["tls_key"]).unlink()
         with pytest.raises(SpecError, match="certificates for tls://h:1 cannot be used"):
             security_of(cluster)
-
-
-def test_a_deployment_can_require_tls() -> None:
-    allowed = {
-        "HPO_ALLOWED_OBJECTIVES": "models:fit", "HPO_ALLOWED_CLUSTERS": "tcp://a:1,tls://a:1,kubernetes,slurm",
-        "HPO_REQUIRE_TLS": "1",
-    }  # fmt: skip
-    permissions = Permissions.of_environment(allowed)
-    lenient = Permissions.of_environment(allowed | {"HPO_REQUIRE_TLS": "0"})
-    for cluster, encrypted in (
-        ({"kind": "address", "address": "tcp://a:1"}, False),
-        ({"kind": "kubernetes", "image": "x"}, False),
-        ({"kind": "address", "address": "tls://a:1"}, True),
-        ({"kind": "slurm"}, True),
-        ({"kind": "local"}, True),
-    ):
-        spec = make_spec(objective="models:fit", cluster=cluster)
-        lenient.check(spec)
-        if encrypted:
-            permissions.check(spec)
-            continue
-        with pytest.raises(NotAllowedError, match="HPO_REQUIRE_TLS"):
-            permissions.check(spec)

@@ -66,7 +66,7 @@ def report_silent_runs(
 
 
 GRACE_SECONDS = 45.0
-"""How long a study may take to halt. The profiles give their worker 60 seconds and more."""
+"""Time for a study to halt. The profiles give their worker 60 seconds and more."""
 CHECK_SECONDS = 0.2
 WATCHED = "HPO_WORKER"
 """Environment of a flow process: pid and start time of its worker."""

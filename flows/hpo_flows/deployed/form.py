@@ -18,7 +18,7 @@ from hpo_core.model.settings import Part
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
-from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, filled, fold_fields, read
+from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, fold_fields, read
 from hpo_flows.deployed.permissions import Permissions
 
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -84,7 +84,7 @@ class FormPart(BaseModel):
 
     @classmethod
     def plain(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What is filled in, as a study file has it.
+        """The filled-in values, as a study file has them.
 
         Raises:
             SpecError: a value cannot be read.
@@ -181,19 +181,6 @@ class StudyForm(FormPart):
                 settings["brackets"] = {"description": settings["brackets"]["description"], "title": "Brackets"}
         return schema | {"title": "StudyForm", "properties": first | others,
                          "required": ["objective", "search", "metric", "space"]}  # fmt: skip
-
-    @classmethod
-    def filled_by(cls, spec: StudySpec) -> dict[str, Any]:
-        """The parameters whose study this is, but for its name, its cluster and the folders of its code.
-
-        Raises:
-            SpecError: there is something that the form cannot say; names it.
-        """
-        schema = cls.settings()
-        plain = {name: one for name, one in spec.plain().items() if name != "cluster"}
-        found: dict[str, Any] = filled(schema, schema["$defs"], plain)
-        rest = {name: one for name, one in found.items() if name not in cls.at_once and name in schema["properties"]}
-        return {name: one for name, one in found.items() if name in cls.at_once} | ({"advanced": rest} if rest else {})
 
 
 def cluster_of(given: Mapping[str, Any] | None, permissions: Permissions) -> dict[str, Any]:

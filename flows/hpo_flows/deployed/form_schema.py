@@ -1,6 +1,6 @@
-"""Settings of a study file on a form of Prefect: how they are drawn, read, and filled in.
+"""Settings of a study file on a form of Prefect: how they are drawn and read.
 
-All three follow the JSON schema of the settings' own classes. A setting has one of these shapes:
+Both follow the JSON schema of the settings' own classes. A setting has one of these shapes:
 
 ========  =============================================  ========================================================
 shape     in a study file                                on a form
@@ -23,6 +23,7 @@ UI does not draw, and only the first paragraph.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from inspect import Parameter, Signature
 from typing import Any
@@ -97,7 +98,7 @@ def _kinds(said: Schema) -> set[str]:
 
 
 def _nothing_is_zero(said: Schema) -> bool:
-    """Whether 0 stands for null, since a field that is left empty would be the default."""
+    """True if 0 stands for null: a field that is left empty would be the default."""
     begins = said.get(BEGINS, said.get("default"))
     return bool(said["nullable"]) and isinstance(begins, int | float) and said.get("type") in _NUMBERS
 
@@ -129,7 +130,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
             found = head | {key: value for key, value in said.items() if key in _KEPT}
             if _nothing_is_zero(said):
                 found = {key: value for key, value in found.items() if key not in ("minimum", "exclusiveMinimum")}
-                _add(found, f"0: {'null' if 'null' in head.get('description', '') else 'none'}.")
+                words, said_so = re.subn(r"\b([Nn]one|null):", "0:", head.get("description", ""))
+                found["description"] = words if said_so else f"{words} 0: none.".strip()
         case _:
             found = head | {"type": "string"}
             if "string" not in _kinds(said):
@@ -280,64 +282,6 @@ def _read_text(said: Schema, text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
         raise SpecError(f"{where} cannot be read as YAML ({words}); write it as in a study file.") from None
-
-
-def filled(schema: Schema, definitions: Schema, value: Any, where: str = "") -> Any:
-    """A setting of a study file as the form has it: the inverse of :func:`read`.
-
-    Raises:
-        SpecError: the form cannot say it; names it.
-    """
-    said = resolved(schema, definitions)
-    match _shape(said, definitions):
-        case "tabs":
-            tag = said["discriminator"]["propertyName"]
-            section = _tabs(said, definitions)[value[tag]]
-            inside = {key: one for key, one in value.items() if key != tag}
-            return {value[tag]: _folded(filled(section, definitions, inside, where), section, _AT_ONCE)}
-        case "rows":
-            inner = said["additionalProperties"]
-            tag, mapping = inner["discriminator"]["propertyName"], inner["discriminator"]["mapping"]
-            lists: dict[str, list[Any]] = {}
-            for word, section in _tabs(inner, definitions).items():
-                for name, one in value.items():
-                    if mapping[one[tag]] == mapping[word]:
-                        fields = one if one[tag] != word else {key: x for key, x in one.items() if key != tag}
-                        row = {"name": name} | filled(section, definitions, fields, f"{where}.{name}")
-                        lists.setdefault(word, []).append(_folded(row, section, {"name", *_AT_ONCE}))
-            return lists
-        case "section":
-            fields = said["properties"]
-            found = {
-                name: filled(fields[name], definitions, one, f"{where}.{name}".strip("."))
-                for name, one in value.items()
-                if name in fields and _is_said(fields[name], definitions, one, said["nullable"])
-            }
-            found = {name: one for name, one in found.items() if one != {}}
-            takes_more = said.get("additionalProperties") is True
-            more = {name: one for name, one in value.items() if name not in fields and takes_more}
-            return found | ({"arguments": in_one_line(more)} if more else {})
-        case "list":
-            return [filled(said["items"], definitions, one, f"{where}.{at}") for at, one in enumerate(value)]
-        case "value":
-            if isinstance(value, dict | list):
-                raise SpecError(f"the form cannot say {where} = {in_one_line(value)}")
-            return 0 if value is None else value
-    return value if isinstance(value, str) and _read_text(said, value, where) == value else text_of(value)
-
-
-def _is_said(schema: Schema, definitions: Schema, value: Any, whole: bool) -> bool:
-    """Whether a value differs from what a study file has without it; in a section that may be absent, all are said."""
-    said = resolved(schema, definitions)
-    if value is None:
-        return _nothing_is_zero(said)
-    return BEGINS in said or (whole and value not in ({}, [])) or value not in (said.get("default"), {}, [])
-
-
-def _folded(values: dict[str, Any], section: Schema, at_once: Collection[str]) -> dict[str, Any]:
-    at_once = {*at_once, *section.get("required", ())}
-    rest = {name: value for name, value in values.items() if name not in at_once}
-    return {name: value for name, value in values.items() if name in at_once} | ({FOLD: rest} if rest else {})
 
 
 def form_parameters(box: Schema) -> Signature:

@@ -1,4 +1,4 @@
-"""What a person who may press Run may run: settings of the deployment, never of the run.
+"""Permissions of deployed flows: settings of the deployment, never of the run.
 
 Whoever fills in a form names an objective, a study file, a study or a cluster, and each of these names could stand
 for code: a module that is imported, a file outside the folder, a scheduler whose pickles are loaded. So each is
@@ -10,7 +10,6 @@ HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
-HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
@@ -77,7 +76,6 @@ class Permissions:
     tracking: tuple[str, ...] = ()
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
-    require_tls: bool = False
     share: ShareSpec | None = None
     """The most that a study may claim of a pool; None: anything."""
 
@@ -97,7 +95,6 @@ class Permissions:
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
-            require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
             share=allowed_share(found),
         )
 
@@ -134,7 +131,6 @@ class Permissions:
     # What a run may use.
 
     def allows_objective(self, objective: str, folders: Sequence[str] = ()) -> bool:
-        """Whether a function may be called: see :meth:`check_function`."""
         return self._refusal(objective, folders) is None
 
     def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
@@ -160,7 +156,7 @@ class Permissions:
             )
 
     def _refusal(self, function: str, folders: Sequence[str]) -> str | None:
-        """What speaks against a function beyond not being listed; None: it is allowed."""
+        """Say why a function is refused, beyond not being listed; None: it is allowed."""
         if names_value(function):
             return ": it was sent by value"
         if function in self.objectives:
@@ -275,11 +271,6 @@ class Permissions:
         cluster = spec.cluster
         if cluster.permission is not None and cluster.permission not in self.clusters:
             raise _not_listed(cluster.named, self.clusters, entry=repr(cluster.permission), variable=CLUSTERS)
-        if self.require_tls and not cluster.encrypted:
-            raise NotAllowedError(
-                f"{cluster.named} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a "
-                "scheduler behind tls://HOST:PORT, or local workers."
-            )
 
     def _check_share(self, spec: StudySpec) -> None:
         if self.share is None:
@@ -323,7 +314,7 @@ class Permissions:
 
 
 def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
-    """Whether the module's source has the name by ``def`` or ``class`` alone; nothing is imported to look at it."""
+    """Look for the name in the module's source, by ``def`` or ``class`` alone; nothing is imported."""
     try:
         source = read_module(module, folders)
     except (ModuleNotFoundError, SyntaxError):
@@ -399,7 +390,6 @@ def _data_values(spec: StudySpec) -> set[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Whether a parameter is called ``data``, or is in the group of that name."""
     return name == DATA or name.startswith(f"{DATA}.")
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ POOL = "hpo"
 
 
 _DOORS = ("command", "env", "working_dir")
-"""What of a process a run must not choose."""
+"""Settings of a process that a run must not choose."""
 
 
 class DeployError(HpoError):
@@ -40,7 +39,7 @@ class DeployError(HpoError):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """What a Prefect server has now, and where a person sees it."""
+    """The deployments that a Prefect server has now, and the address of their page."""
 
     address: str
     """URL of the page of the UI that lists the deployments."""
@@ -48,31 +47,24 @@ class Registered(msgspec.Struct, frozen=True):
     """``flow/deployment`` and the first line of its description."""
 
 
-def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
+def deploy(file: Path | None = None) -> Registered:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
     A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
-    Args:
-        prefill: objectives of Optuna (``module:function``) and study files; each becomes a deployment of ``tune``
-            whose form begins with it.
-
     Raises:
         PrefectServerError: no API answers.
         DeployError: there is no such file, or Prefect refused it.
-        HpoError: the form cannot begin with an objective or study file, or it is not allowed.
     """
     _need_api()
     file = (file or DEPLOYMENTS).resolve()
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
-    more = _prefilled(prefill, environment)
     described = _described(file)
     _make_pool(json.loads(POOL_TEMPLATE.read_text()))
-    described["deployments"] += more
     with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
         made = Path(folder) / "prefect.yaml"
         made.write_text(yaml.safe_dump(described))
@@ -81,7 +73,7 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
 
 
 def _registered(names: list[str]) -> Registered:
-    """What the server has of these deployments; runs of all in the pool are reported once their heartbeats stop."""
+    """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.client.schemas.responses import DeploymentResponse
@@ -106,7 +98,7 @@ def _registered(names: list[str]) -> Registered:
 
 
 def _described(file: Path) -> dict[str, Any]:
-    """What a ``prefect.yaml`` says.
+    """Read a ``prefect.yaml``.
 
     Raises:
         DeployError: it lists no deployments.
@@ -117,18 +109,6 @@ def _described(file: Path) -> dict[str, Any]:
         raise DeployError(f"{file} cannot be read ({' '.join(str(error).split())}); see {DEPLOYMENTS}.") from None
     if not isinstance(found, dict) or not isinstance(found.get("deployments"), list):
         raise DeployError(f"{file} has no list `deployments`; write it as in {DEPLOYMENTS}.")
-    return found
-
-
-def _prefilled(sources: Sequence[str], environment: dict[str, str]) -> list[dict[str, Any]]:
-    """Deployments of ``tune`` whose forms begin with something; all forms then list their objectives."""
-    if not sources:
-        return []
-    from hpo_flows.deployed.prefilled import prefilled_deployments
-
-    found = prefilled_deployments(list(sources), Permissions.of_environment(environment))
-    allowed = [environment["HPO_ALLOWED_OBJECTIVES"], *(one["parameters"]["objective"] for one in found)]
-    environment["HPO_ALLOWED_OBJECTIVES"] = ",".join(allowed)
     return found
 
 

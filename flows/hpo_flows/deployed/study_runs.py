@@ -1,4 +1,4 @@
-"""What a flow run does to a study: begin it, or go on with it, also where Prefect starts the run again."""
+"""A flow run of a study: begin it, or go on with it, also where Prefect starts the run again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from uuid import UUID
 
 import msgspec
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
 
 from hpo_core.home import Home
@@ -32,7 +30,7 @@ _FOLDER = "flow-runs"
 
 
 class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """What one flow run did to one study."""
+    """A flow run's note of its study."""
 
     began: bool = False
     """It began the study, and did not find it."""
@@ -55,19 +53,6 @@ def write_marker(folder: Path, run: UUID, marker: RunMarker) -> None:
     path = folder / _FOLDER / f"{run}.json"
     private_folder(path.parent, below=folder)
     write_private(path, msgspec.json.encode(marker), durable=True)
-
-
-def run_of(folder: Path, owner: Owner) -> UUID | None:
-    """The flow run whose last process this owner is."""
-    for path in (folder / _FOLDER).glob("*.json"):
-        run = UUID(path.stem)
-        if (marker := read_marker(folder, run)) is not None and marker.owner == owner:
-            return run
-    return None
-
-
-_LOOKED_AT = 200
-"""Latest runs among which the one that was to begin a study is looked for."""
 
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
@@ -100,7 +85,9 @@ def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
     try:
         asked = recorded_study(study).state.extra_configs
     except StudyNotFoundError as error:
-        raise StudyNotFoundError(_never_begun(study) or str(error)) from None
+        raise StudyNotFoundError(
+            f"{error} A run that ended before its study began is to be retried, not resumed."
+        ) from None
     target = asked + configs if marker.configs is None else marker.configs
     extend = max(0, target - asked)
     try:
@@ -109,30 +96,11 @@ def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
         with closing(home.open_journal()) as journal:
             owner = journal.info(study).owner
         if owner is None or owner != marker.owner:
-            raise StudyBusyError(_busy_words(study, owner, folder)) from None
+            raise StudyBusyError(_busy_words(study, owner)) from None
         session = Session(home, study, force=True, extend=extend)
     left = msgspec.structs.replace(marker, owner=session.owner, configs=target)
     _leave_marker(session, folder, run, left)
     return session
-
-
-def _never_begun(study: str) -> str:
-    """Say that a study is missing since the run that was to begin it ended before; empty: there was no such run."""
-    begins = FlowFilter(name=FlowFilterName(any_=["tune", "tune-file", "rerun"]))
-    with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(flow_filter=begins, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_LOOKED_AT)
-    for run in runs:
-        if run.state is None or study not in (run.parameters.get("name"), run.name.partition("-")[2]):
-            continue
-        who = f"Study {study!r} was never begun: run {run.name}"
-        if not run.state.is_final():
-            return f"{who}, which is to begin it, is {run.state.name}. Wait for it."
-        why = f" ({run.state.message})" if run.state.is_failed() and run.state.message else ""
-        return (
-            f"{who} ended as {run.state.name} before its first entry{why}. There is nothing to resume: open that run "
-            "and Retry it, which begins the study, or start a new one."
-        )
-    return ""
 
 
 def _leave_marker(session: Session, folder: Path, run: UUID, marker: RunMarker) -> None:
@@ -143,14 +111,13 @@ def _leave_marker(session: Session, folder: Path, run: UUID, marker: RunMarker) 
         raise
 
 
-def _busy_words(study: str, owner: Owner | None, folder: Path) -> str:
+def _busy_words(study: str, owner: Owner | None) -> str:
     if owner is None:
         return f"Study {study!r} was let go at this moment; Retry."
-    other = run_of(folder, owner)
-    who = f"flow run {other}" if other is not None else "a command, or a deployment of another server"
     return (
-        f"Study {study!r} is driven by {who} (process {owner.pid} on {owner.host}). Wait for its end or cancel it; "
-        "if you know that it is gone, run `resume` with take_over: it can then write nothing more."
+        f"Study {study!r} is driven by another run or command (process {owner.pid} on {owner.host}). "
+        "Wait for its end or cancel it; if you know that it is gone, run `resume` with take_over: it can then write "
+        "nothing more."
     )
 
 
@@ -180,7 +147,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
 
 
 def _cure(study: Study) -> str:
-    """What to do about a study that gave up. Trials that failed are over: without a result nothing is left of it."""
+    """Cure of a study that gave up. Trials that failed are over: without a result nothing is left of it."""
     if study.room_needed:
         return "A resume would halt again: a study keeps its limits."
     if no_result_words(study):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 _REPORT_SECONDS = 5.0
-"""How long the worker then has to report what it had to kill."""
+"""Time for the worker to report what it had to kill."""
 
 
 class StudyWorker(ProcessWorker):

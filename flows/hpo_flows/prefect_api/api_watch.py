@@ -23,7 +23,7 @@ ASK_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 """An API that takes longer to say that it is well is away."""
 HURRIED_SECONDS = 1.0
-"""How long one request may take once nobody waits for the API any more."""
+"""Longest request once nobody waits for the API any more."""
 END_SECONDS = 3.0
 """Seconds until such a process ends."""
 _ENDING = "end-process"
@@ -33,7 +33,7 @@ _usual: int | None = None
 
 
 def api_is_unreachable() -> bool:
-    """Whether the API did not answer the last time it was asked: requests would wait for it."""
+    """True if the API did not answer the last time it was asked: requests would wait for it."""
     return _unreachable
 
 

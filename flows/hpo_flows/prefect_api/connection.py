@@ -17,7 +17,7 @@ from hpo_core.model.errors import HpoError
 
 _CURE = "or run without Prefect: --no-prefect, or prefect: off."
 DRAIN_SECONDS = 5.0
-"""How long what was told to an API is waited for at most before another one is used."""
+"""Longest wait for what was told to an API before another one is used."""
 NO_EPHEMERAL_SERVER = {"PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
 
 
@@ -41,7 +41,7 @@ def configured_api() -> str | None:
 
 
 def _may_be_configured() -> bool:
-    """Whether there is any file that Prefect reads settings from.
+    """True if there is any file that Prefect reads settings from.
 
     To import Prefect takes a second or more; it leaves files in the user's home and prints about its telemetry.
     """
@@ -58,7 +58,7 @@ def _may_be_configured() -> bool:
 
 
 def check_api(url: str, seconds: float = 10.0) -> None:
-    """Whether the configured Prefect API answers within so many seconds; better asked before anything is started.
+    """Ask whether the configured Prefect API answers, before anything is started.
 
     Raises:
         PrefectServerError: it does not.
@@ -78,7 +78,7 @@ def check_api(url: str, seconds: float = 10.0) -> None:
 
 
 def check_access(url: str) -> None:
-    """Whether the configured Prefect API, which answers, takes the password that the settings give.
+    """Ask whether the configured Prefect API takes the password that the settings give.
 
     Raises:
         PrefectServerError: it wants one, or another one.
@@ -101,7 +101,7 @@ def check_access(url: str) -> None:
 
 
 def _admits(url: str, password: str | None) -> bool | None:
-    """Whether it takes this password (None: it takes us without one); None where that is seen later."""
+    """True if it takes this password (None: it takes us without one); None where that is seen later."""
     headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(password.encode()).decode()}
     try:
         with urllib.request.urlopen(
@@ -137,9 +137,9 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
 
 
 REQUEST_SECONDS = 10.0
-"""How long one request may take: a server that hangs must not hold a study."""
+"""Longest request: a server that hangs must not hold a study."""
 REQUEST_TRIES = 2
-"""How often a request that failed is tried again."""
+"""Further tries of a request that failed."""
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from hpo_flows.guarded_server import OwnPagesOnly, end_process, serve
 from hpo_flows.prefect_api.connection import PrefectServerError, client_environment
 
 START_SECONDS = 120.0
-"""How long a server may take to start."""
+"""Longest start of a server."""
 _LOOK_SECONDS = 0.5
 _CURE = "name a running server in PREFECT_API_URL, or run without Prefect: --no-prefect"
 _OWN = ("PREFECT_", "HPO_", "MLFLOW_")
@@ -118,7 +118,7 @@ class SharedServer:
             users.close()
 
     def _is_known(self) -> bool:
-        """Whether a server lives whose address is known; where none lives, one is launched."""
+        """True if a server lives whose address is known; where none lives, one is launched."""
         assert self._users is not None
         if not self._users.take(fcntl.LOCK_SH):
             return False  # the one that lives is ending
@@ -189,7 +189,7 @@ class SharedServer:
         }
 
     def _answers(self) -> bool:
-        """Whether this address takes this password: after a ``kill -9`` the file names a server that is gone."""
+        """True if this address takes this password: after a ``kill -9`` the file names a server that is gone."""
         word = base64.b64encode(self.auth.encode()).decode()
         asked = urllib.request.Request(f"{self.api_url}/admin/version", headers={"Authorization": f"Basic {word}"})
         try:

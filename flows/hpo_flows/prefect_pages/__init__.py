@@ -1,1 +1,1 @@
-"""What Prefect shows of a study: a copy of its journal, never needed for the study to go on."""
+"""Pages of a study in Prefect: a copy of its journal, never needed for the study to go on."""

@@ -1,4 +1,4 @@
-"""What the Prefect UI shows of a study while it runs: one page (best, rungs, picture, links), and a bar of progress.
+"""Artifacts of a study while it runs, in the Prefect UI: one page (best, rungs, picture, links), and a bar of progress.
 
 Both are made once and then changed in place: a new version for every change would fill the timeline with dots.
 """
@@ -122,7 +122,6 @@ def _about_rungs(study: Study) -> str:
 
 
 def _address(url: str) -> str:
-    """What ends an address in Markdown, coded."""
     return re.sub(r"[<>\\\s\x00-\x1f\x7f]", lambda found: quote(found[0]), url)
 
 
@@ -180,7 +179,7 @@ class StudyArtifacts:
                 self._made[what] = (self._made[what][0], update)
 
     def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
-        """What the artifacts should hold now: type, data, description by the end of their keys."""
+        """Content of the artifacts now: type, data, description by the end of their keys."""
         study = self._study
         words, why = self._words(), _halted(study)
         described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))

@@ -19,7 +19,7 @@ from prefect.states import Cancelled
 from hpo_flows.prefect_pages.shown_runs import read_task_runs
 
 EVENTS_SECONDS = 5.0
-"""How long a server may take to record the last events by itself."""
+"""Time for a server to record the last events by itself."""
 _ASK_SECONDS = 0.3
 NOT_BEGUN = "The study ended before this job began."
 Begun = tuple[Task[..., Any], TaskRun]
@@ -84,5 +84,5 @@ def _type(state: State[Any] | None) -> object:
 
 
 def _has_ended(state: State[Any] | None) -> bool:
-    """Whether it ended by itself; Prefect calls it Crashed where its wait for a limit was cancelled."""
+    """True if it ended by itself; Prefect calls it Crashed where its wait for a limit was cancelled."""
     return state is not None and state.is_final() and not state.is_crashed()

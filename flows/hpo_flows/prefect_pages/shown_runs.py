@@ -98,7 +98,6 @@ def read_task_runs(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
 
 
 def any_killed(folder: Path, server: str) -> bool:
-    """Whether there is something to report."""
     return next(_killed(folder, server), None) is not None
 
 

@@ -26,6 +26,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptReported, Entry, JobGranted
+from hpo_core.model.trial import RESULTS
 from hpo_core.pool.store import live_rows
 from hpo_core.pool.words import standings
 from hpo_core.study import Study
@@ -33,11 +34,14 @@ from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts
 from hpo_flows.prefect_pages.flow_states import log_line
-from hpo_flows.progress import ResultLines
+from hpo_flows.prefect_pages.study_tasks import EACH
+from hpo_flows.progress import Pace, ResultLines, standing
 
 POLL_SECONDS = 0.3
 JOURNAL_SECONDS = 5.0
 """Until a journal that cannot be reached is tried again."""
+QUIET_SECONDS = 120.0
+"""Until the log of a study says how far it is, where nothing else was said."""
 _LINES = 200
 """Lines of a log that are sent together."""
 _LINE_LENGTH = 100_000
@@ -73,6 +77,11 @@ class StudyPages:
     _told: bool = field(default=False, init=False)
     _journal: Journal | None = field(default=None, init=False)
     _lines: list[LogCreate] = field(default_factory=list, init=False)
+    _reports: int = field(default=0, init=False)
+    _failures: set[str] = field(default_factory=set, init=False)
+    """Messages of failures that are in the log."""
+    _written: float = field(default_factory=time.monotonic, init=False)
+    """When the last line was written."""
     _asked: float = field(default=0.0, init=False)
     _answers: bool = field(default=True, init=False)
 
@@ -106,7 +115,7 @@ class StudyPages:
     # What is new.
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
-        """Whether the API answered when it was asked last, which is every two seconds."""
+        """True if the API answered when it was asked last, which is every two seconds."""
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._answers = api_answers()
             self._asked = time.monotonic()
@@ -134,6 +143,9 @@ class StudyPages:
             return False
         for entry in news:
             self._show(entry)
+        assert self.study is not None
+        if not to_end and time.monotonic() - self._written >= QUIET_SECONDS:
+            self._write(logging.INFO, f"jobs: {standing(self.study, self._pace)}", time.time())
         try:
             self._artifacts.on_tick(client)
             self._send_log(client)
@@ -153,6 +165,7 @@ class StudyPages:
         self.study = study
         self._artifacts = StudyArtifacts(study, self.flow_run, began=self.began, pool=self._pool_words)
         self._result_lines = ResultLines(study)
+        self._pace = Pace(study)
         for notice in notices_of(study):
             self._write(logging.WARNING, notice, time.time())
         return True
@@ -170,12 +183,19 @@ class StudyPages:
         if isinstance(entry.stimulus, AttemptReported):
             report, state = entry.stimulus.report, self.study.state
             granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
-            self._write(logging.INFO, self._result_lines.lines(report, granted)[0], entry.time)
+            line = self._result_lines.lines(report, granted)[0]
+            failures = len(self._failures)
+            if report.outcome not in RESULTS and failures < EACH:
+                self._failures.add(report.message)
+            if self._reports < EACH or len(self._failures) > failures:
+                self._write(logging.INFO, line, entry.time)
+            self._reports += 1
         if news := self._result_lines.news():
             self._write(logging.WARNING, news, entry.time)
 
-    def _write(self, level: int, words: str, time: float) -> None:
-        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(time, UTC)))
+    def _write(self, level: int, words: str, at: float) -> None:
+        self._written = time.monotonic()
+        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(at, UTC)))
 
     def _send_log(self, client: SyncPrefectClient) -> None:
         while self._lines:
@@ -188,7 +208,7 @@ class StudyPages:
             del self._lines[:_LINES]
 
     def _pool_words(self) -> str:
-        """How the study stands in its pool; empty: it is in none, or that cannot be read."""
+        """Standing of the study in its pool; empty: it is in none, or that cannot be read."""
         assert self._journal is not None
         with contextlib.suppress(JournalError):
             if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:

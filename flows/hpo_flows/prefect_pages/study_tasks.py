@@ -46,10 +46,12 @@ JOB_GRAIN_LIMIT = 300
 EPOCHS_LISTED = 200
 """Most epochs in the log of one job whose model hops; the study's journal has all of them."""
 CLOSE_SECONDS = 20.0
-"""How long the end of a study waits for its tasks to end."""
+"""Longest wait of a study's end for its tasks."""
 LIMIT_SECONDS = 60.0
-"""How long a job whose concurrency limits cannot be asked for waits: then it begins without them."""
+"""Longest wait of a job whose concurrency limits cannot be asked for: then it begins without them."""
 _ASK_SECONDS = 2.0
+EACH = 100
+"""Lines of a log that tell of one job each: of the first results, and of different failures."""
 _LOG_LINES = 40
 """Lines of a failed job's output that its task's log repeats."""
 
@@ -247,7 +249,6 @@ class StudyTasks:
     # The executor, in the thread of the study's loop.
 
     def inventory(self) -> Inventory:
-        """The slots or devices that jobs can run on have changed."""
         return self._inner.inventory()
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
@@ -459,18 +460,27 @@ class StudyTasks:
             group.at.pop(of.key, None)
             self._end_epochs(group)
             if not self._per_job and group.logger is not None:
-                state, level = (
-                    state_of(report, self._metric),
-                    logging.INFO if report.outcome in RESULTS else logging.ERROR,
-                )
-                hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
-                group.logger.log(level, "%s: %s%s", job_name(of), state.message, hops)
+                self._log_end(of, report, group)
                 _repeat_log(report, group.logger)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
         if (queued := self._queued.pop(of.key, None)) is not None:
             queued.cancel()
+
+    def _log_end(self, of: Job, report: Report, group: _Group) -> None:
+        """Write a line for each of a rung's first jobs and for each new failure, then one for every 100 jobs."""
+        is_failed = report.outcome not in RESULTS
+        is_new = is_failed and report.message not in self._told and len(self._told) < EACH
+        if is_new:
+            self._told.add(report.message)
+        completed, others = group.counts
+        if completed + others <= EACH or is_new:
+            hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
+            words = f"{job_name(of)}: {state_of(report, self._metric).message}{hops}"
+            group.logger.log(logging.ERROR if is_failed else logging.INFO, "%s", words)
+        elif (completed + others) % EACH == 0:
+            group.logger.info("%d jobs completed, %d attempts did not", completed, others)
 
     def _end_idle(self, full: set[str]) -> None:
         for name in full & self._groups.keys():
@@ -492,7 +502,7 @@ class StudyTasks:
 
 
 def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
-    """Whether a study has a task run per rung, and not per job (``prefect`` of the spec)."""
+    """True if a study has a task run per rung, and not per job (``prefect`` of the spec)."""
     jobs = expected_jobs(spec, extra)
     tasks = spec.prefect.tasks
     few = jobs is not None and jobs <= JOB_GRAIN_LIMIT

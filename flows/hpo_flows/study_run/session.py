@@ -46,19 +46,19 @@ from hpo_flows.study_run.wiring import wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
-"""How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
+"""Time for a start of the cluster that was given up to end; what is left of it ends with this process."""
 
 IMPORTS_END_SECONDS = 120.0
-"""How long the report waits for its imports at most; they take seconds."""
+"""Longest wait of the report for its imports; they take seconds."""
 IMPORTANCES_FROM = 20
 """Results from which the report says which parameters matter: ``hpo_core.report.parameters.ENOUGH``."""
 
 NEWS_SECONDS = 0.5
-"""How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
+"""Seconds between two questions for news of the cluster, such as that its jobs wait in a queue."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a finished (or halted) session leaves behind."""
+    """Summary of a finished (or halted) session."""
 
     study: str
     status: str
@@ -220,7 +220,6 @@ class Session:
                 check_function(setting, name, folders)
 
     def _other_names(self) -> str:
-        """What to do where the name of a new study is taken."""
         name, other = self.name, another_name(self.name)
         other = f"--name {other}, in Python name={other!r}"
         if driver := driver_words(self.journal.info(name), self.owner):

@@ -47,7 +47,7 @@ from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.prefect")
 LAST_SECONDS = 17.0
-"""How long the end of a study waits for Prefect to show all of it; its last state then takes 3 s at most."""
+"""Longest wait of a study's end for Prefect to show all of it; its last state then takes 3 s at most."""
 INTERRUPTED_SECONDS = 3.0
 """The same after an interrupt: whoever interrupts waits."""
 
@@ -245,7 +245,7 @@ class PagesThread(Observer):
         self._pages: StudyPages | None = None
         self._thread: threading.Thread | None = None
         self.links: Mapping[str, str] = {}
-        """What belongs to the study, by title: shown at its end."""
+        """Links to what belongs to the study, by title: shown at its end."""
 
     def begin(self, study: Study) -> PagesThread:
         """Begin, in a thread, with what the study records next."""
@@ -319,7 +319,6 @@ class PagesThread(Observer):
 
 
 def is_in_flow_run() -> bool:
-    """Whether the caller runs in a Prefect flow or task."""
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
