@@ -166,8 +166,9 @@ def shared(home: Path, pool: str, members: dict[Member, tuple[str, ...]]) -> Non
     """Studies driven by this process, with what they say in a pool and what they hold there."""
     journal = Home(home).open_journal()
     for member, held in members.items():
-        cluster = {"kind": "address", "address": member.cluster} if member.cluster else {"kind": "local"}
-        name = {} if member.cluster else {"pool": "gpu"}
+        named = member.kind == "worker"
+        cluster = {"kind": "address", "address": "tcp://10.0.0.5:8786"} if named else {"kind": "local"}
+        name = {} if named else {"pool": "gpu"}
         spec = make_spec(study=member.study, cluster=cluster, share={"weight": member.weight, **name})
         Study.create(spec, journal)
         journal.claim(member.study, current_owner())
@@ -176,18 +177,17 @@ def shared(home: Path, pool: str, members: dict[Member, tuple[str, ...]]) -> Non
     journal.close()
 
 
-def slots(*numbers: int) -> tuple[str, ...]:
-    return tuple(f"tcp://10.0.0.{6 + number // 2}:4000#{number % 2}" for number in numbers)
+def workers(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"tcp://10.0.0.{6 + number}:4000" for number in numbers)
 
 
-def slot_pool(home: Path) -> None:
+def worker_pool(home: Path) -> None:
     common: dict[str, Any] = {
-        "cluster": "tcp://10.0.0.5:8786",
         "seen": 8,
-        "kind": "worker slot",
-        "usable": slots(*range(8)),
+        "kind": "worker",
+        "usable": workers(*range(8)),
     }
-    held = {"a": slots(0, 1, 2), "b": slots(3, 4), "c": slots(5, 6, 7)}
+    held = {"a": workers(0, 1, 2), "b": workers(3, 4), "c": workers(5, 6, 7)}
     more: dict[str, dict[str, Any]] = {"c": {"waited": 5.0, "weight": 2.0}}
     shared(home, "tcp://10.0.0.5:8786", {
         Member(study=name, demand=8, **common, **more.get(name, {})): mine for name, mine in held.items()
@@ -202,7 +202,7 @@ def device_pool(home: Path) -> None:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "pool"), [("a", device_pool), ("c", slot_pool)])
+@pytest.mark.parametrize(("name", "pool"), [("a", device_pool), ("c", worker_pool)])
 def test_status_in_a_pool_says_what_is_written(name: str, pool: Callable[[Path], None], tmp_path: Path) -> None:
     pool(tmp_path)
     done = CliRunner().invoke(app, ["status", name, "--home", str(tmp_path)], env={"COLUMNS": "200"})
