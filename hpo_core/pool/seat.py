@@ -166,6 +166,14 @@ class Use(NamedTuple):
     """Names on which jobs run, the one with the youngest job last."""
 
 
+class Turn(NamedTuple):
+    """Where a study stands, and since when it holds less than its ideal share, or is rounded up."""
+
+    position: Position
+    short_since: float | None = None
+    over_since: float | None = None
+
+
 class PoolSeat:
     """Looks at the pool about once a second, and writes where something changes. Used by one thread.
 
@@ -181,8 +189,6 @@ class PoolSeat:
     def __init__(self, pools: Pools, terms: Terms, study: Claimant, kind: Kind = COUNTED) -> None:
         self.terms = terms
         self.kind = kind
-        self.position: Position | None = None
-        """Where the study stands, as of the last look."""
         self.mine = Member(
             study=terms.study,
             owner=terms.owner,
@@ -206,14 +212,19 @@ class PoolSeat:
         self._is_told = False
         self._seen = 0
         self._next_look = self._next_beat = self._last_look = -math.inf
-        self._short_since: float | None = None
-        self._over_since: float | None = None
+        self._turn: Turn | None = None
+        """As of the last look."""
         self._unused_since: float | None = None
         self._limit: int | None = None
         """Largest number of names that it claims, where it left others unused; None: all that it could use."""
         self._probe_at = math.inf
         self._opens_at: dict[str, float] = {}
         """By name that it got while others were there: when the first job may begin there."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where the study stands, as of the last look."""
+        return None if self._turn is None else self._turn.position
 
     @property
     def row(self) -> PoolRow:
@@ -255,7 +266,7 @@ class PoolSeat:
         if not self.is_due(now, use.seen):
             return False
         self._seen = use.seen
-        seen: list[tuple[Pool, Member, Grant, bool]] = []
+        seen: list[tuple[Turn, Member, Grant, bool]] = []
 
         def decide(rows: Sequence[PoolRow]) -> RowChange | None:
             seen.clear()
@@ -265,17 +276,20 @@ class PoolSeat:
             mine = self._said(own, use, now)
             members = [mine, *(row.member for row in self.others if row.member is not None)]
             grants = {row.study: row.grant for row in [own, *self.others]}
-            pool = Pool(members, grants)
-            after = pool.arbitrate(set(own.grant.held).difference(use.busy))
+            after = Pool(members, grants).arbitrate(set(own.grant.held).difference(use.busy))
+            position, grant = Pool(members, after).position(mine.study), after[mine.study]
+            turn = self._stands(position, grant, mine.job_slots, now)
+            mine = self._in_turn(mine, grant, turn, now)
             gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
             is_told = bool(gone) or after != grants or now >= self._next_beat or _matters(mine) != _matters(self.mine)
-            seen.append((Pool(members, after), mine, after[mine.study], is_told))
+            seen.append((turn, mine, grant, is_told))
             return RowChange(mine, after, gone) if is_told else None
 
         try:
             self._pools.change(self.terms.pool, self.terms.study, decide)
-            for pool, mine, grant, is_told in seen:
-                self._take(pool.position(mine.study), grant, now)
+            for turn, mine, grant, is_told in seen:
+                self._turn = turn
+                self._take(grant, now)
                 if is_told:
                     self._next_beat, self.mine = now + BEAT_SECONDS, mine
             self._last_look = now
@@ -310,28 +324,42 @@ class PoolSeat:
             job_slots=self._study.job_slots,
             usable=tuple(name for name in use.usable if len(name) <= MOST_NAME)[:MOST_DEVICES],
         )
-        waited, precedence = 0.0, 0
-        if self.position is not None:
-            rest = self.position.ideal % mine.job_slots
-            turn = ROUND_SECONDS * float(rest) / mine.job_slots
-            if self._short_since is not None:  # nobody loses a name to a study whose turn has not come
-                waited = now - self._short_since
-                precedence = int(waited) + (0 if waited >= ROUND_SECONDS - turn else -JUST_BEGUN)
-            elif self._over_since is not None:
-                rounded_up = now - self._over_since
-                precedence = JUST_BEGUN if rounded_up < turn else -int(rounded_up)
-        after = self.terms.preempt_after
         members = [mine, *(row.member for row in self.others if row.member is not None)]
         named = {name for member in members for name in member.usable}.union(own.grant.held)
         most = min(capacity_of(members, named if self.kind.word else ()), use.seen)
         demand = self._claimed(most, now, use)
+        mine = msgspec.structs.replace(mine, demand=demand, spare=min(max(0, most - demand), self._study.spare(most)))
+        return mine if self._turn is None else self._in_turn(mine, own.grant, self._turn, now)
+
+    def _in_turn(self, mine: Member, grant: Grant, turn: Turn, now: float) -> Member:
+        """Say how long it has waited, or been rounded up, by the rule of :class:`Claim`."""
+        position, short_since, over_since = turn
+        rest = position.ideal % mine.job_slots
+        length = ROUND_SECONDS * float(rest) / mine.job_slots
+        waited, precedence = 0.0, 0
+        if short_since is not None:  # nobody loses a name to a study whose turn has not come
+            waited = now - short_since
+            precedence = int(waited) + (0 if waited >= ROUND_SECONDS - length else -JUST_BEGUN)
+        elif over_since is not None:
+            rounded_up = now - over_since
+            precedence = JUST_BEGUN if rounded_up < length else -int(rounded_up)
+        after = self.terms.preempt_after
         return msgspec.structs.replace(
             mine,
-            demand=demand,
-            spare=min(max(0, most - demand), self._study.spare(most)),
             precedence=max(-JUST_BEGUN, min(precedence, JUST_BEGUN)),
             waited=round(waited, 1),
-            asks=after is not None and waited >= after and len(own.grant.held) < self.due(),
+            asks=after is not None and waited >= after and len(grant.held) < position.share,
+        )
+
+    def _stands(self, position: Position, grant: Grant, job_slots: int, now: float) -> Turn:
+        """Since when it holds less than its ideal share, or is rounded up; what is lent gives nobody a turn."""
+        counts, since = min(len(grant.held), position.share), self._turn or Turn(position)
+        short = counts < position.ideal
+        over = not short and counts > position.ideal - position.ideal % job_slots
+        return Turn(
+            position,
+            (now if since.short_since is None else since.short_since) if short else None,
+            (now if since.over_since is None else since.over_since) if over else None,
         )
 
     def _claimed(self, most: int, now: float, use: Use) -> int:
@@ -348,16 +376,10 @@ class PoolSeat:
         demand = max(use.used, min(most, self._study.demand(most)))
         return demand if self._limit is None else min(demand, max(self._limit, use.most))
 
-    def _take(self, position: Position, grant: Grant, now: float) -> None:
-        """Note what it holds, and since when that is less than its ideal share, or rounded up."""
+    def _take(self, grant: Grant, now: float) -> None:
         if self.others:
             self._opens_at |= dict.fromkeys(set(grant.held).difference(self.grant.held), now + self.kind.settle)
-        counts = min(len(grant.held), position.share)  # what is lent gives nobody a turn
-        short = counts < position.ideal
-        over = not short and counts > position.ideal - position.ideal % self._study.job_slots
-        self._short_since = (now if self._short_since is None else self._short_since) if short else None
-        self._over_since = (now if self._over_since is None else self._over_since) if over else None
-        self.position, self.grant = position, grant
+        self.grant = grant
 
     # Who is there.
 

@@ -19,7 +19,7 @@ from tests.sharing.in_memory import MemoryPools
 NAMES = ["v", "w", "x", "y"]
 STUDIES = ["a", "b", "c"]
 SLOTS = 8
-STATES = 2_000
+STATES = 1_000
 
 
 def device_member(study: str, usable: Sequence[str], **more: object) -> Member:
@@ -219,7 +219,7 @@ def all_held(rows: MemoryPools) -> list[str]:
 
 @settings(max_examples=20)
 @given(
-    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 12), st.floats(0.0, 1.0)), max_size=30),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 12), st.floats(0.0, 1.0)), max_size=15),
     st.sampled_from([1, 2, 4]),
 )
 def test_whoever_looks_when_no_slot_is_held_twice_and_running_jobs_keep_theirs(
@@ -237,7 +237,7 @@ def test_whoever_looks_when_no_slot_is_held_twice_and_running_jobs_keep_theirs(
             assert len(all_held(rows)) == len(set(all_held(rows))) <= SLOTS
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.lists(st.integers(0, 12), min_size=4, max_size=4), st.permutations("abcd"))
 def test_once_jobs_have_ended_rounds_of_looks_bring_everybody_to_its_share(
     demands: list[int], order: list[str]
