@@ -47,7 +47,7 @@ class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     order: tuple[int, ...] | None = None
     """Partitions of the epoch in the order of the visits, where it ended with this unit."""
     job_ended: bool = False
-    """Whether this was the last epoch that the configuration was given."""
+    """True if this was the last epoch that the configuration was given."""
 
 
 Step = tuple[int, ...]
@@ -75,9 +75,9 @@ class Visiting:
         self.orders: Mapping[int, Sequence[Step]] = {}
         """Recorded steps that have to be followed, by epoch."""
         self.has_gangs = False
-        """Whether some of them are gangs."""
+        """True if some of them are gangs."""
         self.alone = False
-        """Whether its units have one rank, whatever there is room for."""
+        """True if its units have one rank, whatever there is room for."""
         self.since = 0
         """Place in the order in which configurations began to wait."""
         self.visits: list[int] = []

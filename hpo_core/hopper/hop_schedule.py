@@ -346,12 +346,10 @@ class HopSchedule:
         self._fresh.append(visiting)
 
     def _idle(self, worker: HopWorker) -> None:
-        """The worker has no unit, and may find one among all that wait."""
         self._without_work.pop(worker.name, None)
         self._to_choose[worker.name] = worker
 
     def _leave(self, worker: str) -> None:
-        """The worker is gone, or busy."""
         self._to_choose.pop(worker, None)
         self._without_work.pop(worker, None)
 
@@ -424,7 +422,6 @@ class HopSchedule:
         return unit
 
     def _give_back(self, unit: PlannedUnit) -> None:
-        """The unit did not count; its configuration, if still under way, waits again."""
         visiting = self.board.configurations.get(unit.configuration)
         if visiting is None:
             return

@@ -118,7 +118,7 @@ class UnitTimes:
         return exp(known[0]) if known else float(ranks)
 
     def measured_gangs(self) -> dict[int, int]:
-        """How often units were measured, by their ranks."""
+        """Number of units that were measured, by their ranks."""
         return {ranks: count for ranks, (_, count) in sorted(self._gains.items())}
 
     @property
@@ -127,7 +127,7 @@ class UnitTimes:
         return exp(self._sum_of_logs / len(self._costs)) if self._costs else 1.0
 
     def is_known(self, configuration: int) -> bool:
-        """Whether a unit of it was measured."""
+        """True if a unit of it was measured."""
         return configuration in self._costs
 
     def cost(self, configuration: int) -> float:
@@ -185,7 +185,7 @@ class GangLimit:
 
     @property
     def measures(self) -> bool:
-        """Whether sizes of gangs are found by measuring; False: they were given, or there are no gangs."""
+        """True if sizes of gangs are found by measuring; False: they were given, or there are no gangs."""
         return self._sizes is None and self.most != 1
 
     def ranks(self, configurations: int, workers: int) -> int:
@@ -195,7 +195,7 @@ class GangLimit:
         return self.fitting(workers // configurations)
 
     def takes(self, configuration: int) -> bool:
-        """Whether a model may train in gangs. Where gangs are measured, its time on one worker must be known first."""
+        """True if a model may train in gangs. Where gangs are measured, its time on one worker must be known first."""
         return not self.measures or self._times.is_known(configuration)
 
     def fitting(self, ranks: int) -> int:

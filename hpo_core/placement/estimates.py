@@ -1,4 +1,4 @@
-"""What a job will need: stated, the largest measured of its key, or the whole device to measure it on.
+"""Expected needs of jobs: stated, the largest measured of its key, or the whole device to measure it on.
 
 HyperSack (Section IV): known models are taken from the history, the others are profiled first, each once.
 """
@@ -85,7 +85,7 @@ class KnownNeed:
 
     @property
     def is_known(self) -> bool:
-        """Whether an attempt ended, or runs and was measured."""
+        """True if an attempt ended, or runs and was measured."""
         return self.measurements > 0 or self._running != NeedFigures()
 
     @property
@@ -142,7 +142,7 @@ class Estimates:
         self._known: dict[str, dict[str, KnownNeed]] = {}
         """By architecture and key."""
         self.ratios = LearnedRatios()
-        """How much of a device's compute jobs may claim together."""
+        """Multiples of a device's compute that jobs may claim together."""
         self._seen: set[str] = set()
         self._new: list[Measurement] = []
         self._profiling: Counter[tuple[str, str]] = Counter()
@@ -163,7 +163,6 @@ class Estimates:
         return self._known.get(architecture, {}).get(key)
 
     def _of(self, architecture: str, key: str) -> KnownNeed:
-        """The need of the key, to be added to."""
         return self._known.setdefault(architecture, {}).setdefault(key, KnownNeed())
 
     def key(self, params: Mapping[str, Any]) -> str:
@@ -185,7 +184,7 @@ class Estimates:
         return measured if measured >= known.failed else 2 * known.failed
 
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
-        """Whether a job of this key was measured on this architecture."""
+        """True if a job of this key was measured on this architecture."""
         known = self._find(architecture, self.key(params))
         return known is not None and known.is_known
 
@@ -235,7 +234,6 @@ class Estimates:
         )
 
     def _stated_for(self, params: Mapping[str, Any]) -> dict[str, float]:
-        """Amounts by part; those of all jobs where the user's function has none for these parameters."""
         try:
             return self._stated.of(params)
         except SpecError as error:
@@ -260,7 +258,6 @@ class Estimates:
         return startup + units * (unit if stated is None else stated)
 
     def _mean_seconds(self, architecture: str) -> tuple[float, float]:
-        """(start-up, per unit) in the mean of all keys; 0 where there are none."""
         found = [known.figures for known in self._known.get(architecture, {}).values() if known.measurements]
         startup, unit = (math.fsum(getattr(one, name) or 0.0 for one in found) for name in _SECONDS)
         return startup / max(len(found), 1), unit / max(len(found), 1)
@@ -330,7 +327,6 @@ class Estimates:
         at: float,
         out_of_memory: int = 0,
     ) -> Measurement | None:
-        """None where a figure is one that no computer has."""
         taken = ("memory", "device_memory", "cores", "startup_seconds", "unit_seconds", "jobs")
         with contextlib.suppress(ValueError):
             return Measurement(
@@ -360,7 +356,7 @@ class Estimates:
         return True
 
     def new_measurements(self) -> list[Measurement]:
-        """What was learned since the last call, to be kept for later studies."""
+        """The measurements since the last call, to be kept for later studies."""
         found, self._new = self._new, []
         return found
 
@@ -374,7 +370,7 @@ class Estimates:
         self._profiling[found] = max(self._profiling[found] - 1, 0)
 
     def is_profiling(self, params: Mapping[str, Any], architecture: str) -> bool:
-        """Whether a job of the same key is being profiled: another one would learn nothing new."""
+        """True if a job of the same key is being profiled: another one would learn nothing new."""
         return self._profiling[architecture, self.key(params)] > 0
 
 
@@ -382,7 +378,6 @@ _SECONDS = ("startup_seconds", "unit_seconds")
 
 
 def _compute(stated: Mapping[str, float], figures: NeedFigures, device: SharedDevice, node_cores: int) -> int | None:
-    """Permille of the device; of processors the part of the node's cores."""
     percent, share = stated.get("compute"), figures.compute
     if is_cpu(device.architecture):
         cores = figures.cores if stated.get("cores") is None else stated["cores"]

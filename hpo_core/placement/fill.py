@@ -14,7 +14,7 @@ from hpo_core.placement.room import WHOLE, Assignment, Room, WaitingJob
 SHARPNESS = 8
 """Exponent of a resource's price: one that the jobs need 10 % less of than of the scarcest costs less than half."""
 HASTE = 5.0
-"""How much it counts that a job takes a large part of the time that is left."""
+"""Weight of the part that a job takes of the time that is left."""
 _MOST_HASTE = 20.0
 _LEAST_SECONDS = 1e-3
 
@@ -189,7 +189,6 @@ class Fill:
 
 
 def _sums(chosen: Sequence[Assignment], room: Room, prices: Prices) -> tuple[float, float]:
-    """(size, value) of all jobs of an assignment."""
     size = value = 0.0
     for job, place in chosen:
         architecture = room.devices[place].architecture
@@ -199,7 +198,6 @@ def _sums(chosen: Sequence[Assignment], room: Room, prices: Prices) -> tuple[flo
 
 
 def _by_device(room: Room, prices: Prices) -> list[Assignment]:
-    """Fast devices first: the cores of a node do more there; then those with the most compute left."""
     chosen: list[Assignment] = []
     order, smallest = prices.order, prices.smallest
     places = _with_room(range(len(room.devices)), room, smallest)
@@ -270,7 +268,6 @@ def _by_job(order: Sequence[int], room: Room, prices: Prices) -> list[Assignment
 
 
 def _with_room(places: Iterable[int], room: Room, smallest: Mapping[str, Demand]) -> list[int]:
-    """The devices that may have room for a job."""
     return [
         place
         for place in places

@@ -31,7 +31,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, or one slice of a GPU (MIG): what a job sees as its device."""
 
     uuid: str
-    """What ``CUDA_VISIBLE_DEVICES`` names it by."""
+    """The name in ``CUDA_VISIBLE_DEVICES``."""
     index: int
     """Place among the computer's GPUs; a slice has that of its GPU."""
     name: str
@@ -135,7 +135,6 @@ def _read(pynvml: Any) -> GpuReading:
 
 
 def _devices_of(pynvml: Any, handle: Any, index: int) -> Iterator[Gpu]:
-    """The GPU itself, or its slices."""
     mode = optional(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle))
     if not mode or not mode[0]:
         yield _gpu(pynvml, handle, index, parent="")
@@ -181,7 +180,7 @@ def compute_processes(pynvml: Any, handle: Any) -> list[Any] | None:
 
 
 def optional(pynvml: Any, ask: Callable[[], T]) -> T | None:
-    """What some cards and drivers do not tell; None then. A lost GPU is another matter.
+    """Calls NVML; None if this card or driver does not support the query. A lost GPU is another matter.
 
     Raises:
         NVMLError: the GPU is lost, or does not answer at all.
@@ -258,7 +257,7 @@ class GpuProcesses:
         self._pynvml.nvmlShutdown()
 
     def look(self, pids: Collection[int], *, alone: bool = False) -> GpuLook:
-        """What these processes use.
+        """Use of a GPU by these processes.
 
         Args:
             pids: in a container, the driver may know them by other ids.
@@ -301,7 +300,6 @@ class GpuProcesses:
         return None if rates is None else int(rates.gpu) / 100
 
     def _samples(self) -> list[Any]:
-        """Utilization samples of all processes that did something since the last look."""
         pynvml = self._pynvml
         try:
             return list(pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen))

@@ -24,7 +24,7 @@ _MOST = 400
 
 
 class RatioSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What attempts say of one oversubscription ratio."""
+    """Figures of one oversubscription ratio, from attempts."""
 
     ratio: float
     load: float
@@ -75,7 +75,7 @@ class LearnedRatios:
         return dict(self._ratios)
 
     def seen(self, architecture: str) -> list[RatioSeen]:
-        """What is known of it, by rising ratio."""
+        """Figures of its ratios, by rising ratio."""
         self._refresh()
         return self._seen.get(architecture, [])
 
@@ -88,7 +88,6 @@ class LearnedRatios:
 
 
 def _level(load: float) -> int:
-    """Place in the ladder; what is above it is never asked for."""
     return next((place for place, ratio in enumerate(LADDER) if load <= ratio + 1e-9), len(LADDER) - 1)
 
 

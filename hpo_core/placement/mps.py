@@ -142,7 +142,6 @@ class MpsDaemons:
 
     @staticmethod
     def _ask(command: str, pipes: Path) -> bool:
-        """Tell a daemon a command; returns whether it took it."""
         try:
             done = subprocess.run(
                 [CONTROL], input=f"{command}\n".encode(), env=_environment(pipes),
@@ -154,7 +153,6 @@ class MpsDaemons:
 
 
 def _environment(pipes: Path) -> dict[str, str]:
-    """For a control daemon and whoever speaks to it."""
     kept = {name: value for name, value in without_private_settings(os.environ).items() if not name.startswith("CUDA_")}
     log = pipes.parent / "log"
     return kept | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(log)}

@@ -16,7 +16,7 @@ Placement = tuple[Job, Slot]
 
 
 class Placed(NamedTuple):
-    """What became of waiting jobs; those that are named in neither list wait on."""
+    """Jobs that begin, and reports of those that cannot; the others wait on."""
 
     begun: list[Placement]
     """Jobs that hold their slots from now on."""
@@ -28,7 +28,7 @@ class UsageMeter(Protocol):
     """Measures attempts while they run, and limits them: the workers of a cluster whose devices jobs share."""
 
     def usages(self) -> Mapping[JobKey, Usage]:
-        """What running attempts were seen to use so far."""
+        """Usage of running attempts so far."""
         ...
 
     def limit(self, attempt: JobKey, memory: int) -> None:
@@ -63,7 +63,7 @@ def gang_slots(free: Sequence[Slot], count: int) -> Slot:
 
 
 class Reservation:
-    """What the oldest waiting job is promised.
+    """A promise to the oldest waiting job.
 
     Args:
         slots: that it needs.
@@ -94,7 +94,7 @@ class Reservation:
             self.spare = free - slots
 
     def admits(self, slots: int, *, end: float) -> bool:
-        """Whether a younger job of so many slots, which would end then, cannot delay it."""
+        """True if a younger job of so many slots, which would end then, cannot delay it."""
         return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
 
     def admit(self, slots: int, *, end: float) -> None:
@@ -171,7 +171,7 @@ class Placer:
         return ()
 
     def capacity(self) -> Inventory:
-        """What the study may grant jobs for now, as the journal records it."""
+        """Devices for which the study may grant jobs now, as the journal records it."""
         return self.inventory
 
     def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
@@ -192,7 +192,6 @@ class Placer:
         return Placed(placements)
 
     def _take_homes(self, jobs: Sequence[Job]) -> dict[JobKey, Slot]:
-        """The free slots where the trials of these jobs were last; they are not free any more."""
         wanted: dict[Slot, JobKey] = {}
         for job in jobs:
             if job.checkpoint is not None:
@@ -236,7 +235,6 @@ class Placer:
         return placements
 
     def _end(self, job: Job, began: float) -> float:
-        """Expected end of a job; infinite where nobody knows."""
         seconds = None if self._seconds is None else self._seconds(job)
         return math.inf if seconds is None else began + seconds
 

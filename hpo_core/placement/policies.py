@@ -113,7 +113,7 @@ class ExactPacking:
     def __init__(self, *, seconds: float = 10.0) -> None:
         self.seconds = seconds
         self.is_optimal = False
-        """Whether the solver proved that its last solution is the best."""
+        """True if the solver proved that its last solution is the best."""
         self._optimize = _optimize()
 
     def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
@@ -188,7 +188,6 @@ def _compute(jobs: Sequence[WaitingJob], room: Room, chosen: Sequence[Assignment
 
 
 def _kinds(jobs: Sequence[WaitingJob]) -> list[_Kind]:
-    """Jobs that differ in run time at most."""
     found: dict[tuple[tuple[str, int, int, int, int], ...], list[int]] = {}
     for place, job in enumerate(jobs):
         key = tuple(sorted((name, n.slots, n.compute, n.memory, n.cores) for name, n in job.demand.items()))

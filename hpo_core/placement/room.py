@@ -1,4 +1,4 @@
-"""What is left on the devices of a cluster, for one decision."""
+"""Room left on the devices of a cluster, for one decision."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Room:
         return other
 
     def fits(self, need: Demand, place: int) -> bool:
-        """Whether the device at ``place`` has room for ``need``: constraints 1 to 3 of Algorithms 1 and 2; slots."""
+        """True if the device at ``place`` has room for ``need``: constraints 1 to 3 of Algorithms 1 and 2; slots."""
         return (
             self.compute[place] >= need.compute
             and self.memory[place] >= need.memory
@@ -162,12 +162,11 @@ def why_nowhere(demand: Demands, empty: Room) -> str | None:
 
 
 def _counted(names: list[str]) -> str:
-    """The first of devices that are alike, and how many more there are."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def too_much(need: Demand, empty: Room, place: int) -> list[str]:
-    """What a job needs more of than the device at ``place`` has left, and how much of each."""
+    """Amounts by which a job needs more than the device at ``place`` has left."""
     cores = empty.cores[empty.node_of[place]]
     found = []
     if need.compute > empty.compute[place]:

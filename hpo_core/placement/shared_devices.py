@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import Demand, Inventory, Slot, memory_words
-from hpo_core.model.errors import HpoError
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimates
@@ -62,9 +61,6 @@ class WithReservations:
 
         Args:
             last: so many jobs at the end of ``jobs`` get what the others leave.
-
-        Raises:
-            HpoError: the policy places nothing, though a job fits on an idle device: it might wait for ever.
         """
         room = room.copy()
         self._forget_all_but(jobs)
@@ -73,28 +69,11 @@ class WithReservations:
         for some in (range(len(jobs) - last), range(len(jobs) - last, len(jobs))):
             rest = [job for job in some if job not in begun and jobs[job].key not in self.reserved]
             begin = self.policy.choose([jobs[job] for job in rest], room) if rest else []
-            if not begin:
-                self._check_idle([jobs[job] for job in rest], room)
             for number, place in begin:
                 room.take(jobs[rest[number]].demand[room.devices[place].architecture], place)
                 chosen.append((rest[number], place))
         self._count_overtaken(jobs, {job for job, _ in chosen})
         return chosen
-
-    def _check_idle(self, jobs: Sequence[WaitingJob], room: Room) -> None:
-        """Once a job that fitted to the byte waited for ever, because a policy rounded."""
-        for place, device in enumerate(room.devices):
-            at = self._places.get(device.name)
-            if at is None or room.compute[place] < self._empty.compute[at]:
-                continue
-            for job in jobs:
-                need = job.demand.get(device.architecture)
-                if need is not None and room.fits(need, place):
-                    raise HpoError(
-                        f"The packing policy {type(self.policy).__name__} placed nothing, though job {job.key} fits on "
-                        f"{device.name}, which is idle. This is an error of the program: please report it. A study "
-                        "with another packing.policy, such as first_fit, is not affected."
-                    )
 
     def _forget_all_but(self, jobs: Sequence[WaitingJob]) -> None:
         waiting = {job.key for job in jobs}
@@ -145,7 +124,6 @@ class WithReservations:
         return best
 
     def _could_hold(self, job: WaitingJob, name: str) -> bool:
-        """Whether the job fits on this device where nothing else runs."""
         place = self._places.get(name)
         need = None if place is None else job.demand.get(self._empty.devices[place].architecture)
         return place is not None and need is not None and self._empty.fits(need, place)
@@ -213,12 +191,12 @@ class SharedDevices(Placer):
         self.room = SharedRoom(packing, estimates, constants=constants, alone=alone)
         self._judge = AttemptJudge(self.room)
         self._left = self.room.left()
-        """What the running jobs leave."""
+        """The room that running jobs leave."""
         self._policy = WithReservations(policy, self.room.empty, patience=patience)
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._waiting: list[Job] = []
-        """What :meth:`place` left."""
+        """Jobs that :meth:`place` left."""
         self._idle_updates = 0
         """Updates in a row at which jobs waited and none ran."""
         self._told_ratios: dict[str, float] = {}
@@ -246,7 +224,7 @@ class SharedDevices(Placer):
         return [key for key, held in self.room.held.items() if held.slot.name not in self.room.capacities]
 
     def news(self) -> str:
-        """What a person should know and was not told before: that all jobs wait, or another ratio; empty: nothing."""
+        """News for a person: that all jobs wait, or another ratio; empty: nothing new."""
         if (ratios := self.learned_ratios) != self._told_ratios:
             changed = {name: one for name, one in ratios.items() if self._told_ratios.get(name, 1.0) != one}
             self._told_ratios = ratios
@@ -278,14 +256,13 @@ class SharedDevices(Placer):
         return Inventory.of_shared(self._granted, len(self.room.empty.devices))
 
     def _wanted(self) -> int:
-        """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""
         if not self.room.empty.devices:
             return 0
         ahead = self._ahead if self._ahead_is_total else self._ahead * len(self.room.empty.devices)
         return len(self) + ahead
 
     def new_placements(self) -> list[JobPlaced]:
-        """What the journal does not hold yet: jobs that began or hold less, and run."""
+        """Placements that the journal does not hold yet: jobs that began or hold less, and run."""
         return self.room.new_placements()
 
     def devices_for(self, jobs: int) -> int:
@@ -305,7 +282,7 @@ class SharedDevices(Placer):
         return len({held.slot.name for held in running}) + math.ceil(max(0, jobs - len(running)) * mean - 1e-9)
 
     def _part(self, need: Demand, device: str) -> float:
-        """How much of an empty device a job takes, from 0 to 1: of what it takes most of."""
+        """The largest of the parts that a job takes of an empty device, from 0 to 1."""
         whole = self.room.whole.get(device)
         if whole is None:
             return 1.0
@@ -369,7 +346,6 @@ class SharedDevices(Placer):
         return self.room.begin(job, need, place, now=now)
 
     def _refused(self, jobs: Sequence[Job]) -> list[Report]:
-        """Reports for jobs that fit nowhere; what others use of a device now is not held against them."""
         if not self.room.capacities:
             return []
         reports = []

@@ -19,13 +19,13 @@ from hpo_core.spec.packing import PackingSpec
 
 
 class HeldJob(msgspec.Struct, frozen=True):
-    """What a running job holds."""
+    """A running job with its slot and need."""
 
     job: Job
     slot: Slot
     need: Demand
     is_guess: bool
-    """Whether it was placed before its need was known."""
+    """True if it was placed before its need was known."""
     began: float
     """Seconds of the study's clock; 0: not known."""
     ended: float = math.inf
@@ -67,7 +67,7 @@ class SharedRoom:
         self.capacities: dict[str, Capacity] = {}
         """By device that is there, also those without slots: jobs may run there, and none begins."""
         self.empty = Room(())
-        """What jobs of this study may use, where none runs."""
+        """The room that jobs of this study may use, where none runs."""
         self.everything = Room(())
         """All devices, those without slots included, if nobody else used them."""
         self.whole: dict[str, SharedDevice] = {}
@@ -86,7 +86,7 @@ class SharedRoom:
     # Devices.
 
     def ratio(self, architecture: str) -> float:
-        """How many times the compute of a device jobs may claim."""
+        """The multiple of a device's compute that jobs may claim."""
         first = self._packing.ratio(architecture)
         return self._learned.get(architecture, first) if self._packing.finds_ratio(architecture) else first
 
@@ -112,7 +112,6 @@ class SharedRoom:
         return True
 
     def _room_of(self, capacities: Mapping[str, Capacity], memory: Mapping[str, int]) -> Room:
-        """A room of devices with so many bytes each, or as many as the study may use there."""
         limit = self._packing.memory_limit
         devices = [
             SharedDevice(
@@ -158,7 +157,7 @@ class SharedRoom:
         return largest
 
     def need(self, job: Job, device: SharedDevice) -> Demand:
-        """What it is placed by on this device."""
+        """The need that it is placed by on this device."""
         estimate = self.estimate(job, device)
         need = estimate.need
         # what was measured did fit; a limit is not met to the byte
@@ -167,7 +166,7 @@ class SharedRoom:
         return all_of(device, need) if job.trial in self.alone else need
 
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
-        """What it will need there, as far as that is known."""
+        """The expected need there, as far as that is known."""
         begun = job.checkpoint.resource if job.checkpoint is not None else 0
         capacity = self.capacities[device.name]
         return self.estimates.of(
@@ -300,7 +299,7 @@ BLAME_SECONDS = 1.0
 FAIR = 0.9
 """Share of a device's memory that counts as the device: a job that runs out of so much alone needs a larger one."""
 MOST_BLAMELESS = 3
-"""How often that is said of one trial: one that dies whoever is beside it must not be trained for ever."""
+"""Most times that this is said of one trial: one that dies whoever is beside it must not be trained for ever."""
 _MAY_BE_COLLATERAL = {Outcome.CRASHED, Outcome.ERROR, Outcome.OUT_OF_MEMORY}
 
 
@@ -318,7 +317,7 @@ class AttemptJudge:
         """By device: of the attempt that ran out of memory there last."""
 
     def judge(self, report: Report) -> Report:
-        """What the study is told of how an attempt ended."""
+        """The report that the study is told of an attempt."""
         held = self._room.held.get((report.trial, report.attempt))
         if held is None:
             return report
@@ -354,7 +353,7 @@ class AttemptJudge:
         return report
 
     def is_doubtful(self, report: Report) -> bool:
-        """Whether a neighbour, whose report is on its way, may be why this attempt failed."""
+        """True if a neighbour, whose report is on its way, may be why this attempt failed."""
         held = self._room.held.get((report.trial, report.attempt))
         if held is None or held.portion.alone:
             return False
@@ -379,7 +378,7 @@ class AttemptJudge:
         return report
 
     def _uncontended(self, held: HeldJob, usage: Usage) -> Usage:
-        """What an attempt would use if it did not have to wait for others, as far as that is known.
+        """Estimate of an attempt's use without waiting for others.
 
         Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next ones
         would be placed by it: still more of them, each of which gets still less.
@@ -408,7 +407,7 @@ class AttemptJudge:
 
     @staticmethod
     def _may_be_collateral(report: Report, share: Portion, usage: Usage) -> bool:
-        """Whether somebody else's memory may be why it died."""
+        """True if somebody else's memory may be why it died."""
         if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
             return False
         if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):

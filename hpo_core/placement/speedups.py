@@ -1,4 +1,4 @@
-"""How many times faster a job trains on several slots, and how many of them are worth their while.
+"""Speed-up of a job on several slots, and the number of slots that are worth their while.
 
 Training is data-parallel at a fixed global batch: each rank computes its part, then all sum their gradients.
 """
@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 AllReduce = Literal["butterfly", "tree", "ring"]
-"""How ranks exchange what they sum."""
+"""The way in which ranks exchange their sums."""
 
 
 def rounds(ranks: int, scheme: AllReduce) -> float:
-    """How many times all bytes cross one link, one after another.
+    """Number of times that all bytes cross one link, one after another.
 
     Butterfly: ceil(log2 g) exchanges of everything. Tree: as many to sum, as many to tell the sum. Ring: 2 (g - 1)
     steps of one g-th. The first two are Paleo's; the ring is what NCCL and gloo do for large arrays.
@@ -43,7 +43,7 @@ class StepTime(NamedTuple):
 
 
 class StepModel(Protocol):
-    """How long a step takes."""
+    """Seconds of a step."""
 
     def step(self, gpus: int) -> StepTime:
         """Each of ``gpus`` computes its part of the global batch, then all sum their gradients."""
@@ -112,7 +112,7 @@ def doublings(most: int) -> tuple[int, ...]:
 
 
 def speedups(model: StepModel, sizes: Iterable[int]) -> dict[int, float]:
-    """How many times faster a step is than on one GPU, by number of GPUs; at most linear."""
+    """Speed-up of a step over one GPU, by number of GPUs; at most linear."""
     alone = model.step(1).total
     return {gpus: min(float(gpus), alone / model.step(gpus).total) for gpus in sizes}
 

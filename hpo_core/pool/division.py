@@ -6,10 +6,8 @@ Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning",
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import msgspec
@@ -21,14 +19,8 @@ JUST_BEGUN = 1_000_000
 """``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""
 
 
-FEW_JOBS = 8
-"""Last jobs of each study that are given one by one; those before are given in larger steps."""
-HALVINGS = 60
-"""Bisections of the range of water levels; after them less than about a job of each study is left."""
-
-
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one study asks of a pool.
+    """The claim of one study on a pool.
 
     Raises:
         ValueError: a value is out of range.
@@ -72,8 +64,8 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
 
     The ideal shares, rounded to whole jobs: down first. What is left then goes job by job to who has waited longest,
     then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets its ideal
-    share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once nobody has
-    waited longer.
+    share rounded down or up. What then is too little for somebody's next job is divided among the others likewise.
+    A study whose jobs need more slots than its ideal share gets one job first once nobody has waited longer.
 
     >>> divide(32, [Claim(study="a", demand=32)])
     {'a': 32}
@@ -86,23 +78,24 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     {'a': 0, 'b': 1, 'c': 1}
     """
     ordered = _ordered(claims)
-    ideal = ideal_shares(capacity, ordered)
     shares = {claim.study: 0 for claim in ordered}
     left = max(0, capacity)
-    for claims_of_class in _classes(ordered):
-        given = {}
-        if (gang := _waiting_gang(claims_of_class, ideal, left)) is not None:
-            given[gang.study] = gang.job_slots
-            claims_of_class = [claim for claim in claims_of_class if claim is not gang]
-            ideal = ideal | ideal_shares(left - gang.job_slots, claims_of_class)
-        for claim in claims_of_class:
-            whole = math.floor(ideal[claim.study])
-            given[claim.study] = whole - whole % claim.job_slots
-        left -= sum(given.values())
-        left -= _round_up(claims_of_class, ideal, given, left)
-        if gang is not None:  # it may use what nobody else of its class can
-            left -= _fill([*claims_of_class, gang], ideal, given, left)
-        shares |= given
+    for equals in _classes(ordered):
+        gang = _waiting_gang(equals, left)
+        if gang is not None:
+            shares[gang.study] = gang.job_slots
+            left -= gang.job_slots
+        rest = [claim for claim in equals if claim is not gang]
+        # each time one claim at least is served or too large for what is left; the gang may use what nobody else can
+        for some in [rest] * len(rest) + [equals] * len(equals):
+            open_claims = [
+                msgspec.structs.replace(claim, demand=claim.usable - shares[claim.study])
+                for claim in some
+                if claim.job_slots <= min(left, claim.usable - shares[claim.study])
+            ]
+            for study, slots in _rounded(left, open_claims).items():
+                shares[study] += slots
+                left -= slots
     return shares
 
 
@@ -115,11 +108,10 @@ def ideal_shares(capacity: int, claims: Iterable[Claim]) -> dict[str, Fraction]:
     ordered = _ordered(claims)
     shares = {claim.study: Fraction(0) for claim in ordered}
     left = Fraction(max(0, capacity))
-    for claims_of_class in _classes(ordered):
-        open_claims = sorted(claims_of_class, key=lambda claim: Fraction(claim.usable) / as_written(claim.weight))
-        weights = sum((as_written(claim.weight) for claim in open_claims), Fraction(0))
-        for claim in open_claims:  # who reaches what it can use at the lowest level comes first
-            weight = as_written(claim.weight)
+    for equals in _classes(ordered):
+        weights = sum((as_written(claim.weight) for claim in equals), Fraction(0))
+        for claim in sorted(equals, key=lambda claim: Fraction(claim.usable) / as_written(claim.weight)):
+            weight = as_written(claim.weight)  # who reaches what it can use at the lowest level comes first
             share = min(Fraction(claim.usable), left * weight / weights)
             shares[claim.study] = share
             left -= share
@@ -136,16 +128,13 @@ def _ordered(claims: Iterable[Claim]) -> list[Claim]:
 
 
 def _classes(ordered: Sequence[Claim]) -> list[list[Claim]]:
-    """By priority, the highest first."""
     priorities = sorted({claim.priority for claim in ordered}, reverse=True)
     return [[claim for claim in ordered if claim.priority == priority] for priority in priorities]
 
 
-def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int) -> Claim | None:
-    """A study whose jobs need more slots than its ideal share, and that has waited longest: it gets one job.
-
-    Else it would wait for ever: what rounding leaves over may never be enough for its job.
-    """
+def _waiting_gang(claims: Sequence[Claim], left: int) -> Claim | None:
+    """Who has waited longest, where its job needs more than its ideal share: what rounding leaves may never suffice."""
+    ideal = ideal_shares(left, claims)
     waiting = [
         claim
         for claim in claims
@@ -157,9 +146,10 @@ def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int
     return None if longest is None or longest.job_slots == 1 else longest
 
 
-def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, int], left: int) -> int:
-    """Give what rounding down left over, job by job; returns how many slots."""
-    before = left
+def _rounded(capacity: int, claims: Sequence[Claim]) -> dict[str, int]:
+    ideal = ideal_shares(capacity, claims)
+    given = {claim.study: int(ideal[claim.study]) // claim.job_slots * claim.job_slots for claim in claims}
+    left = capacity - sum(given.values())
 
     def lack(claim: Claim) -> Fraction:
         return ideal[claim.study] - given[claim.study]
@@ -168,63 +158,4 @@ def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[s
         if lack(claim) > 0 and claim.job_slots <= left:
             given[claim.study] += claim.job_slots
             left -= claim.job_slots
-    left -= _fill(claims, ideal, given, left)
-    return before - left
-
-
-def _fill(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, int], left: int) -> int:
-    """Give more where jobs of several slots did not fit, so that none is unused that somebody can use.
-
-    Job by job to who has least above its ideal share for its weight. Where many jobs are left, all are brought to one
-    level first that is certainly reached: the same in a few steps.
-
-    Returns:
-        Slots given.
-    """
-    before = left
-
-    def fits(claim: Claim) -> bool:
-        return claim.job_slots <= min(left, claim.usable - given[claim.study])
-
-    def level(claim: Claim) -> Fraction:
-        return (given[claim.study] - ideal[claim.study]) / as_written(claim.weight)
-
-    while fitting := [claim for claim in claims if fits(claim)]:
-        turns = FEW_JOBS * len(fitting)
-        if left > turns * min(claim.job_slots for claim in fitting):
-            for claim, jobs in _jobs_to_a_level({claim: level(claim) for claim in fitting}, given, left).items():
-                given[claim.study] += jobs * claim.job_slots
-                left -= jobs * claim.job_slots
-        lowest_first = [(level(claim), claim.study, claim) for claim in fitting]
-        heapq.heapify(lowest_first)
-        while lowest_first and turns:
-            _, _, claim = heapq.heappop(lowest_first)
-            turns -= 1
-            if fits(claim):
-                given[claim.study] += claim.job_slots
-                left -= claim.job_slots
-                heapq.heappush(lowest_first, (level(claim), claim.study, claim))
-    return before - left
-
-
-def _jobs_to_a_level(levels: Mapping[Claim, Fraction], given: Mapping[str, int], left: int) -> dict[Claim, int]:
-    """Jobs that each begins below one level, found by halving: as high as fits in what is left."""
-    steps = {claim: Fraction(claim.job_slots) / as_written(claim.weight) for claim in levels}
-    most = {claim: (claim.usable - given[claim.study]) // claim.job_slots for claim in levels}
-
-    def jobs_below(level: Fraction) -> dict[Claim, int]:
-        return {
-            claim: max(0, min(most[claim], math.ceil((level - low) / steps[claim]))) for claim, low in levels.items()
-        }
-
-    found = dict.fromkeys(levels, 0)
-    lowest = min(levels.values())
-    highest = max(low + most[claim] * steps[claim] for claim, low in levels.items())
-    for _ in range(HALVINGS):
-        level = (lowest + highest) / 2
-        jobs = jobs_below(level)
-        if sum(number * claim.job_slots for claim, number in jobs.items()) <= left:
-            found, lowest = jobs, level
-        else:
-            highest = level
-    return found
+    return given

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,13 +20,13 @@ from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.pool.arbiter import longest_asking, slot_name, worker_of
+from hpo_core.pool.arbiter import longest_asking
 from hpo_core.pool.seat import (
     COUNTED,
     DEVICES,
     EXCHANGE_SECONDS,
-    WHOLE_WORKERS,
-    WORKER_SLOTS,
+    HOPPED_WORKERS,
+    WORKERS,
     Claimant,
     Kind,
     PoolSeat,
@@ -37,81 +36,113 @@ from hpo_core.pool.seat import (
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 
-HANDOVER_SECONDS = 1.0
-"""Lead time in seconds with which a name whose job is about to end is promised to another study."""
 MOST_JOBS = 10_000
 """Largest number of jobs of a packed study that are counted for its demand."""
 
 
+class Submitted(NamedTuple):
+    """A job as it was submitted, with the names that it takes; none while it waits for any that will do."""
+
+    job: Job
+    slot: Slot
+    on_report: OnReport
+    names: Collection[str] = ()
+
+
 class Places:
-    """Slots of workers that the study has for itself: each counts, and has no name."""
+    """Slots of workers that the study has for itself: each counts, and its name is a number."""
 
     kind: Kind = COUNTED
 
     def see(self, inventory: Inventory) -> int:
-        """Note what is there; returns how many slots, or devices, that is."""
+        """Note what is there; returns how many names that is."""
         return inventory.slots
 
-    def there(self) -> Sequence[str]:
-        """Names of all that is there; none where slots are only counted."""
+    def usable(self) -> Sequence[str]:
+        """Names that the study could use now, preferred ones first; none where slots are only counted."""
         return ()
 
-    def usable(self, held: Collection[str], wanted: Collection[str]) -> Sequence[str]:
-        """Names that the study could use now, preferred ones first.
+    def of(self, slot: Slot) -> tuple[str, ...]:
+        """Names of a placed job; none: they are chosen when it begins."""
+        return ()
 
-        Args:
-            held: names that it holds.
-            wanted: names that other studies could use.
-        """
-        return self.there()
+    def count(self, slots: int) -> int:
+        """Number of names that so many slots take."""
+        return slots
 
-    def of(self, slot: Slot) -> tuple[str, ...] | None:
-        """Names of a placed job; None: they are chosen when it begins."""
-        return None
-
-    def chosen(self, slot: Slot, free: Collection[str], used: Collection[str], count: int) -> tuple[Slot, list[str]]:
-        """The slot on which a job begins, and the names that it takes."""
-        return slot, sorted(free)[:count]
-
-    def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        """The inventory as far as jobs may run there.
+    def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
+        """The job with its slot and names; None: there is no room for it.
 
         Args:
             begin: names on which jobs may begin.
-            busy: names on which jobs run.
+            running: jobs that run.
         """
+        free = sorted(set(begin).difference(*(one.names for one in running)))
+        slots = each.job.demand.slots
+        return each._replace(names=free[:slots]) if slots <= len(free) else None
+
+    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
+        """The inventory as far as jobs may run there."""
         return _first_slots(inventory, len(begin))
 
 
 class SlotPlaces(Places):
-    """Slots of workers that all studies of the pool use. Which one a job gets is chosen when it begins.
+    """Workers that all studies of the pool use. Which of its slots a job gets is chosen when it begins.
 
     Args:
+        study: says how many slots it could use.
         threads: by name of a worker that is there: its slots.
     """
 
-    kind = WORKER_SLOTS
+    kind = WORKERS
 
-    def __init__(self, threads: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]]) -> None:
+        self.study = study
         self._threads = threads
+        self._sizes: list[int] = []
+
+    def count(self, slots: int) -> int:
+        """Number of workers that hold so many slots, whichever they are; no more than there are."""
+        sums = itertools.accumulate(self._sizes)
+        return min(len(self._sizes), sum(below < slots for below in sums) + 1) if slots else 0
+
+    @property
+    def job_slots(self) -> int:
+        return max(1, self.count(self.study.job_slots))
+
+    def demand(self, most: int) -> int:
+        return min(most, self.count(self.study.demand(sum(self._sizes))))
+
+    def spare(self, most: int) -> int:
+        return min(most, self.count(self.study.spare(sum(self._sizes))))
 
     def see(self, inventory: Inventory) -> int:
-        return sum(self._threads().values())
+        self._sizes = sorted(self._threads().values())
+        return len(self._sizes)
 
-    def there(self) -> Sequence[str]:
+    def usable(self) -> Sequence[str]:
+        return sorted(self._threads())
+
+    def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
+        taken = {(rank.name, rank.number) for one in running for rank in one.slot.ranks}
+        load = Counter(worker for worker, _ in taken)
+        threads, slots = self._threads(), each.job.demand.slots
+        free = [
+            (worker, number)
+            for worker in sorted(begin, key=lambda worker: (-load[worker], worker))
+            for number in range(threads.get(worker, 0))
+            if (worker, number) not in taken
+        ][:slots]
+        if len(free) < slots:
+            return None
+        ranks = [Slot(each.slot.device, number, worker, each.slot.portion) for worker, number in free]
+        names = list(dict.fromkeys(worker for worker, _ in free))
+        return each._replace(slot=ranks[0]._replace(others=tuple(ranks[1:])), names=names)
+
+    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
         threads = self._threads()
-        return [slot_name(worker, number) for worker in sorted(threads) for number in range(threads[worker])]
-
-    def usable(self, held: Collection[str], wanted: Collection[str]) -> Sequence[str]:
-        return nearest_first(self.there(), held)
-
-    def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        return _first_slots(inventory, len({*begin, *busy}))
-
-    def chosen(self, slot: Slot, free: Collection[str], used: Collection[str], count: int) -> tuple[Slot, list[str]]:
-        names = nearest_first(free, used)[:count]
-        ranks = [Slot(slot.device, int(name.rpartition("#")[2]), worker_of(name), slot.portion) for name in names]
-        return ranks[0]._replace(others=tuple(ranks[1:])), names
+        leaving = [rank for one in running for rank in one.slot.ranks if rank.name not in begin]
+        return _first_slots(inventory, sum(threads.get(worker, 0) for worker in begin) + len(leaving))
 
 
 class DevicePlaces(Places):
@@ -152,13 +183,13 @@ class DevicePlaces(Places):
         self._there = [self._names[device.name] for device in inventory.devices]
         return len(self._there)
 
-    def there(self) -> Sequence[str]:
+    def usable(self) -> Sequence[str]:
         return self._there
 
-    def of(self, slot: Slot) -> tuple[str, ...] | None:
+    def of(self, slot: Slot) -> tuple[str, ...]:
         return tuple({self._names.get(rank.name, rank.name): None for rank in slot.ranks})
 
-    def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
+    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
         return _without_slots(inventory, lambda device: self._names[device.name] in begin)
 
 
@@ -170,7 +201,8 @@ class WorkerPlaces(Places):
         concurrent: most models at once; None: as many as there are workers.
     """
 
-    kind = WHOLE_WORKERS
+    kind = HOPPED_WORKERS
+    job_slots = 1
 
     def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
         self.study = study
@@ -179,67 +211,28 @@ class WorkerPlaces(Places):
         """Says which workers have work for the study now."""
         self._holdings: dict[str, frozenset[str]] = {}
         """By worker that is there: names of the partitions that lie there; not those without any."""
-        self._slots: dict[str, tuple[str, ...]] = {}
-        """By worker that is there: names of its slots."""
-        self._sizes: list[int] = []
-        """Slots of each worker that holds some partition of the study, the largest first."""
-
-    @property
-    def job_slots(self) -> int:
-        """Slots of a worker; of the largest, where they differ."""
-        return max(self._sizes, default=1)
 
     def demand(self, most: int) -> int:
-        models = self.study.demand(len(self._sizes))
-        if self._concurrent is not None:
-            models = min(models, self._concurrent)
-        return min(most, sum(self._sizes[:models]))
+        models = self.study.demand(len(self._holdings))
+        return min(most, models, len(self._holdings) if self._concurrent is None else self._concurrent)
 
     def spare(self, most: int) -> int:
         return 0
 
-    def due(self, seat: PoolSeat) -> int:
-        """Number of workers that the study's share gives it, rounded up, whichever it holds now."""
-        all_slots, slots = sum(self._sizes), 0 if seat.position is None else seat.position.share
-        return -(-slots * len(self._sizes) // all_slots) if all_slots else 0
-
     def see(self, inventory: Inventory) -> int:
-        self._slots = {
-            device.name: tuple(slot_name(device.name, number) for number in range(device.slots))
-            for device in inventory.devices
-        }
         self._holdings = {
             device.name: device.partitions.names for device in inventory.devices if device.partitions.names
         }
-        self._sizes = sorted((len(self._slots[worker]) for worker in self._holdings), reverse=True)
-        return inventory.slots
+        return inventory.workers
 
-    def there(self) -> Sequence[str]:
-        return [name for slots in self._slots.values() for name in slots]
+    def usable(self) -> Sequence[str]:
+        return self.useful(self._holdings) or list(self._holdings)
 
-    def usable(self, held: Collection[str], wanted: Collection[str]) -> Sequence[str]:
-        workers = self.useful(self._holdings) or [
-            worker for worker in self._holdings
-            if set(self._slots[worker]).issubset(held) and not set(self._slots[worker]).intersection(wanted)
-        ]  # fmt: skip
-        return [name for worker in workers for name in self._slots[worker]]
+    def of(self, slot: Slot) -> tuple[str, ...]:
+        return tuple(rank.name for rank in slot.ranks)
 
-    def of(self, slot: Slot) -> tuple[str, ...] | None:
-        workers = [rank.name for rank in slot.ranks]
-        return tuple(name for worker in workers for name in self._slots.get(worker, (slot_name(worker, 0),)))
-
-    def offered(self, inventory: Inventory, begin: Collection[str], busy: Collection[str]) -> Inventory:
-        return _without_slots(inventory, lambda device: set(self._slots[device.name]).issubset(begin))
-
-
-class _Submitted(NamedTuple):
-    """A job as it was submitted, with the names that it takes."""
-
-    job: Job
-    slot: Slot
-    on_report: OnReport
-    names: Collection[str] = ()
-    began: float = 0.0
+    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
+        return _without_slots(inventory, lambda device: device.name in begin)
 
 
 class PooledExecutor:
@@ -261,9 +254,9 @@ class PooledExecutor:
         self._inner = inner
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._running: dict[int, _Submitted] = {}
+        self._running: dict[int, Submitted] = {}
         """By number of its submission: what the executor runs. The oldest first."""
-        self._waiting: dict[int, _Submitted] = {}
+        self._waiting: dict[int, Submitted] = {}
         """By number of its submission: what waits until something is held for it."""
         self._preempted: dict[int, str] = {}
         """By number of a submission that is ended for another study: why."""
@@ -273,38 +266,33 @@ class PooledExecutor:
         self._seen = 0
         self._most = 0
         """Largest number of names that were used or waited for at once since the last look."""
-        self._lasts = math.inf
-        """Seconds of a job, the latest ones above all; infinite: none has ended yet."""
         self._kept: frozenset[str] | None = None
         """While the pool is looked at: names on which jobs run. On others none begins, for they may be given back."""
         self._inbox: Inbox | None = None
 
-    def _count(self, submitted: Iterable[_Submitted]) -> int:
-        if self.places.kind.several_jobs:
-            return len(_names_of(submitted))
-        return sum(len(each.names) or each.job.demand.slots for each in submitted)
+    def _count(self) -> int:
+        submitted = [*self._running.values(), *self._waiting.values()]
+        slots = sum(each.job.demand.slots for each in submitted if not self.places.of(each.slot))
+        return max(len(_names_of(submitted)), self.places.count(slots))
 
     # What the loop asks.
 
     def inventory(self) -> Inventory:
-        """What the inner executor has, as far as jobs of the study may run there."""
+        """The inner executor's devices, as far as jobs of the study may run there."""
         inventory = self._inner.inventory()
         self._seen = self.places.see(inventory)
         self._exchange()
         now = self.now()
         with self._lock:
-            busy = self._busy() if self.seat.is_fresh(now) else ()
-        return self.places.offered(inventory, self.seat.open(now), busy)
+            running = list(self._running.values()) if self.seat.is_fresh(now) else []
+        return self.places.offered(inventory, self.seat.open(now), running)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job, or keep it until something is held for it."""
         with self._lock:
-            self._waiting[next(self._numbers)] = _Submitted(job, slot, on_report, self.places.of(slot) or ())
-            self._most = max(self._most, self._count(self._submitted()))
+            self._waiting[next(self._numbers)] = Submitted(job, slot, on_report, self.places.of(slot))
+            self._most = max(self._most, self._count())
         self._start_waiting()
-
-    def _submitted(self) -> list[_Submitted]:
-        return [*self._running.values(), *self._waiting.values()]
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
@@ -313,12 +301,11 @@ class PooledExecutor:
         )
         self._inner.cancel(sorted(keys.difference(dropped)))
 
-    def _drop(self, goes: Callable[[_Submitted], bool], message: str) -> set[tuple[int, int]]:
-        """Report those that wait and are to go; returns their attempts."""
+    def _drop(self, goes: Callable[[Submitted], bool], message: str) -> set[tuple[int, int]]:
         with self._lock:
             dropped = [number for number, each in self._waiting.items() if goes(each)]
             gone = [self._waiting.pop(number) for number in dropped]
-        for job, _, on_report, *_ in gone:
+        for job, _, on_report, _ in gone:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
         return {each.job.key for each in gone}
 
@@ -326,10 +313,9 @@ class PooledExecutor:
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """What a job left that has ended is for the next one that waits, or for another study: now, and not at the
-        next look. Else a study to which a slot is due leaves it idle for a second."""
+        """Give what an ended job left to the next that waits, or to another study, at once: else it idles a second."""
         self._inbox = inbox
-        if not self.places.kind.whole and self.seat.is_due(self.now(), self._seen):
+        if self.places.kind is not HOPPED_WORKERS and self.seat.is_due(self.now(), self._seen):
             self._exchange()
         self._start_waiting()
         return self._inner.wait(inbox, until)
@@ -337,49 +323,34 @@ class PooledExecutor:
     # The pool.
 
     def _exchange(self) -> None:
-        seat, places, now = self.seat, self.places, self.now()
+        seat, now = self.seat, self.now()
         if not seat.is_due(now, self._seen):
             return
-        wanted = {name for row in seat.others if row.member is not None for name in row.member.usable}
-        wanted.difference_update(*(row.grant.held for row in seat.others))
-        usable = places.usable(seat.grant.held, wanted)  # outside of the lock: the caller's is taken first
+        usable = self.places.usable()  # outside of the lock: the caller's is taken first
         with self._lock:
-            running = list(self._running.values())
-            busy = _names_of(self._submitted() if places.kind.several_jobs else running)
-            used = self._count(running)
+            busy = _names_of([*self._running.values(), *(self._waiting.values() if seat.kind.several_jobs else ())])
             # what models that hop could use is known: an idle worker is no sign that the study claims too much
-            most = (
-                max(used, len(seat.open(now))) if places.kind.whole else max(self._most, self._count(self._submitted()))
-            )
-            soon = now + HANDOVER_SECONDS
-            ending = [name for each in running if each.began + self._lasts <= soon for name in each.names]
+            hops = seat.kind is HOPPED_WORKERS
+            most = max(len(busy), len(seat.grant.held)) if hops else max(self._most, self._count())
             self._kept = frozenset(busy)
         try:
-            has_row = seat.exchange(now, Use(self._seen, used, most, usable, busy, ending, places.there()))
+            has_row = seat.exchange(now, Use(self._seen, len(busy), most, usable, busy))
         finally:
             with self._lock:
                 self._kept = None
         if has_row:
             with self._lock:
-                self._most = self._count(self._submitted())
+                self._most = self._count()
             self._start_waiting()
             if allowed := len(seat.open(now)):
                 # who waits for more slots than the study may use from now on would wait for ever, and those behind it;
                 # studies whose jobs are all as large get that many slots in turn
                 most = max(allowed, seat.mine.job_slots)
                 self._drop(
-                    lambda each: not each.names and each.job.demand.slots > most,
+                    lambda each: not each.names and self.places.count(each.job.demand.slots) > most,
                     "Other studies of the pool took its slots before it began; its size is decided again.",
                 )
             self._preempt()
-
-    def _busy(self) -> set[str]:
-        """Names on which jobs run; of slots that are counted, as many of those that the study holds."""
-        if self.places.kind.word:
-            return set(_names_of(self._running.values()))
-        grant = self.seat.grant
-        opened = sorted(self.seat.open(self.now()))
-        return set([*opened, *grant.closing][: self._count(self._running.values())])
 
     def _start_waiting(self) -> None:
         """Start what has a place; report what has lost the one that the placer chose for it."""
@@ -387,28 +358,23 @@ class PooledExecutor:
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
         ready: list[int] = []
-        gone: list[_Submitted] = []
+        gone: list[Submitted] = []
         with self._lock:
-            busy, held = self._busy(), set(self.seat.grant.held)
-            free = self.seat.open(now) - busy if self._kept is None else set()
+            held, begin = set(self.seat.grant.held), self.seat.open(now) if self._kept is None else set()
             is_first = True
-            for number, each in self._waiting.items():
+            for number, each in list(self._waiting.items()):
+                begins: Submitted | None = None
                 if each.names and not held.issuperset(each.names):
                     gone.append(each)
-                    begins = False
                 elif each.names:
-                    begins = self._kept is None or self._kept.issuperset(each.names)
-                elif begins := is_first and each.job.demand.slots <= len(free):
-                    slot, names = self.places.chosen(each.slot, free, busy, each.job.demand.slots)
-                    free.difference_update(names)
-                    each = each._replace(slot=slot, names=names if self.places.kind.word else ())
-                else:
-                    is_first = False  # those behind it wait, too
-                if begins:
-                    self._running[number] = each._replace(began=now)
+                    begins = each if self._kept is None or self._kept.issuperset(each.names) else None
+                elif is_first:  # those behind one without room wait, too
+                    begins = self.places.chosen(each, begin, self._running.values())
+                    is_first = begins is not None
+                if begins is not None:
+                    self._running[number] = begins
+                    del self._waiting[number]
                     ready.append(number)
-            for number in ready:
-                del self._waiting[number]
         try:
             while ready:
                 self._start(ready.pop(0))
@@ -432,8 +398,6 @@ class PooledExecutor:
                 why = self._preempted.pop(number, None)
                 if report.outcome is Outcome.COMPLETED:
                     self._spared.discard(job.trial)
-                    seconds = max(0.0, report.ended - report.started)
-                    self._lasts = seconds if self._lasts == math.inf else (self._lasts + seconds) / 2
                 if self.seat.goes_back(each.names):  # others wait for what it leaves
                     self.seat.look_soon()
                     if self._inbox is not None:
@@ -472,13 +436,11 @@ class PooledExecutor:
 
     def _youngest_closing(self) -> list[int]:
         """Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended."""
-        closing, running = set(self.seat.grant.closing), self._running
-        if not self.places.kind.word:
-            found = [number for number, each in running.items() if each.job.trial not in self._spared]
-            return found[-1:] if self._busy() & closing else []
-        for name in reversed(_names_of(running.values())):
-            found = [number for number, each in running.items() if name in each.names]
-            if name in closing and self._spared.isdisjoint(running[number].job.trial for number in found):
+        for name in reversed(_names_of(self._running.values())):
+            found = [number for number, each in self._running.items() if name in each.names]
+            if name in self.seat.grant.closing and self._spared.isdisjoint(
+                self._running[number].job.trial for number in found
+            ):
                 return found
         return []
 
@@ -498,13 +460,13 @@ def join_pool(
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
     """
-    places = Places()
-    claimant: Claimant = study
     if isinstance(placer, SharedDevices):
-        places = claimant = DevicePlaces(study, placer.devices_for, study.spec.jobs_on_device)
-    elif terms.shared_cluster:
-        places = SlotPlaces(threads)
-    return PooledExecutor(executor, PoolSeat(pools, terms, claimant, places.kind), places)
+        devices = DevicePlaces(study, placer.devices_for, study.spec.jobs_on_device)
+        return PooledExecutor(executor, PoolSeat(pools, terms, devices, devices.kind), devices)
+    if terms.shared_cluster:
+        workers = SlotPlaces(study, threads)
+        return PooledExecutor(executor, PoolSeat(pools, terms, workers, workers.kind), workers)
+    return PooledExecutor(executor, PoolSeat(pools, terms, study), Places())
 
 
 def join_workers(
@@ -523,20 +485,13 @@ def pool_name(device: Device) -> str:
     return f"{device.name.partition('~')[0]}~{computer}"
 
 
-def nearest_first(free: Iterable[str], held: Iterable[str]) -> list[str]:
-    """Slots in the order in which a study takes them: those of workers where it holds most already come first."""
-    count = Counter(map(worker_of, held))
-    return sorted(free, key=lambda name: (-count[worker_of(name)], name))
-
-
-def _names_of(submitted: Iterable[_Submitted]) -> list[str]:
+def _names_of(submitted: Iterable[Submitted]) -> list[str]:
     """Names on which jobs run; the one with the youngest job last."""
     names = [name for each in submitted for name in each.names]
     return list(dict.fromkeys(reversed(names)))[::-1]
 
 
 def _first_slots(inventory: Inventory, most: int) -> Inventory:
-    """The same devices with so many slots in all, the first ones in order."""
     if most >= inventory.slots:
         return inventory
     devices = []
@@ -547,7 +502,6 @@ def _first_slots(inventory: Inventory, most: int) -> Inventory:
 
 
 def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:
-    """The same devices; of those on which no job may begin, without slots."""
     return Inventory(
         tuple(device if may_begin(device) else msgspec.structs.replace(device, slots=0) for device in inventory.devices)
     )

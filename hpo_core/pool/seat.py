@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.pool_member import (
-    MOST_CLUSTER,
     MOST_DEVICES,
     MOST_NAME,
     NOTHING,
@@ -22,7 +21,7 @@ from hpo_core.model.devices.pool_member import (
 )
 from hpo_core.model.errors import JournalError
 from hpo_core.model.short_text import shown
-from hpo_core.pool.arbiter import Pool, Position
+from hpo_core.pool.arbiter import Pool, Position, capacity_of
 from hpo_core.pool.division import JUST_BEGUN
 from hpo_core.pool.store import PoolRow, Pools, RowChange
 from hpo_core.spec import StudySpec
@@ -53,28 +52,24 @@ log = logging.getLogger("hpo.pool")
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """What the names of a pool stand for, and how a study uses them."""
+    """A kind of names that a pool has, and the way in which a study uses them."""
 
     word: str = ""
     """The names in words; studies whose names have another one are not in the pool. Empty: slots that are counted."""
-    patience: float = PATIENCE_SECONDS
-    """Seconds, see :mod:`hpo_core.pool.arbiter`."""
-    any_will_do: bool = False
-    """Whether each name is as good for the study as another one."""
-    whole: bool = False
-    """Whether it takes all slots of a worker, or none."""
+    patience: float = 0.0
+    """Seconds for which others wait before the study gives up a name within its share; 0: any other one will do."""
     several_jobs: bool = False
-    """Whether several jobs run on a name at once."""
+    """True if several jobs run on a name at once."""
     settle: float = 0.0
-    """Seconds between the moment when a name comes from another study and the first job there."""
+    """Seconds between the moment when it gets a name that another study may have had and its first job there."""
 
 
-COUNTED = Kind(any_will_do=True)
+COUNTED = Kind()
 """Slots of workers that each study has for itself."""
-WORKER_SLOTS = Kind(word="worker slot", any_will_do=True)
-"""Slots of workers that all studies use."""
-WHOLE_WORKERS = Kind(word="worker slot", whole=True)
-"""The same for a study whose models hop."""
+WORKERS = Kind(word="worker")
+"""Workers that all studies use, with all of their slots."""
+HOPPED_WORKERS = Kind(word="worker", patience=PATIENCE_SECONDS)
+"""The same for a study whose models hop: its partitions lie on some of them."""
 DEVICES = Kind(word="device", patience=ROUND_SECONDS, several_jobs=True, settle=SETTLE_SECONDS)
 """Devices on which a study packs its jobs; what is known of a device's free memory is from before it changed hands."""
 
@@ -91,9 +86,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     """Slots of the pool; None: as many as there are."""
     shared_cluster: bool = True
-    """Whether the members use one cluster; else each has workers of its own."""
-    cluster: str = ""
-    """Address of that one, also where the pool has a name."""
+    """True if the members use one cluster; else each has workers of its own."""
     preempt_after: float | None = None
     """Seconds of waiting after which it asks for a slot of another study; None: never."""
 
@@ -119,7 +112,6 @@ def pool_of(spec: StudySpec, host: str) -> str:
 
 
 def _address(place: str, host: str) -> str:
-    """One name for each scheduler, as far as the address tells."""
     scheme, separator, rest = place.rstrip("/").rpartition("://")
     name, colon, port = rest.rpartition(":")
     if name.lower() in _LOOPBACK:
@@ -138,7 +130,6 @@ def terms_of(spec: StudySpec, owner: Owner) -> Terms:
         priority=share.priority,
         slots=share.slots,
         shared_cluster=isinstance(spec.cluster, AddressClusterSpec),
-        cluster=_address(spec.cluster.place, owner.host) if isinstance(spec.cluster, AddressClusterSpec) else "",
         preempt_after=share.preempt,
     )
 
@@ -161,10 +152,10 @@ class Claimant(Protocol):
 
 
 class Use(NamedTuple):
-    """What a study sees and uses of its pool at one moment."""
+    """The part of its pool that a study sees and uses at one moment."""
 
     seen: int
-    """Slots or devices of its cluster."""
+    """Names that its cluster has."""
     used: int
     """Number of them on which its jobs run."""
     most: int
@@ -173,16 +164,20 @@ class Use(NamedTuple):
     """Names that it could use now, preferred ones first; none where slots are counted."""
     busy: Sequence[str] = ()
     """Names on which jobs run, the one with the youngest job last."""
-    ending: Sequence[str] = ()
-    """Names of them where the job ends within a second, and that are of no more use then."""
-    there: Sequence[str] = ()
-    """All names that it sees."""
+
+
+class Turn(NamedTuple):
+    """Where a study stands, and since when it holds less than its ideal share, or is rounded up."""
+
+    position: Position
+    short_since: float | None = None
+    over_since: float | None = None
 
 
 class PoolSeat:
-    """Looks at the pool about once a second, and writes where something changed. Used by one thread.
+    """Looks at the pool about once a second, and writes where something changes. Used by one thread.
 
-    Whoever writes computes what all studies of the pool hold from then on; the others read it.
+    Whoever looks computes what all studies of the pool hold from then on.
 
     Args:
         pools: rows of the journal's database.
@@ -194,20 +189,18 @@ class PoolSeat:
     def __init__(self, pools: Pools, terms: Terms, study: Claimant, kind: Kind = COUNTED) -> None:
         self.terms = terms
         self.kind = kind
-        self.position: Position | None = None
-        """Where the study stands, as of the last look."""
         self.mine = Member(
             study=terms.study,
             owner=terms.owner,
             weight=terms.weight,
             priority=terms.priority,
+            stated=terms.slots,
             kind=kind.word,
-            any_will_do=kind.any_will_do,
-            whole=kind.whole,
+            patience=kind.patience,
         )
-        """What the study said last."""
+        """As the study said last."""
         self.grant = NOTHING
-        """What it holds, as of the last look."""
+        """As of the last look."""
         self.others: list[PoolRow] = []
         """Rows of the other studies of the pool that give signs of life."""
         self._pools = pools
@@ -215,22 +208,23 @@ class PoolSeat:
         self._signs: dict[str, tuple[str, int, float]] = {}
         """By member: owner, beat, and when that was new."""
         self._is_lost = False
-        """Whether another owner has the study's row, and gives signs of life, or did so a moment ago."""
+        """True if another owner has the study's row, and gives signs of life, or did so a moment ago."""
         self._is_told = False
         self._seen = 0
-        self._next_look = -math.inf
-        self._next_beat = -math.inf
-        self._last_look = -math.inf
-        self._short_since: float | None = None
-        self._over_since: float | None = None
+        self._next_look = self._next_beat = self._last_look = -math.inf
+        self._turn: Turn | None = None
+        """As of the last look."""
         self._unused_since: float | None = None
         self._limit: int | None = None
-        """Largest number of slots that it claims, where it left others unused; None: all that it could use."""
+        """Largest number of names that it claims, where it left others unused; None: all that it could use."""
         self._probe_at = math.inf
-        self._of_others: set[str] = set()
-        """Names that others held at the last look."""
         self._opens_at: dict[str, float] = {}
-        """By name that came from another study: when the first job may begin there."""
+        """By name that it got while others were there: when the first job may begin there."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where the study stands, as of the last look."""
+        return None if self._turn is None else self._turn.position
 
     @property
     def row(self) -> PoolRow:
@@ -243,16 +237,20 @@ class PoolSeat:
             return set()
         return {name for name in self.grant.held if self._opens_at.get(name, now) <= now}.difference(self.grant.closing)
 
+    def due(self) -> int:
+        """Number of names that its share gives it, whichever it holds now."""
+        return 0 if self.position is None else self.position.share
+
     def goes_back(self, names: Collection[str]) -> bool:
-        """Whether another study may get what a job leaves on these names: then it looks at once."""
+        """True if another study may get what a job leaves on these names: then it looks at once."""
         return bool(self.grant.closing) or (bool(self.kind.word) and not set(names).issubset(self.mine.usable))
 
     def is_fresh(self, now: float) -> bool:
-        """Whether what the study held at its last look is still its own."""
+        """True if what the study held at its last look is still its own."""
         return not self._is_lost and now <= self._last_look + LEASE_SECONDS
 
     def is_due(self, now: float, seen: int) -> bool:
-        """Whether it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
+        """True if it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
         return now >= self._next_look or seen != self._seen
 
     def look_soon(self) -> None:
@@ -260,7 +258,7 @@ class PoolSeat:
         self._next_look = -math.inf
 
     def exchange(self, now: float, use: Use) -> bool:
-        """Look at the pool where it is time, and write what changed. A database that fails is left alone.
+        """Look at the pool where it is time, and write what changes. A database that fails is left alone.
 
         Returns:
             Whether it looked, and has its row.
@@ -268,44 +266,32 @@ class PoolSeat:
         if not self.is_due(now, use.seen):
             return False
         self._seen = use.seen
-        pool, study = self.terms.pool, self.terms.study
-        before = self._short_since, self._over_since
-
-        written: RowChange | None = None
+        seen: list[tuple[Turn, Member, Grant, bool]] = []
 
         def decide(rows: Sequence[PoolRow]) -> RowChange | None:
-            nonlocal written
-            written = None
-            self._short_since, self._over_since = before  # a name that it was given and has not used may go again
-            mine, grant = self._noted(rows, now, use)
+            seen.clear()
+            own = self._noted(rows, now)
             if self._is_lost:
                 return None
-            mine = self._placed(mine, use, {study: grant}, before, now)
-            grants = self._pool(mine, use, {study: grant}).arbitrate(self._idle(use, grant))
-            mine = self._placed(mine, use, grants, before, now)
+            mine = self._said(own, use, now)
+            members = [mine, *(row.member for row in self.others if row.member is not None)]
+            grants = {row.study: row.grant for row in [own, *self.others]}
+            after = Pool(members, grants).arbitrate(set(own.grant.held).difference(use.busy))
+            position, grant = Pool(members, after).position(mine.study), after[mine.study]
+            turn = self._stands(position, grant, mine.job_slots, now)
+            mine = self._in_turn(mine, grant, turn, now)
             gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
-            written = RowChange(msgspec.structs.replace(mine, beat=self.mine.beat + 1), grants, gone)
-            return written
+            is_told = bool(gone) or after != grants or now >= self._next_beat or _matters(mine) != _matters(self.mine)
+            seen.append((turn, mine, grant, is_told))
+            return RowChange(mine, after, gone) if is_told else None
 
         try:
-            is_due = now >= self._next_beat and not self._is_lost
-            if not is_due:
-                rows = self._pools.look(pool, study)
-                mine, grant = self._noted(rows, now, use)
-                mine = self._placed(mine, use, {study: grant}, before, now)
-                is_due = not self._is_lost and (
-                    now >= self._next_beat
-                    or any(row.member is not None and self._is_gone(row.member, now) for row in rows)
-                    or _told_at_once(mine, self.kind) != _told_at_once(self.mine, self.kind)
-                    or self._gives_back(mine, grant, self._idle(use, grant))
-                )
-                if not is_due:
-                    self._take(grant, now)
-            if is_due:
-                self._pools.change(pool, study, decide)
-            if written is not None:
-                self._take(written.grants[study], now)
-                self._next_beat, self.mine = now + BEAT_SECONDS, written.mine
+            self._pools.change(self.terms.pool, self.terms.study, decide)
+            for turn, mine, grant, is_told in seen:
+                self._turn = turn
+                self._take(grant, now)
+                if is_told:
+                    self._next_beat, self.mine = now + BEAT_SECONDS, mine
             self._last_look = now
             self._is_told = False
         except JournalError as error:
@@ -313,7 +299,7 @@ class PoolSeat:
                 self._is_told = True
                 log.warning(
                     "study %r: pool %s cannot be read or written. Jobs begin on the slots that are held for %g s more: "
-                    "%s", study, pool, LEASE_SECONDS, error,
+                    "%s", self.terms.study, self.terms.pool, LEASE_SECONDS, error,
                 )  # fmt: skip
         self._next_look = now + (EXCHANGE_SECONDS if self.others or self._is_told else ALONE_SECONDS)
         return not self._is_lost
@@ -327,44 +313,58 @@ class PoolSeat:
 
     # What it says.
 
-    def _noted(self, rows: Sequence[PoolRow], now: float, use: Use) -> tuple[Member, Grant]:
-        """What the study should say, and what it holds, as the rows are; notes who else is there."""
-        own = next((row for row in rows if row.study == self.terms.study), None)
-        self._note_signs(rows, now)
-        self._note_owner(None if own is None else own.member, now)
-        self.others = [
-            self._as_of(row, now)
-            for row in rows
-            if row.member is not None and row.study != self.terms.study and row.member.kind == self.kind.word
-            and not self._is_gone(row.member, now)
-        ]  # fmt: skip
-        is_mine = own is not None and own.member is not None and own.member.owner == self.terms.owner
-        grant = own.grant if own is not None and is_mine else NOTHING
-        wish = Wish() if own is None or own.wish is None else own.wish
-        told = [name for name in dict.fromkeys((*use.busy, *use.usable)) if len(name) <= MOST_NAME]
-        of_use = set(use.usable)
+    def _said(self, own: PoolRow, use: Use, now: float) -> Member:
+        wish = own.wish or Wish()
         mine = msgspec.structs.replace(
             self.mine,
+            beat=self.mine.beat + 1,
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
-            cluster=self.terms.cluster[:MOST_CLUSTER],
             seen=use.seen,
-            stated=self.terms.slots,
             job_slots=self._study.job_slots,
-            usable=tuple(name for name in told if name in of_use)[:MOST_DEVICES],
-            ending=tuple(sorted(name for name in use.ending if name in grant.held and name not in of_use)),
+            usable=tuple(name for name in use.usable if len(name) <= MOST_NAME)[:MOST_DEVICES],
         )
-        waited = 0.0 if self._short_since is None else round(now - self._short_since, 1)  # not as of the last look
-        mine = msgspec.structs.replace(mine, waited=waited)
-        most = min(self._pool(mine, use, {mine.study: grant}).capacity, use.seen)
+        members = [mine, *(row.member for row in self.others if row.member is not None)]
+        named = {name for member in members for name in member.usable}.union(own.grant.held)
+        most = min(capacity_of(members, named if self.kind.word else ()), use.seen)
         demand = self._claimed(most, now, use)
-        spare = min(max(0, most - demand), self._study.spare(most))
-        return msgspec.structs.replace(mine, demand=demand, spare=spare), grant
+        mine = msgspec.structs.replace(mine, demand=demand, spare=min(max(0, most - demand), self._study.spare(most)))
+        return mine if self._turn is None else self._in_turn(mine, own.grant, self._turn, now)
+
+    def _in_turn(self, mine: Member, grant: Grant, turn: Turn, now: float) -> Member:
+        """Say how long it has waited, or been rounded up, by the rule of :class:`Claim`."""
+        position, short_since, over_since = turn
+        rest = position.ideal % mine.job_slots
+        length = ROUND_SECONDS * float(rest) / mine.job_slots
+        waited, precedence = 0.0, 0
+        if short_since is not None:  # nobody loses a name to a study whose turn has not come
+            waited = now - short_since
+            precedence = int(waited) + (0 if waited >= ROUND_SECONDS - length else -JUST_BEGUN)
+        elif over_since is not None:
+            rounded_up = now - over_since
+            precedence = JUST_BEGUN if rounded_up < length else -int(rounded_up)
+        after = self.terms.preempt_after
+        return msgspec.structs.replace(
+            mine,
+            precedence=max(-JUST_BEGUN, min(precedence, JUST_BEGUN)),
+            waited=round(waited, 1),
+            asks=after is not None and waited >= after and len(grant.held) < position.share,
+        )
+
+    def _stands(self, position: Position, grant: Grant, job_slots: int, now: float) -> Turn:
+        """Since when it holds less than its ideal share, or is rounded up; what is lent gives nobody a turn."""
+        counts, since = min(len(grant.held), position.share), self._turn or Turn(position)
+        short = counts < position.ideal
+        over = not short and counts > position.ideal - position.ideal % job_slots
+        return Turn(
+            position,
+            (now if since.short_since is None else since.short_since) if short else None,
+            (now if since.over_since is None else since.over_since) if over else None,
+        )
 
     def _claimed(self, most: int, now: float, use: Use) -> int:
-        """Slots that the study could use; where it leaves some unused, no more than it uses, for a while."""
-        due = 0 if self.position is None else self.position.share  # what is lent may stay unused
-        idle = min(len(self.open(now)), due) - use.most
+        """Names that the study could use; where it leaves some unused, no more than it uses, for a while."""
+        idle = min(len(self.open(now)), self.due()) - use.most  # what is lent may stay unused
         if idle <= 0:
             self._unused_since = None
         elif self._unused_since is None or idle < self._study.job_slots:
@@ -376,89 +376,36 @@ class PoolSeat:
         demand = max(use.used, min(most, self._study.demand(most)))
         return demand if self._limit is None else min(demand, max(self._limit, use.most))
 
-    def _placed(
-        self,
-        mine: Member,
-        use: Use,
-        grants: Mapping[str, Grant],
-        before: tuple[float | None, float | None],
-        now: float,
-    ) -> Member:
-        """Find the study's position with these grants, and say how long it has waited, or has had more than others.
-
-        Its precedence follows by the rule of :class:`Claim`.
-
-        Args:
-            before: since when it has less, or more, than its ideal share, as of the grants that are written.
-        """
-        grant = grants[mine.study]
-        self.position = position = self._pool(mine, use, grants).position(mine.study)
-        rest = position.ideal % mine.job_slots
-        held = len(grant.held) - min(position.lent, max(0, len(grant.held) - position.share))
-        short = held < position.ideal
-        over = held > position.ideal - rest and not short
-        short_since, over_since = before
-        self._short_since = (now if short_since is None else short_since) if short else None
-        self._over_since = (now if over_since is None else over_since) if over else None
-        turn = ROUND_SECONDS * float(rest) / mine.job_slots
-        waited, precedence = 0.0, 0
-        if self._short_since is not None:  # nobody loses a slot to a study whose turn has not come
-            waited = now - self._short_since
-            precedence = int(waited) + (0 if waited >= ROUND_SECONDS - turn else -JUST_BEGUN)
-        if self._over_since is not None:
-            rounded_up = now - self._over_since
-            precedence = JUST_BEGUN if rounded_up < turn else -int(rounded_up)
-        after = self.terms.preempt_after
-        asks = after is not None and waited >= after and held < position.share
-        precedence = max(-JUST_BEGUN, min(precedence, JUST_BEGUN))
-        return msgspec.structs.replace(mine, precedence=precedence, waited=round(waited, 1), asks=asks)
-
-    # What it holds.
-
-    def _pool(self, mine: Member, use: Use, grants: Mapping[str, Grant]) -> Pool:
-        """The pool as it is, with other grants for some of its studies."""
-        members = [mine, *(row.member for row in self.others if row.member is not None)]
-        there = (*use.there, *use.busy) if self.kind.word else None
-        known = {row.study: row.grant for row in self.others}
-        return Pool(members, {**known, **grants}, patience=self.kind.patience, there=there)
-
-    def _idle(self, use: Use, grant: Grant) -> set[str]:
-        """Held names on which no job runs; of slots that are counted, the closing ones first."""
-        if self.kind.word:
-            return set(grant.held).difference(use.busy)
-        return set((*(name for name in grant.held if name not in grant.closing), *grant.closing)[use.used :])
-
-    def _gives_back(self, mine: Member, grant: Grant, idle: set[str]) -> bool:
-        """Whether others may get something of what is idle."""
-        if self.kind.word and not idle.issubset(mine.usable):
-            return True
-        return bool(idle) and (bool(grant.closing) or len(grant.held) - len(mine.ending) > mine.demand + mine.spare)
-
     def _take(self, grant: Grant, now: float) -> None:
-        gained = set(grant.held).difference(self.grant.held)
-        for name in gained & self._of_others:
-            self._opens_at[name] = now + self.kind.settle
-        self._of_others.difference_update(self.grant.held)
-        self._of_others.update(name for row in self.others for name in row.grant.held)
+        if self.others:
+            self._opens_at |= dict.fromkeys(set(grant.held).difference(self.grant.held), now + self.kind.settle)
         self.grant = grant
 
     # Who is there.
 
+    def _noted(self, rows: Sequence[PoolRow], now: float) -> PoolRow:
+        """The study's own row, without what another owner holds; notes who else is there."""
+        nobody = PoolRow(self.terms.pool, self.terms.study, None)
+        own = next((row for row in rows if row.study == self.terms.study), nobody)
+        self._note_signs(rows, now)
+        self._note_owner(own.member, now)
+        self.others = [
+            row for row in rows
+            if row.member is not None and row.study != self.terms.study and row.member.kind == self.kind.word
+            and not self._is_gone(row.member, now)
+        ]  # fmt: skip
+        return own if own.owner == self.terms.owner else msgspec.structs.replace(own, grant=NOTHING)
+
     def _note_owner(self, row: Member | None, now: float) -> None:
-        """Note whether another owner has the row: a controller that goes on with the study, while this one is not
-        fenced yet, or somebody who wrote there once. That one gives no further sign of life, and the row is taken back.
-        """
-        lost = self._last_look > -math.inf and row is not None and row.owner != self.terms.owner
-        lost = lost and not self._has_no_sign(self.terms.study, now)
-        if row is not None and lost and not self._is_lost:
+        """Note whether another controller of the study has its row; without a sign of life that is taken back."""
+        is_anothers = self._last_look > -math.inf and row is not None and row.owner != self.terms.owner
+        was_lost, self._is_lost = self._is_lost, is_anothers and not self._has_no_sign(self.terms.study, now)
+        if row is not None and self._is_lost and not was_lost:
             log.warning(
                 "study %r: its row in pool %s has another owner, %s. It begins no jobs while that one gives signs of "
                 "life, and for %g s after the last one.",
                 self.terms.study, self.terms.pool, shown(row.owner), LEASE_SECONDS,
             )  # fmt: skip
-        if self._is_lost and not lost:
-            log.warning("study %r has its row in pool %s again.", self.terms.study, self.terms.pool)
-        self._is_lost = lost
 
     def _note_signs(self, rows: Sequence[PoolRow], now: float) -> None:
         """Note when each member last gave a sign of life, by this clock; anew after a time in which nobody looked."""
@@ -471,14 +418,6 @@ class PoolSeat:
                     sign = (row.member.owner, row.member.beat, now)
                 self._signs[row.study] = sign
 
-    def _as_of(self, row: PoolRow, now: float) -> PoolRow:
-        """A row with the time that its study has waited by now; it was written up to :data:`BEAT_SECONDS` ago."""
-        member = row.member
-        if member is None or not member.waited:
-            return row
-        waited = member.waited + max(0.0, now - self._signs[row.study][2])
-        return msgspec.structs.replace(row, member=msgspec.structs.replace(member, waited=round(waited, 1)))
-
     def _is_gone(self, member: Member, now: float) -> bool:
         return member.study != self.terms.study and self._has_no_sign(member.study, now)
 
@@ -487,9 +426,8 @@ class PoolSeat:
         return sign is not None and now > sign[2] + LEASE_SECONDS
 
 
-def _told_at_once(member: Member, kind: Kind) -> Member:
-    """What the others must know at once; the rest may wait for the next sign of life."""
+def _matters(member: Member) -> Member:
+    """The part that others must know at once; the rest may wait for the next sign of life."""
     turn = member.precedence if member.precedence == JUST_BEGUN else (member.precedence > 0) - (member.precedence < 0)
     usable = tuple(sorted(member.usable))  # which of them it prefers may wait
-    patient = float(member.waited >= kind.patience)
-    return msgspec.structs.replace(member, beat=0, waited=patient, precedence=turn, usable=usable)
+    return msgspec.structs.replace(member, beat=0, waited=0.0, precedence=turn, usable=usable)

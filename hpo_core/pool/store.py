@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -31,11 +31,11 @@ class PoolRow(msgspec.Struct, frozen=True):
     pool: str
     study: str
     member: Member | None
-    """What its controller says; None: it has left, or the row is damaged."""
+    """As its controller says; None: it has left, or the row is damaged."""
     grant: Grant = NOTHING
-    """What it has; written by whichever study's controller arbitrates."""
+    """Written by whichever controller looks."""
     wish: Wish | None = None
-    """What a person said of its share while it ran."""
+    """As a person said while it ran."""
 
     @property
     def owner(self) -> str:
@@ -43,7 +43,7 @@ class PoolRow(msgspec.Struct, frozen=True):
 
 
 class RowChange(msgspec.Struct, frozen=True):
-    """What a controller writes in one transaction."""
+    """The change that a controller writes in one transaction."""
 
     mine: Member
     grants: Mapping[str, Grant] = {}
@@ -57,7 +57,6 @@ Decide = Callable[[Sequence[PoolRow]], RowChange | None]
 
 
 def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: RowChange) -> list[PoolRow]:
-    """The rows of a pool after a change, with a row of ``study`` in any case."""
     gone = {member.study: member for member in change.gone}
     found = {row.study: row for row in rows}
     found.setdefault(study, PoolRow(pool, study, None))
@@ -98,10 +97,6 @@ class Pools:
         self._engine, self._reader, self._translated = journal.database()
         self._is_there = False
 
-    def look(self, pool: str, study: str) -> list[PoolRow]:
-        """The members of a pool by study's name, and the row of ``study`` in any case; one query."""
-        return [_row(raw) for raw in self._read(_of_pool(pool, study))]
-
     def all(self) -> list[PoolRow]:
         """The rows of all pools."""
         return [_row(raw) for raw in self._read(_all_rows)]
@@ -114,10 +109,10 @@ class Pools:
                 return connection.execute(query).all()
 
     def change(self, pool: str, study: str, decide: Decide) -> None:
-        """Write what ``decide`` says of the present rows; it is asked again where others changed what studies hold.
+        """Write what ``decide`` says of the present rows; it is asked again where others changed them meanwhile.
 
         Raises:
-            JournalUnavailableError: others changed it each time.
+            JournalUnavailableError: others changed them each time.
         """
 
         def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
@@ -151,15 +146,11 @@ class Pools:
 
     def _rewrite(self, pool: str, study: str, after: Callable[[Sequence[PoolRow]], list[PoolRow]]) -> None:
         """Write the rows that ``after`` makes of the present ones, where these are still the same then."""
-        with self._translated("written"):
-            self._make_table()
         for _ in range(MOST_TRIES):
             found = self._read(_of_pool(pool, study))
-            rows = {str(raw[1]): (_row(raw), raw) for raw in found}
-            made = [
-                _Write.of(row, *rows.get(row.study, (None, ()))) for row in after([row for row, _ in rows.values()])
-            ]
-            writes = [write for write in made if write is not None]
+            rows = {row.study: row for row in map(_row, found)}
+            writes = [(row, rows.get(row.study)) for row in after(list(rows.values()))]
+            writes = [(row, before) for row, before in writes if row != before]
             if not writes or self._written(writes, found, pool, study):
                 return
         raise JournalUnavailableError(
@@ -167,23 +158,23 @@ class Pools:
             "again."
         )
 
-    def _written(self, writes: Sequence[_Write], found: Sequence[Sequence[Any]], pool: str, study: str) -> bool:
+    def _written(
+        self, writes: Sequence[tuple[PoolRow, PoolRow | None]], found: Sequence[sa.Row[Any]], pool: str, study: str
+    ) -> bool:
         """Write in one transaction that no other writer's overlaps; False: the rows have changed."""
-        told = {write.study for write in writes if write.tells}
-
-        def of_weight(raws: Sequence[Sequence[Any]]) -> list[Any]:
-            return [tuple(raw) if raw[1] in told else (raw[1], raw[2], raw[4]) for raw in raws]
-
-        with self._translated("written"), self._engine.begin() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
-                connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
-            if not all(write.is_alone for write in writes):
-                there = connection.execute(_of_pool(pool, study)).all()
-                if of_weight(there) != of_weight(found):
+        with self._translated("written"):
+            self._make_table()
+            with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")
+                    connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
+                if connection.execute(_of_pool(pool, study)).all() != found:
                     return False
-            written = [connection.execute(write.statement).rowcount for write in writes]
-            return min(written) == 1
+                for row, before in writes:
+                    here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
+                    write = _table.insert() if before is None else _table.update().where(here)
+                    connection.execute(write.values(_values(row)))
+        return True
 
     def _make_table(self) -> None:
         if not self._has_table():
@@ -201,39 +192,7 @@ class Pools:
         return self._is_there
 
 
-class _Write(NamedTuple):
-    """What differs of one row, and nothing else: a row of another version may hold more than this one reads."""
-
-    study: str
-    statement: sa.Insert | sa.Update
-    tells: bool
-    """Whether it says something beside what the study holds."""
-    is_alone: bool
-    """Whether it stands whatever the other rows are: a study says something of itself where it did so before."""
-
-    @classmethod
-    def of(cls, row: PoolRow, before: PoolRow | None, raw: Sequence[Any]) -> _Write | None:
-        """None: nothing differs.
-
-        Args:
-            raw: the row before, as it stands in the table.
-        """
-        values = _values(row)
-        if before is None:
-            return cls(row.study, _table.insert().values(values | {"pool": row.pool, "study": row.study}), True, False)
-        known = {} if before.member is None else _values(before)  # the text of a damaged row is replaced
-        changed = {name: value for name, value in values.items() if value != known.get(name)}
-        if row == before or not changed:
-            return None
-        here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
-        is_alone = changed.keys() == {"member"} and row.owner == before.owner
-        if is_alone:
-            here &= _table.c.member == raw[3]
-        return cls(row.study, _table.update().where(here).values(changed), changed.keys() != {"granted"}, is_alone)
-
-
 def _of_pool(pool: str, study: str) -> sa.Select[Any]:
-    """Members of a pool and the row of ``study``."""
     here = (_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study))
     return _all_rows.where(here)
 
@@ -248,6 +207,8 @@ def _row(row: Any) -> PoolRow:
 
 def _values(row: PoolRow) -> dict[str, int | str]:
     return {
+        "pool": row.pool,
+        "study": row.study,
         "present": int(row.member is not None),
         "member": _text(row.member),
         "granted": _text(row.grant),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
+from hpo_core.model.devices.pool_member import Member
 from hpo_core.pool.arbiter import Pool
 from hpo_core.pool.store import PoolRow
 from hpo_core.spec.sections import ShareSpec
@@ -45,7 +45,7 @@ def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
     assert member is not None
     rows = [mine, *(row for row in others if row.member is not None and row.member.kind == member.kind)]
     pool = Pool([row.member for row in rows if row.member is not None], {row.study: row.grant for row in rows})
-    reasons = _waits(member, pool), _less_than_wanted(member, pool), _different_sizes(pool.members)
+    reasons = _waits(member, pool), _less_than_wanted(member, pool)
     share, held = pool.shares[mine.study], pool.held[mine.study]
     return Standing(mine.pool, member, slots=pool.capacity, share=share, held=held, why=" ".join(filter(None, reasons)))
 
@@ -57,43 +57,10 @@ def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
         rows: rows of members that have a controller now.
     """
     rows = [row for row in rows if row.member is not None]
-    found = {}
-    for mine in rows:
-        others = [row for row in rows if row.pool == mine.pool and row is not mine]
-        standing = standing_of(mine, others)
-        beside = unknown_beside(mine.pool, rows)
-        found[mine.study] = msgspec.structs.replace(standing, why=" ".join(filter(None, (standing.why, beside))))
-    return found
-
-
-def unknown_beside(pool: str, rows: Iterable[PoolRow], *, cluster: str = "") -> str:
-    """Says that studies use the same machines in another pool, of which this one knows nothing; empty: none.
-
-    Args:
-        rows: of all pools, of members that have a controller now.
-        cluster: where the pool's is, where that is known before it has members.
-    """
-    members = [(row.pool, row.member) for row in rows if row.member is not None]
-    bare = pool.removesuffix(WHOLE_DEVICES)
-    here, there, other = (
-        ("slots", "whole devices", f"{pool}{WHOLE_DEVICES}") if bare == pool else ("whole devices", "slots", bare)
-    )
-    words = []
-    if found := [member for place, member in members if place == other]:  # packed studies and others, under one name
-        words.append(
-            f"{_are(found)} in pool {other}: {here} are shared here and {there} there, so neither leaves anything to "
-            "the other. Give all of them packing, or none."
-        )
-    clusters = {cluster, *(member.cluster for place, member in members if place == pool)} - {""}
-    beside = [(place, one) for place, one in members if place not in (pool, other) and one.cluster in clusters]
-    if beside:  # a pool with a name, and one by the address or with another name, at one scheduler
-        pools = sorted({place for place, _ in beside})
-        words.append(
-            f"{_are([one for _, one in beside])} in {'pool' if len(pools) == 1 else 'pools'} {', '.join(pools)} at the "
-            "same Dask scheduler: no pool there leaves anything to another one. Give all studies of a scheduler the "
-            "same share.pool, or none."
-        )
-    return " ".join(words)
+    return {
+        mine.study: standing_of(mine, [row for row in rows if row.pool == mine.pool and row is not mine])
+        for mine in rows
+    }
 
 
 def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
@@ -116,7 +83,6 @@ def _unit(member: Member) -> str:
 
 
 def _waits(mine: Member, pool: Pool) -> str:
-    """Says whom it waits for, where it holds less than it is due."""
     position, held = pool.position(mine.study), pool.held[mine.study]
     missing = position.share - held
     if missing <= 0 or (mine.kind and not position.wants):  # models that hop may have no work for more just now
@@ -131,10 +97,8 @@ def _waits(mine: Member, pool: Pool) -> str:
         holding = {pool.holder.get(name) for name in position.wants}
         holders = [other for other in others if other.study in holding]
         if mine.kind and holders:
-            return (
-                f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "
-                "the share, and they take turns."
-            )
+            verb = "holds" if len(holders) == 1 else "hold"
+            return f"{waits}: {_names(holders)} {verb} what it could use within the share, and they take turns."
         return f"{waits}; they are free, and taken at its next look; those of a controller that died, within 20 s."
     have = "has" if len(over) == 1 else "have"
     gives = "gives" if len(over) == 1 else "give"
@@ -143,7 +107,6 @@ def _waits(mine: Member, pool: Pool) -> str:
 
 
 def _less_than_wanted(mine: Member, pool: Pool) -> str:
-    """Says why it is due less than it could use."""
     share = pool.shares[mine.study]
     if share >= mine.demand:
         return ""
@@ -158,17 +121,6 @@ def _less_than_wanted(mine: Member, pool: Pool) -> str:
     if not reasons:
         return ""
     return f"It could use {mine.demand - share:,} more: {', and '.join(reasons)}."
-
-
-def _different_sizes(members: Sequence[Member]) -> str:
-    stated = {member.stated for member in members if member.stated is not None}
-    if len(stated) < 2:
-        return ""
-    return f"The studies state share.slots from {min(stated):,} to {max(stated):,}: the smallest holds."
-
-
-def _are(members: Sequence[Member]) -> str:
-    return f"{_names(members)} {'is' if len(members) == 1 else 'are'}"
 
 
 def _names(members: Sequence[Member]) -> str:

@@ -428,7 +428,7 @@ class TrialHandle:
                 self._curve.add(index + 1, evaluated)
             self.resource = index + 1
             if self.ranks is not None:
-                self.warn(*self.ranks.end_step(last=self.resource == self.target))
+                self.ranks.end_step()
             self._progress.step(self.resource)
             self._progress.end_unit()
         if self._passes.trains:

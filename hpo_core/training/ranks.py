@@ -41,50 +41,6 @@ def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int
         yield np.bincount(ranks[first : first + batch_size], minlength=len(sizes)).tolist()
 
 
-PASSES = 3
-"""Backward passes that are compared; where a job has fewer, those."""
-_BYTES = 1 << 20
-"""Bytes of a pass's gradients that are looked at: the first bucket of torch's DistributedDataParallel."""
-
-
-class FirstGradients:
-    """Checksums of this rank's first gradients, as they are before they are averaged.
-
-    Gradients of different data differ, however the ranks came to their parts: by ``trial.shard``, a sampler, or their
-    own arithmetic with ``trial.rank``. So only ranks that train on the same data have the same, to the bit, in each
-    pass. Ranks that do so and draw different dropout masks have not, and are not noticed.
-    """
-
-    def __init__(self) -> None:
-        self._checksums: list[int] = []
-        self.judged = False
-        """Whether enough was compared."""
-
-    def add(self, gradients: Any) -> None:
-        """Add the gradients of one backward pass; zeros and values that are not finite say nothing of the data."""
-        if self.judged or len(self._checksums) >= PASSES or gradients.is_sparse:
-            return
-        import torch
-
-        looked_at = gradients.detach().reshape(-1)[: _BYTES // gradients.element_size()].cpu()
-        if looked_at.any() and looked_at.isfinite().all():
-            self._checksums.append(zlib.crc32(memoryview(looked_at.contiguous().view(torch.uint8).numpy())))
-
-    def encoded(self) -> bytes:
-        return b"/".join(b"%d" % one for one in self._checksums)
-
-    def are_same(self, told: Sequence[bytes], *, last: bool) -> bool:
-        """True if all ranks have the same ones; False until enough passes were made.
-
-        Args:
-            told: by all ranks, this one included.
-            last: whether no further pass comes.
-        """
-        passes = [len(one.split(b"/")) if one else 0 for one in told]
-        self.judged = last or min(passes) >= PASSES or len(set(told)) > 1
-        return self.judged and min(passes) > 0 and len(set(told)) == 1
-
-
 OWN_DATA_CURE = (
     "Train on `for batch in trial.batches(order, batch_size)`, where `order` is of this rank's own partition, with "
     "trial.data_parallel(model); or set training.gang to 1."
@@ -118,8 +74,6 @@ class Ranks:
         """Whether :meth:`own_batches` was called, and whether one of its batches is trained on now."""
         self._data_part = 1 / place.size
         """This rank's part of the examples that the ranks iterate over, where each has its own."""
-        self._gradients: FirstGradients | None = None
-        """First gradients of modules that :meth:`data_parallel` wrapped, until they were compared."""
         self._collectives = _collectives()
         """Collective calls before those of the training function; None: this torch does not count them."""
 
@@ -146,29 +100,18 @@ class Ranks:
         own = tree_digest(capture_all()).encode()
         self._alike = all(other == own for other in self.gather(own))
 
-    def end_step(self, *, last: bool) -> tuple[str, ...]:
-        """Keep the ranks alike; a warning where all of them train on the same data. Each rank must call it.
+    def end_step(self) -> None:
+        """Keep the ranks alike. Each rank must call it.
 
         Ranks that began alike get the random state of rank 0, where they may have come apart: dropout on a part of a
         batch draws as much as the part is large. Without this, the ranks would draw different orders of the data after
         the first batch that has no equal parts.
-
-        Args:
-            last: whether this was the last step of the job.
         """
         if self._alike and self._uneven:
             states = self.gather(tree_bytes(capture_all()))
             if self.rank:
                 restore_all(tree_of(states[0]))
             self._uneven = False
-        found = self._gradients
-        if found is None or found.judged or not found.are_same(self.gather(found.encoded()), last=last):
-            return ()
-        return (
-            f"the {self.size} ranks of the gang computed the same gradients: each trains on the same data, so "
-            f"{self.size} slots do the work of one. trial.data_parallel() does not divide batches: train on what "
-            "`trial.shard(x, y)` returns, or on `trial.batches(order, batch_size)`; or set training.gang to 1",
-        )
 
     def data_parallel(self, module: Any, **options: Any) -> Any:
         """The module wrapped by torch's ``DistributedDataParallel``; gradients are weighted by the parts of the batch.
@@ -181,8 +124,6 @@ class Ranks:
 
         cuda = next((tensor.device for tensor in module.parameters() if tensor.device.type == "cuda"), None)
         devices = {} if cuda is None else {"device_ids": [cuda.index]}
-        if self._gradients is None and not self.own_data:
-            self._gradients = FirstGradients()
         settings = {"find_unused_parameters": True, **devices, **options}
         wrapped = torch.nn.parallel.DistributedDataParallel(module, **settings)
 
@@ -192,9 +133,6 @@ class Ranks:
                     f"A gradient outside of trial.batches(): the {self.size} ranks have a partition each, so one of "
                     f"them would wait for batches that the others do not have. {OWN_DATA_CURE}"
                 )
-            if self._gradients is not None and bucket.index() == 0 and self._weight == 1 / self.size:
-                # other weights: the batch was divided; in one of fewer examples than ranks some compute the same one
-                self._gradients.add(bucket.buffer())
             work = distributed.all_reduce(bucket.buffer().mul_(self._weight), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 torch.manual_seed(7)
 X = torch.randn(210, 12)
@@ -114,35 +112,6 @@ def train_noisy(trial: Any) -> None:
         model.eval()
         with torch.no_grad():
             trial.report(loss=float(nn.functional.cross_entropy(model(X), Y)))
-
-
-def train_undivided(trial: Any) -> None:
-    """``how`` says which data a rank trains on, in a loop without the usual ``trial.shard``."""
-    how = trial.params["how"]
-    model = plain_net(16)
-    if how == "mask":
-        model = nn.Sequential(model, nn.Dropout(0.5))
-        torch.manual_seed(trial.seed + trial.rank)
-    optimizer = torch.optim.Adam(model.parameters(), lr=trial.params["lr"])
-    trial.track(model=model, optimizer=optimizer)
-    wrapped = trial.data_parallel(model)
-    data = TensorDataset(X, Y)
-    sampler = DistributedSampler(data, trial.world_size, trial.rank) if trial.world_size > 1 else None
-    for step in trial.steps():
-        batches = DataLoader(data, batch_size=BATCH, sampler=sampler) if how == "sampler" else [(X, Y)]
-        for x, y in batches:
-            if how == "rank":
-                x, y = x[trial.rank :: trial.world_size], y[trial.rank :: trial.world_size]
-            elif how == "unused":
-                trial.shard(x, y)
-            elif how == "one":
-                x, y = trial.shard(x[step : step + 1], y[step : step + 1])
-            loss = nn.functional.cross_entropy(wrapped(x), y)
-            optimizer.zero_grad()
-            (loss * {"zero": 0.0, "nan": math.nan}.get(how, 1.0)).backward()
-            if how != "nan":
-                optimizer.step()
-        trial.report(loss=0.5)
 
 
 def _first_time(trial: Any) -> bool:

@@ -153,31 +153,6 @@ def test_ranks_that_exchange_nothing_are_warned(gangs: Gangs) -> None:
     assert not gangs.train(2, 2, "train").warnings
 
 
-@pytest.mark.parametrize(
-    ("how", "warned"),
-    [
-        ("nothing", True),  # no trial.shard
-        ("unused", True),  # what it returns is not trained on
-        ("rank", False),
-        ("sampler", False),
-        ("one", False),  # batches of one example: two ranks compute the same one, with a weight of 0
-        ("zero", False),
-        ("nan", False),
-        ("mask", False),  # the same data, too, but that cannot be seen
-    ],
-)
-@pytest.mark.parametrize(("size", "target"), [(3, 1), (2, 5)])
-def test_ranks_that_train_on_the_same_data_are_warned_once(
-    gangs: Gangs, how: str, warned: bool, size: int, target: int
-) -> None:
-    report = gangs.train(size, target, "train_undivided", params={"how": how})
-    assert report.outcome is Outcome.COMPLETED, report.message + report.detail
-    lines = report.warnings or ()
-    assert len(lines) == warned, lines
-    assert all(f"the {size} ranks of the gang computed the same gradients" in line for line in lines)
-    assert all("trial.shard(x, y)" in line for line in lines)
-
-
 def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) -> None:
     """It shuffles and drops out by the same generator, and its last batch has parts of two sizes."""
     from examples.digits import train as digits

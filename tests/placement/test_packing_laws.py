@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.model.errors import HpoError
 from hpo_core.placement.fill import CLOSE, IDLE, Fill
 from hpo_core.placement.policies import POLICIES as POLICY_NAMES
 from hpo_core.placement.policies import FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.room import Assignment, Room, SharedDevice, WaitingJob, why_nowhere
+from hpo_core.placement.room import Room, SharedDevice, WaitingJob, why_nowhere
 from hpo_core.placement.shared_devices import WithReservations
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 
@@ -255,26 +254,6 @@ def test_fill_is_not_behind_the_papers_policies_whatever_binds(ratio: int, cores
             means[name] += makespan(policy, jobs, room) / 6
     best = min(mean for name, mean in means.items() if name not in ("best-fit", "fill"))
     assert means["fill"] <= 1.01 * best, means
-
-
-class PlacesNothing:
-    """A policy with a defect."""
-
-    def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
-        return []
-
-
-def test_a_policy_that_leaves_an_idle_device_to_nobody_is_an_error_and_not_a_wait() -> None:
-    devices = [SharedDevice(name=name, node="a", architecture="A100", memory=80) for name in ("gpu-0", "gpu-1")]
-    policy = WithReservations(PlacesNothing(), Room(devices))
-    room = Room(devices)
-    room.take(Demand(compute=1), 0)
-    huge, fits = WaitingJob("huge", {"A100": Demand(memory=81)}), WaitingJob((7, 0), {"A100": Demand(compute=1000)})
-    assert policy.choose([huge], room) == [], "it fits nowhere"
-    with pytest.raises(HpoError, match=r"PlacesNothing.*\(7, 0\).*gpu-1.*error of the program.*packing.policy"):
-        policy.choose([huge, fits], room)
-    room.take(Demand(compute=1), 1)
-    assert policy.choose([huge, fits], room) == [], "no device is idle"
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)

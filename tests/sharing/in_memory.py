@@ -16,4 +16,4 @@ class MemoryPools(Pools):
 
 def used(executor: PooledExecutor) -> int:
     """Number of names that jobs use now."""
-    return executor._count(executor._running.values())
+    return len({name for each in executor._running.values() for name in each.names})

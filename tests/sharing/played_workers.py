@@ -148,7 +148,7 @@ class Hopper(_Player):
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         self.pooled, places = join_workers(self.units, self.study, pools=pools, terms=Terms(**given))
         self.seat = self.pooled.seat
-        self.executor = HoppingExecutor(self.pooled, spec, None, workers_due=lambda: places.due(self.seat))
+        self.executor = HoppingExecutor(self.pooled, spec, None, workers_due=self.seat.due)
         places.useful = self.executor.useful_workers
         self.loop = Loop(self.study, self.executor)
 
@@ -247,8 +247,6 @@ class PlayedCluster:
             for player in self.players:
                 if player.seat.is_due(self.now, player.seat._seen):
                     player.run(self.now)  # a look that is due at this moment is none of the next one
-                if isinstance(player, Hopper) and player.seat.position is not None and not player.seat.position.wants:
-                    assert player.seat.mine.waited == 0, "who wants nothing waits for nothing"
             held = [name for player in self.players if not player.stopped and self.now > player.begins
                     and not player.ended for name in player.seat.grant.held]  # fmt: skip
             assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"

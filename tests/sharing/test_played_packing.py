@@ -31,14 +31,6 @@ def shares(*players: PackedPlayer) -> list[float]:
     return [player.device_seconds / total for player in players]
 
 
-def test_a_packed_study_alone_has_all_devices(pools: Pools) -> None:
-    alone = PackedPlayer("a", pools, seconds=lasting(20), devices=gpus(3), search=ENDLESS)
-    played = PlayedDevices(alone)
-    played.play(3)
-    assert used(alone.executor) == 3 and len(alone.study.state.running) >= 12
-    played.check()
-
-
 def test_a_newcomer_gets_its_devices_as_the_jobs_there_end(pools: Pools) -> None:
     first = PackedPlayer("first", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS)
     second = PackedPlayer("second", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS, begins=5.0)
@@ -94,11 +86,11 @@ def test_whole_studies_share_to_their_ends_with_fewer_devices_than_studies(pools
 def test_a_higher_priority_has_all_devices_that_it_can_use(pools: Pools) -> None:
     low = PackedPlayer("low", pools, seconds=lasting(4), devices=gpus(2), search=ENDLESS, weight=100.0)
     high = PackedPlayer("high", pools, seconds=lasting(4), devices=gpus(2), begins=10.0, priority=2,
-                        search={**ENDLESS, "configs": 60})  # fmt: skip
+                        search={**ENDLESS, "configs": 30})  # fmt: skip
     played = PlayedDevices(low, high)
     played.play(25)
     assert (used(low.executor), used(high.executor)) == (0, 2)
-    played.play(200)
+    played.play(90)
     assert high.ended and used(low.executor) == 2
     played.check()
 
@@ -139,9 +131,9 @@ def test_devices_of_a_dead_controller_are_free_after_its_lease(pools: Pools) -> 
 
 
 def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools: Pools) -> None:
-    first = PackedPlayer("first", pools, seconds=lambda job: 100.0 + job.trial, devices=gpus(2),
+    first = PackedPlayer("first", pools, seconds=lambda job: 40.0 + job.trial, devices=gpus(2),
                          search={**ENDLESS, "configs": 12})  # fmt: skip
-    second = PackedPlayer("second", pools, seconds=lambda job: 100.0, devices=gpus(2), search=ENDLESS, begins=3.0,
+    second = PackedPlayer("second", pools, seconds=lambda job: 40.0, devices=gpus(2), search=ENDLESS, begins=3.0,
                           preempt_after=5.0)  # fmt: skip
     played = PlayedDevices(first, second)
     played.play(30)
@@ -149,7 +141,7 @@ def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools:
     ended = [failure for trial in first.study.state.trials for failure in trial.failures]
     assert len(ended) == 4 and {failure.outcome for failure in ended} == {Outcome.PREEMPTED}
     assert all("study 'second', which waited for a device" in failure.message for failure in ended)
-    played.play(420)
+    played.play(220)
     assert first.study.status == "finished" and all(trial.results for trial in first.study.state.trials)
     played.check()
 
@@ -176,7 +168,7 @@ def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_mixes_of_packed_studies_all_end(seed: int) -> None:
     """Devices seen, sizes and lengths of jobs, priorities, arrivals and a death: all drawn."""
     pools, draw = MemoryPools(), random.Random(seed)
@@ -202,17 +194,4 @@ def test_random_mixes_of_packed_studies_all_end(seed: int) -> None:
         played.kill(players[0])
     played.play(2500)
     assert [player.study.status for player in played.players] == ["finished"] * len(played.players)
-    played.check()
-
-
-@pytest.mark.slow
-def test_more_studies_than_devices_all_get_the_same(pools: Pools) -> None:
-    """Once a study that had foreseen a device that another one took lost the time for which it had waited."""
-    players = [
-        PackedPlayer(f"s{number}", pools, seconds=lasting(10, str(number)), devices=gpus(2), search=ENDLESS)
-        for number in range(5)
-    ]
-    played = PlayedDevices(*players)
-    played.play(600)
-    assert shares(*players) == pytest.approx([0.2] * 5, rel=0.15)
     played.check()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
 from hpo_core.model.errors import JournalError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
-from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, WORKER_SLOTS, PoolSeat, Terms, Use, pool_of, terms_of
+from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, PoolSeat, Terms, Use, pool_of
 from hpo_core.pool.store import Decide, PoolRow
-from hpo_core.pool.words import standing_of, standings, unknown_beside
+from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 from tests.sharing.in_memory import MemoryPools, used
@@ -169,7 +168,7 @@ def test_the_first_job_on_a_device_of_another_study_waits_until_its_memory_is_kn
     assert len(b.open(5.7)) == 1
 
 
-def test_words_say_devices_and_name_studies_that_share_slots_under_the_same_name(pools: MemoryPools) -> None:
+def test_words_say_devices(pools: MemoryPools) -> None:
     a, b = Side(pools, "a"), Side(pools, "b")
     a.open(0.0)
     a.submit(0, "gpu-0")
@@ -179,43 +178,6 @@ def test_words_say_devices_and_name_studies_that_share_slots_under_the_same_name
     words = standing_of(b.seat.row, b.seat.others).words
     assert "1 of 2 devices" in words and "gives devices back as jobs end" in words
     assert "It could use 1 more: the devices are shared with a by weight." in words
-    plain = PoolSeat(pools, Terms(pool="gpu on x", study="plain", owner="o"), Endless())
-    plain.exchange(0.0, Use(2, 0, 0))
-    whole = PoolRow(f"gpu on x{WHOLE_DEVICES}", "a", a.seat.mine, a.seat.grant)
-    found = standings([*(row for row in pools.all() if row.pool == "gpu on x"), whole])
-    assert "a is in pool gpu on x, whole devices: slots are shared here and whole devices there" in found["plain"].why
-    assert "plain is in pool gpu on x: whole devices are shared here and slots there" in found["a"].why
-    assert all("in pool" not in one.why for one in standings([whole]).values())
-
-
-def test_words_name_studies_in_another_pool_at_the_same_scheduler(pools: MemoryPools) -> None:
-    """A named pool, and studies that name the address alone: two pools on one cluster."""
-    owner = Owner("node7", 1, 1.0)
-    seats = {}
-    for name, share, address in (
-        ("named", {"pool": "gpu"}, "tcp://localhost:8786"),
-        ("too", {"pool": "gpu"}, "tcp://127.0.0.1:8786"),
-        ("plain", {"weight": 2}, "tcp://127.0.0.1:8786/"),
-        ("far", {"weight": 1}, "tcp://10.0.0.7:8786"),
-    ):
-        spec = make_spec(study=name, share=share, cluster={"kind": "address", "address": address})
-        seats[name] = PoolSeat(pools, terms_of(spec, owner), Endless(), WORKER_SLOTS)
-    beside = unknown_beside("gpu", [], cluster=seats["named"].terms.cluster)
-    assert beside == "", "nobody is there"
-    for seat in seats.values():
-        seat.exchange(0.0, Use(2, 0, 0))
-    found = standings(pools.all())
-    assert "plain is in pool tcp://127.0.0.1:8786 on node7 at the same Dask scheduler" in found["named"].words
-    assert "named and too are in pool gpu at the same Dask scheduler" in found["plain"].words
-    assert "same share.pool" in found["too"].words and "same Dask" not in found["far"].words
-    rows = [row for row in pools.all() if row.pool != "gpu"]
-    assert "plain is in pool tcp://" in unknown_beside("gpu", rows, cluster=seats["named"].terms.cluster)
-    assert unknown_beside("gpu", rows) == "", "it may be anywhere"
-    own = make_spec(share={"pool": "gpu"}, cluster={"kind": "local", "workers": 2})
-    assert terms_of(own, owner).cluster == ""
-    for pool in ("one", "other"):
-        PoolSeat(pools, Terms(pool=pool, study=pool, owner="o"), Endless()).exchange(0.0, Use(2, 0, 0))
-    assert "same Dask" not in standings(pools.all())["one"].words, "each has workers of its own"
 
 
 def test_packed_studies_are_in_a_pool_of_their_own() -> None:
@@ -229,7 +191,7 @@ def test_what_a_row_cannot_hold_is_not_used() -> None:
     """A row that is out of range is no member: the devices that it names would be free for all."""
     names = ["x" * 301, *(f"d{number}" for number in range(5000))]
     seat = PoolSeat(MemoryPools(), Terms(pool="p", study="a", owner="o"), Endless(), DEVICES)
-    seat.exchange(0.0, Use(len(names), 0, 0, names, there=names))
+    seat.exchange(0.0, Use(len(names), 0, 0, names))
     assert len(seat.grant.held) == 4096 and "x" * 301 not in seat.grant.held
     for row in (seat.mine, seat.grant):
         assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
@@ -239,11 +201,6 @@ class Failing(MemoryPools):
     """A database that stops to answer."""
 
     fails = False
-
-    def look(self, pool: str, study: str) -> list[PoolRow]:
-        if self.fails:
-            raise JournalError("gone")
-        return super().look(pool, study)
 
     def change(self, pool: str, study: str, decide: Decide) -> None:
         if self.fails:

@@ -12,7 +12,7 @@ from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, 
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces
-from hpo_core.pool.seat import WHOLE_WORKERS, PoolSeat, Terms
+from hpo_core.pool.seat import HOPPED_WORKERS, PoolSeat, Terms
 from hpo_core.pool.store import PoolRow, RowChange
 from tests.sharing.in_memory import MemoryPools
 
@@ -96,8 +96,8 @@ def opened(units: PooledExecutor) -> set[str]:
 def hopping(pools: MemoryPools, study: str) -> tuple[PooledExecutor, ByHand]:
     inner = ByHand()
     places = WorkerPlaces(Models())
-    seat = PoolSeat(pools, Terms(pool="p", study=study, owner=study), places, WHOLE_WORKERS)
-    seat.kind = msgspec.structs.replace(WHOLE_WORKERS, patience=1.0)
+    seat = PoolSeat(pools, Terms(pool="p", study=study, owner=study), places, HOPPED_WORKERS)
+    seat.kind = msgspec.structs.replace(HOPPED_WORKERS, patience=1.0)
     units = PooledExecutor(inner, seat, places)
     places.useful = sorted
     return units, inner
@@ -120,7 +120,7 @@ def test_a_unit_that_begins_while_the_pool_is_looked_at_waits_for_what_is_found(
     pools.meanwhile = meanwhile
     inner.moment = 6.0
     units.inventory()
-    held = [name.removesuffix("#0") for name in units.seat.grant.held]
+    held = list(units.seat.grant.held)
     assert begun_meanwhile == [] and len(held) == 1
     assert list(inner.begun) == held, "on the worker that it still holds it begins after the look"
     ((_, report),) = told
@@ -142,7 +142,7 @@ def test_a_unit_that_follows_another_on_a_held_worker_begins_at_once(pools: Inte
     pools.meanwhile = meanwhile
     inner.moment = 6.0
     units.inventory()
-    assert inner.begun["a"][0].trial == 1 and "a#0" in units.seat.grant.held
+    assert inner.begun["a"][0].trial == 1 and "a" in units.seat.grant.held
 
 
 def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) -> None:
@@ -164,7 +164,7 @@ def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pool
     other.inventory()  # it wants both
     inner.moment = 6.0
     units.inventory()
-    (held,) = (name.removesuffix("#0") for name in units.seat.grant.held)
+    (held,) = units.seat.grant.held
     (gone,) = set(WORKERS) - {held}
     told: list[str] = []
 

@@ -189,7 +189,7 @@ def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
     assert pool("x", {"pool": "cpu"}, local) != pool("y", {"pool": "cpu"}, local)
 
 
-def test_words_name_who_goes_first_and_different_sizes() -> None:
+def test_words_name_who_goes_first() -> None:
     mine, *others = (
         PoolRow("cpu on here", member.study, member)
         for member in (
@@ -200,7 +200,6 @@ def test_words_name_who_goes_first_and_different_sizes() -> None:
     )
     words = standing_of(mine, others).words
     assert "0 of 4 slots" in words and "high goes first by priority" in words
-    assert "The studies state share.slots from 4 to 6: the smallest holds." in words
 
 
 def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -16,13 +15,11 @@ from hpo_core.execution.loop import Observer
 from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, shared_devices_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import is_alive
-from hpo_core.model.errors import HpoError
 from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
 from hpo_core.pool.seat import PoolSeat, terms_of
-from hpo_core.pool.store import live_rows, pools_of
-from hpo_core.pool.words import standing_of, unknown_beside
+from hpo_core.pool.store import pools_of
+from hpo_core.pool.words import standing_of
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
 
@@ -121,8 +118,6 @@ def wire(
         else:
             pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
         found.executor, found.seat = pooled, pooled.seat
-        with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
-            tell(unknown_beside(terms.pool, live_rows(journal, is_alive), cluster=terms.cluster))
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
         hopping = HoppingExecutor(
@@ -130,7 +125,7 @@ def wire(
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting],
-            workers_due=None if shared is None else functools.partial(shared[1].due, shared[0].seat),
+            workers_due=None if shared is None else functools.partial(PoolSeat.due, shared[0].seat),
             entries=study.journal.entries(spec.study),
         )
         if shared is not None:

@@ -348,7 +348,6 @@ class HoppedJob:
         )
 
     def _usage(self) -> Usage | None:
-        """Use of all units together: the largest memory, and seconds for each epoch."""
         usages = self._usages
         if not usages:
             return None

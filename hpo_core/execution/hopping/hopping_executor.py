@@ -83,7 +83,6 @@ class ModelsAtOnce:
         return max(few, self._room(few, begun))
 
     def _room(self, few: int, begun: int) -> int:
-        """Number of configurations that the disk has room for."""
         if self._all <= few or self._folder is None:
             return self._all
         if not self._largest:  # nobody knows yet how large a state is
@@ -104,7 +103,7 @@ class ModelsAtOnce:
 
 
 MISSING_SECONDS = 60.0
-"""How long a partition that some model needs may lie on no worker before the study stops.
+"""Seconds for which a partition that some model needs may lie on no worker before the study stops.
 
 Not counted while some worker has not said what it holds, or reads one again, for as long as reading all may take.
 """
@@ -413,7 +412,6 @@ class HoppingExecutor:
             self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
     def _lost(self, training: HoppedJob, unit: PlannedUnit, report: Report) -> None:
-        """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
         workers = [worker for _, worker in unit.seats]
         worker, most = report.worker if report.worker in workers else unit.worker, LOSSES
         doubt = None if report.doubt is msgspec.UNSET else report.doubt.partition

@@ -12,11 +12,9 @@ LEAST_PRIORITY, MOST_PRIORITY = -100, 100
 MOST_SLOTS = 1_000_000
 """Largest number of slots in a row; a row that states more is damaged."""
 MOST_DEVICES = 4_096
-"""Largest number of slots or devices that one study holds, or could use, by name."""
+"""Largest number of names that one study holds, or could use."""
 MOST_NAME = 300
-"""Longest name of a slot or device, in characters; a longer one is not used."""
-MOST_CLUSTER = 400
-"""Longest address of a cluster, in characters."""
+"""Longest name of a worker or device, in characters; a longer one is not used."""
 WHOLE_DEVICES = ", whole devices"
 """End of the name of a pool whose studies hold whole devices."""
 POOL_ENDS = {"slot": "", "device": WHOLE_DEVICES}
@@ -29,14 +27,14 @@ _Names = Annotated[
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A person's change of a study's share while it runs (``hpo share``); it overrides the study's settings."""
+    """A person's wish for a study's share while it ran (``hpo share``); it goes before the study's settings."""
 
     weight: Annotated[float, msgspec.Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT)] | None = None
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The row of a study's controller in its pool; one whose values are out of range is no member."""
+    """A study as its controller tells the pool; a row whose values are out of range is no member."""
 
     study: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
     """Name of the study, which is shown to people: a name that no study can have is no member's."""
@@ -46,8 +44,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of signs of life so far."""
     weight: Annotated[float, msgspec.Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
-    cluster: Annotated[str, msgspec.Meta(max_length=MOST_CLUSTER)] = ""
-    """Address of the cluster that all members use; empty: each has workers of its own."""
     seen: _Count = 0
     """Slots or devices of its cluster, as it sees them."""
     stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
@@ -63,32 +59,26 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Seconds for which it has held less than its share."""
     asks: bool = False
-    """Whether it waited so long that somebody else's job should be ended for it."""
+    """True if it waited so long that somebody else's job should be ended for it."""
     kind: Annotated[str, msgspec.Meta(max_length=40)] = ""
-    """What the names stand for, as ``device`` or ``worker slot``; empty: slots that are only counted."""
+    """``device`` or ``worker``; empty: slots that are only counted."""
     usable: _Names = ()
     """Names that it could use now, held or not; those that it would give up last come first."""
-    ending: _Names = ()
-    """Names that it holds and gives back within a second: what runs there ends, and it has no more use for them."""
-    any_will_do: bool = False
-    """Whether each name that it could use is as good for it as another one."""
-    whole: bool = False
-    """Whether it holds all slots of a worker, or none."""
+    patience: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    """Seconds for which others wait before it gives up a name within its share; 0: any other name will do for it."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and math.isfinite(self.waited)):
-            raise ValueError("weight and waited must be finite")
+        if not all(map(math.isfinite, (self.weight, self.waited, self.patience))):
+            raise ValueError("weight, waited and patience must be finite")
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A study's part of its pool, as the arbiter wrote it."""
+    """Names that a study has of its pool, as the arbiter wrote it."""
 
     held: _Names = ()
     """Names that nobody else uses, in order."""
     closing: _Names = ()
     """Held names on which no job begins any more; the study gives them back once the jobs there have ended."""
-    heirs: tuple[Annotated[str, msgspec.Meta(max_length=100)], ...] = ()
-    """For each closing name: the study to which it is promised; empty: it goes with another slot of its worker."""
 
 
 NOTHING = Grant()
