@@ -22,6 +22,7 @@ from hpo_core.spec.sent_functions import short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.tracking.trial_description import promotions_csv
 from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
 from hpo_core.views.hop_views import plain_visits
@@ -101,7 +102,7 @@ def visits_csv(fold: TrackedStudy) -> str:
 
 
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
-    """Promotions and best parameters; with several objectives the front."""
+    """Promotions (JSON and CSV) and best parameters; with several objectives the front."""
     spec, best = fold.spec, best_result(fold.study, fold.study.best)
     named = {"study": spec.study, "metric": spec.metric.name}
     tables: dict[str, dict[str, Any]] = {
@@ -118,6 +119,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
         tables["front.json"] = {"study": spec.study, "front": front}
     for name, table in tables.items():
         store.write_text(run, json.dumps(table, indent=1), name)
+    store.write_text(run, promotions_csv(fold), "promotions.csv")
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:

@@ -1,7 +1,9 @@
-"""A trial's way through the rungs as Markdown above its run in MLflow. Pure."""
+"""A trial's way through the rungs as Markdown above its run in MLflow, and all promotions as a table. Pure."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -93,6 +95,22 @@ def _values(spec: StudySpec, result: JobCompleted) -> str:
         f"{markdown_text(name)} = {value:.6g}" if value is not None else f"{markdown_text(name)} is missing"
         for name, value in known
     )
+
+
+def promotions_csv(fold: TrackedStudy) -> str:
+    """All promotions, one a line: time, trial, from where to where, its value and place, and the rule."""
+    metric = fold.spec.metric
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["time", "trial", "bracket", "to rung", "trained", "to", metric.name, "place", "among", "rule"])
+    for one in fold.promotions:
+        value = "" if one.loss is None else one.loss * metric.sign
+        rule = rule_of(fold.spec, one.among) or "next generation"
+        when = datetime.fromtimestamp(one.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        writer.writerow(
+            [when, one.trial, one.bracket, one.rung, one.resource, one.target, value, one.rank, one.among, rule]
+        )
+    return written.getvalue()
 
 
 def at(seconds: float) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -97,6 +100,21 @@ def test_an_abandoned_trial_says_why(tracker: Tracker) -> None:  # noqa: F811
     shown(tracker, play(*start(MemoryJournal(), configs=4), train))
     page = tracker.runs()[1].data.tags["mlflow.note.content"]
     assert "abandoned on the way to rung 0" in page and "it broke" in page and "**abandoned**" in page
+
+
+def test_promotions_are_a_table_that_a_person_reads(tracker: Tracker) -> None:  # noqa: F811
+    study = play(*start(MemoryJournal(), search=SEARCH, metric={"name": "acc", "mode": "max"}))
+    shown(tracker, study)
+    rows = list(csv.DictReader(io.StringIO(tracker.text(tracker.parent(), "promotions.csv"))))
+    promoted = [trial for trial in study.state.trials if len(trial.results) > 1]
+    assert {int(row["trial"]) for row in rows} == {trial.number for trial in promoted}
+    for row in rows:
+        trial = study.state.trials[int(row["trial"])]
+        below = next(result for result in trial.results if result.resource == int(row["trained"]))
+        assert float(row["acc"]) == below.metrics["acc"]
+        assert row["rule"] == f"best third of {row['among']}" and int(row["place"]) <= int(row["among"]) // 3
+        assert datetime.fromisoformat(row["time"]).year == 2026
+        assert int(row["to"]) == 3 * int(row["trained"])
 
 
 def test_the_best_value_is_there_at_every_result(tracker: Tracker) -> None:  # noqa: F811
