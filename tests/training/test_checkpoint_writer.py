@@ -295,7 +295,13 @@ Trainer(OBJECTIVE, (HERE,)).run(request_for(Path({folder!r}), 0, 0, 1), on_free)
 """
 
 
-@pytest.mark.parametrize("step", ["copied", "half written", "before rename", "after rename"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "half written",
+        *(pytest.param(step, marks=pytest.mark.slow) for step in ("copied", "before rename", "after rename")),
+    ],
+)
 def test_a_worker_that_is_killed_leaves_no_file_that_counts(tmp_path: Path, step: str) -> None:
     root = str(Path(__file__).parents[2])
     text = WORKER.format(root=root, step=step, folder=str(tmp_path))

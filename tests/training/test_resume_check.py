@@ -159,7 +159,7 @@ def test_exact_function(tmp_path: Path) -> None:
 
 
 def test_iterator_across_steps_is_found(tmp_path: Path) -> None:
-    facts = json.loads(run_check(tmp_path, "checked:cycles", "--json", code=1).partition("checked:")[0])
+    facts = json.loads(run_check(tmp_path, "checked:cycles", "--steps", "4", "--json", code=1).partition("checked:")[0])
     assert not facts["repeated"] and not facts["exact"] and not facts["by_target"]
     assert [difference["name"] for difference in facts["resumed"]] == ["walk", "metric loss"]
     assert facts["resumed"][1]["what"].startswith("from step 2 on: ")
@@ -187,6 +187,7 @@ def test_state_that_changes_late_is_found(tmp_path: Path) -> None:
     assert "goes into hpo_core.State" in found.causes[0]
 
 
+@pytest.mark.slow
 def test_state_that_changed_and_is_not_saved_is_no_proof(tmp_path: Path) -> None:
     """Its value was needed in none of these steps; nobody knows of the next."""
     said = run_check(tmp_path, "checked:unused", "--steps", "3", code=1)
@@ -194,6 +195,7 @@ def test_state_that_changed_and_is_not_saved_is_no_proof(tmp_path: Path) -> None
     assert "exact over" not in said
 
 
+@pytest.mark.slow
 def test_one_report_at_the_target_is_not_resumed(tmp_path: Path) -> None:
     """As `fit` and boosting report: each job has another target, so that its report is no fault of a resume."""
     said = run_check(tmp_path, "checked:fits", code=1)

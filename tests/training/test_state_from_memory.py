@@ -134,9 +134,8 @@ def told(report: Report) -> tuple[Any, ...]:
     return report.metrics, report.curve, report.checkpoint.digest, report.checkpoint.size
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_any_sequence_of_promotions_equals_one_without_memory(kept: Bench, fresh: Bench, seed: int) -> None:
-    draw = random.Random(seed)
+def test_any_sequence_of_promotions_equals_one_without_memory(kept: Bench, fresh: Bench) -> None:
+    draw = random.Random(0)
     ladders = {trial: [1, 3, 9, 10] for trial in range(3)}
     steps: list[tuple[int, int, str | None]] = []
     while ladders:
@@ -318,7 +317,10 @@ def run_study(spec: StudySpec, folder: Path, workers: int) -> list[Entry]:
     return list(journal.entries(spec.study))
 
 
-@pytest.mark.parametrize(("search", "workers"), [("asha", 1), ("pbt", 2), ("hops", 1)])
+@pytest.mark.parametrize(
+    ("search", "workers"),
+    [("asha", 1), pytest.param("pbt", 2, marks=pytest.mark.slow), pytest.param("hops", 1, marks=pytest.mark.slow)],
+)
 def test_a_study_whose_states_stay_in_memory_has_the_results_of_fresh_processes(
     tmp_path: Path, search: str, workers: int
 ) -> None:
