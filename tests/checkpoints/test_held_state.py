@@ -63,12 +63,6 @@ def test_memory_that_somebody_else_has_is_copied(tmp_path: Path) -> None:
     assert torch.equal(found["shared"], shared) and not found["alone"]._is_view()
 
 
-def test_a_part_of_a_larger_tensor_does_not_keep_all_of_it(tmp_path: Path) -> None:
-    held = HeldState()
-    checkpoint = written(tmp_path, {"row": torch.randn(100, 8)[3]}, held)
-    assert held.take(checkpoint, str(tmp_path), "")["row"].untyped_storage().nbytes() == 32
-
-
 def test_what_was_changed_since_is_not_handed_over(tmp_path: Path) -> None:
     held, weight = HeldState(), torch.zeros(4)
     checkpoint = written(tmp_path, {"weight": weight}, held)
@@ -84,15 +78,6 @@ def test_one_state_is_held_at_most_and_none_without_room(tmp_path: Path) -> None
     assert held.digest == second.digest and held.take(first, str(tmp_path), "") is None
     written(tmp_path, {"weight": torch.ones(400)}, held, room=1000)
     assert not held.digest and not held.size
-
-
-def test_an_attempt_that_begins_with_something_else_frees_it(tmp_path: Path) -> None:
-    held = HeldState()
-    checkpoint = written(tmp_path, {"weight": torch.zeros(4)}, held)
-    held.keep_for(checkpoint)
-    assert held.digest
-    held.keep_for(None)
-    assert not held.digest
 
 
 def test_a_state_that_the_worker_writes_is_that_of_the_file(tmp_path: Path) -> None:

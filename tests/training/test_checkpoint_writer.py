@@ -196,13 +196,6 @@ def test_a_process_that_is_killed_while_its_state_is_written_takes_nothing_along
     assert bench.process_of(again) != bench.process_of(report)
 
 
-def test_the_next_attempt_fails_and_the_state_is_written_all_the_same(bench: Bench) -> None:
-    inner: list[Report] = []
-    first = bench.run(0, 1, lambda _: inner.append(bench.run(1, 1, megabytes="none")))
-    assert inner[0].outcome is Outcome.ERROR
-    assert first.outcome is Outcome.COMPLETED and told(first)[1]
-
-
 def test_a_full_disk_fails_the_attempt_whose_state_it_is(bench: Bench) -> None:
     inner: list[Report] = []
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -158,26 +158,6 @@ def test_equal_parameters_continue_the_parents_training_to_the_bit(run, optimize
     assert last.rates == whole.rates[6:]
 
 
-def test_the_learning_rate_continues_if_another_parameter_changed(run):
-    """Its schedule ends in the same bits, although it was brought there anew."""
-    start = run(Session("adam", "cosine"), 3, 7, lr=0.02, other=1)
-    child = Session("adam", "cosine")
-    run(child, 8, 9, start, lr=0.02, other=2)
-    whole = Session("adam", "cosine")
-    run(whole, 3, 9, lr=0.02, other=1)
-    assert child.rates == whole.rates[7:] and child.weights() == whole.weights()
-
-
-def test_state_is_inherited_over_several_generations(run):
-    """Each one's rates are its own schedule's, whatever the ones before did."""
-    report = run(Session("sgd", "one cycle"), 0, 3, lr=0.1)
-    for number, lr in enumerate((0.2, 0.05, 0.4), 1):
-        session = Session("sgd", "one cycle")
-        target = 3 + 3 * number
-        report = run(session, number, target, report, lr=lr)
-        assert session.rates == pytest.approx(rates_of("sgd", "one cycle", lr, target)[-3:], rel=1e-12)
-
-
 def test_changed_momentum_and_weight_decay_apply(run):
     def make(trial):
         weight = nn.Parameter(torch.ones(3))
@@ -254,24 +234,6 @@ def test_a_schedule_built_from_a_changed_parameter_follows_the_child(run):
     start = run(make, 0, 3, warm=4)
     run(make, 1, 5, start, warm=10)
     assert rates == pytest.approx([1 / 4, 2 / 4, 3 / 4, 4 / 10, 5 / 10])
-
-
-def test_a_schedule_may_be_built_after_the_optimizer_was_tracked(run):
-    def make(trial):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=trial.params["lr"])
-        trial.track(optimizer=optimizer)
-        plan = schedules.ExponentialLR(optimizer, 0.5)
-        trial.track(plan=plan)
-        for _ in trial.steps():
-            rates.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            plan.step()
-            trial.report(loss=1)
-
-    rates = []
-    start = run(make, 0, 2, lr=1.0)
-    run(make, 1, 4, start, lr=8.0)
-    assert rates == [1.0, 0.5, 2.0, 1.0]
 
 
 def test_a_schedule_shorter_than_the_parents_steps_is_refused(run, tmp_path):

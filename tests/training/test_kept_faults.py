@@ -169,27 +169,12 @@ def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
     assert bench.stays() != process
 
 
-@pytest.mark.slow
-def test_a_process_that_is_stopped_hangs(bench: Bench) -> None:
-    process, report = bench.busy(stall_timeout=2.0)
-    os.kill(process, signal.SIGSTOP)
-    assert report().outcome is Outcome.HUNG
-    assert gone(process) and bench.stays() != process
-
-
 @pytest.mark.parametrize("limit", [pytest.param("timeout", marks=pytest.mark.slow), "stall_timeout"])
 def test_limits_hold_in_a_process_that_stayed(bench: Bench, limit: str) -> None:
     process, report = bench.busy(**{limit: 2.0})
     assert report().outcome is (Outcome.TIMEOUT if limit == "timeout" else Outcome.HUNG)
     assert "in train" in report().detail, "the stack when it was ended"
     assert gone(process)
-
-
-def test_a_cancel_ends_the_process(bench: Bench) -> None:
-    process, report = bench.busy()
-    bench.trainer.cancel(0, bench.attempts)
-    assert report().outcome is Outcome.PREEMPTED
-    assert gone(process) and bench.stays() != process
 
 
 @pytest.mark.parametrize("what", KILLED_OR_STOPPED)

@@ -25,7 +25,6 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.spec.sent_functions import function_name
 from hpo_core.training import by_value as sent
 from hpo_core.training.child import child_process
-from hpo_core.training.child.idle_processes import waiting_processes
 from hpo_core.training.request import JobRequest, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
@@ -330,36 +329,3 @@ def test_another_user_cannot_end_a_process_that_waits(worker: Worker) -> None:
     assert done.stdout == "b''\n", done
     worker.run(1)
     assert worker.waiting == [waiting]
-
-
-FAKE = """
-import os, socket, sys
-os.setuid(65534)
-fake = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-fake.bind(chr(0) + f"{sys.argv[1]}/1/{os.getpid()}")
-fake.listen()
-print(flush=True)
-while True:
-    fake.accept()[0].send(b"1")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who can become another user")
-def test_a_name_that_another_user_took_frees_no_memory(worker: Worker) -> None:
-    """Else a job would be placed, and begin, where that user's process holds the memory."""
-    worker.run(0, portion=share(4 * GIB))
-    (waiting,) = worker.waiting
-    (name,) = {word[1:] for word in Path("/proc/net/unix").read_text().split() if word.endswith(f"/{waiting}")}
-    name, amount = name.rsplit("/", 3)[0], 60 * GIB
-    command = [sys.executable, "-c", FAKE, f"{name}/{amount}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as fake:
-        try:
-            assert fake.stdout is not None
-            fake.stdout.readline()
-            found = waiting_processes()
-            assert waiting in found and fake.pid not in found
-            worker.run(1, portion=share(30 * GIB), function="stub_gpu_objectives:train", study="t")
-            assert gone(waiting), "the one that waits was ended, not the other taken for it"
-        finally:
-            fake.kill()

@@ -65,6 +65,7 @@ def _loss(folder: Path, text: str) -> float:
         trainer.close()
 
 
+@pytest.mark.slow
 def test_a_rerun_has_the_same_losses_wherever_the_import_stands(tmp_path: Path) -> None:
     assert _loss(tmp_path / "inside", INSIDE) == _loss(tmp_path / "top", AT_TOP)
 
@@ -99,12 +100,3 @@ def test_a_look_for_a_library_does_not_import_it_and_a_reload_does_not_seed_it(l
     assert importlib.reload(module).seeds == [2]
     seed_all(3)
     assert module.seeds == [2, 3]
-
-
-def test_a_library_that_is_not_there_is_missing_as_ever(library: str, tmp_path: Path) -> None:
-    (tmp_path / "late_library.py").unlink()
-    importlib.invalidate_caches()
-    seed_all(1)
-    assert find_spec(library) is None
-    with pytest.raises(ModuleNotFoundError, match="No module named 'late_library'"):
-        importlib.import_module(library)

@@ -205,18 +205,6 @@ def test_one_report_at_the_target_is_not_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_chance_is_found_where_nothing_is_tracked(tmp_path: Path) -> None:
-    said = run_check(tmp_path, "checked:fits_by_chance", code=1)
-    assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
-
-
-@pytest.mark.slow
-def test_nothing_tracked_is_not_exact(tmp_path: Path) -> None:
-    said = run_check(tmp_path, "checked:nothing", code=1)
-    assert "not resumed: nothing is tracked, so each job trains from the start again" in said and "exact" not in said
-
-
-@pytest.mark.slow
 def test_a_function_with_a_limit_of_its_own_is_checked_below_it(tmp_path: Path) -> None:
     found = check(tmp_path, "limited")
     assert found.exact and found.steps == 3 and "no more than 5 epochs" in found.no_longer
@@ -277,9 +265,6 @@ def test_study_file_and_torch(tmp_path: Path) -> None:
     assert "optimizer (torch Adam) changes in the loop and is not tracked" in said
 
 
-# What differs, and by how much.
-
-
 @pytest.mark.parametrize(
     ("one", "other", "found"),
     [
@@ -300,12 +285,6 @@ def test_study_file_and_torch(tmp_path: Path) -> None:
 )
 def test_parts_that_differ(one: Any, other: Any, found: list[tuple[str, str]]) -> None:
     assert list(different_parts(one, other)) == found
-
-
-def test_many_parts_are_counted() -> None:
-    one, other = {"m": {str(i): i for i in range(9)}}, {"m": {str(i): i + 1 for i in range(9)}}
-    (difference,) = differences(one, other)
-    assert difference.name == "m" and difference.what.endswith("; and 6 parts more")
 
 
 def test_metrics_differ_from_a_step_on() -> None:

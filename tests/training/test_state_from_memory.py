@@ -7,7 +7,6 @@ import dataclasses
 import os
 import queue
 import random
-import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -170,13 +169,6 @@ def test_a_promotion_takes_its_state_from_memory(kept: Bench) -> None:
     assert kept.file.is_file(), "the state is written all the same"
 
 
-def test_one_state_is_held_and_another_trial_takes_its_place(kept: Bench) -> None:
-    kept.run(0, 1)
-    assert not from_memory(kept.run(1, 1))
-    assert kept.trainer.holds == kept.states[1].digest
-    assert not from_memory(kept.run(0, 2))
-
-
 @pytest.mark.parametrize("after", ["change the model", "change the array"])
 def test_what_the_function_changed_after_it_was_saved_is_read_from_the_file(
     kept: Bench, fresh: Bench, after: str
@@ -234,16 +226,6 @@ def test_a_process_that_was_killed_takes_its_state_along(kept: Bench, fresh: Ben
     os.kill(kept.trainer.waiting[0], signal.SIGKILL)
     report = kept.run(0, 2)
     assert not from_memory(report) and told(report) == expected[1]
-
-
-def test_a_state_of_another_folder_is_not_taken(kept: Bench) -> None:
-    """Two studies may have written the same bytes; each has files of its own."""
-    kept.run(0, 1)
-    moved = kept.states[0]
-    shutil.copy(kept.file, kept.folder / "elsewhere.safetensors")
-    kept.states[0] = msgspec.structs.replace(moved, uri="elsewhere.safetensors")
-    report = kept.run(0, 2)
-    assert report.outcome is Outcome.CHECKPOINT_BAD or not from_memory(report)
 
 
 class Workers:
@@ -317,9 +299,10 @@ def run_study(spec: StudySpec, folder: Path, workers: int) -> list[Entry]:
     return list(journal.entries(spec.study))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "workers"),
-    [("asha", 1), pytest.param("pbt", 2, marks=pytest.mark.slow), pytest.param("hops", 1, marks=pytest.mark.slow)],
+    [("asha", 1), ("pbt", 2), ("hops", 1)],
 )
 def test_a_study_whose_states_stay_in_memory_has_the_results_of_fresh_processes(
     tmp_path: Path, search: str, workers: int

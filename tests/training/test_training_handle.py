@@ -278,29 +278,11 @@ def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):
     assert "State of 'counter' in the trial's checkpoint does not fit" in run_attempt(other_shape, go_on).message
 
 
-def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
-    def train(trial):
-        counting(trial)
-        raise RuntimeError("too late")
-
-    assert run_attempt(train, request_of()).message == "RuntimeError: too late"
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-
 def test_a_checkpoint_without_training_state_is_bad(request_of, tmp_path):
     first = run_attempt(counting, request_of(target=1)).checkpoint
     (tmp_path / first.uri).write_bytes(b"")
     report = run_attempt(counting, request_of(checkpoint=first, attempt=1))
     assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
-
-
-def test_attempts_of_a_trial_share_a_scratch_folder(request_of, tmp_path):
-    def train(trial):
-        (trial.folder / "note").write_text("x")
-        trial.report(loss=1)
-
-    run_attempt(train, request_of())
-    assert (tmp_path / "scratch/trial-00005/note").exists()
 
 
 def test_requests_are_encoded_exactly(request_of):

@@ -198,6 +198,7 @@ def test_a_full_disk_is_a_storage_error(bench):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_zygote_that_dies_loses_only_its_attempt(bench):
     report = bench.run("kills_zygote")
     assert report.outcome == Outcome.LOST and "signal 9" in report.message

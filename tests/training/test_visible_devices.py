@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.seen_device import WAITING
 from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
@@ -88,23 +87,6 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     own |= {"/a": [os.getpid()], "/b": [os.getppid()]}
     driver((card(9 * GIB),))
     assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
-
-
-def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(
-    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is of those that train; where none does, all of it is free."""
-    own: dict[str, list[int]] = {}
-    watch = DeviceWatch("gpu", lambda: own)
-    driver((card(GIB),))
-    look(watch)
-    own["/a"] = [os.getpid()]
-    monkeypatch.setattr(visible_devices, "waiting_processes", lambda: [os.getppid()])
-    driver((card(9 * GIB),))
-    assert look(watch)["GPU-a"]["own"] == {"/a": 8 * GIB}
-    del own["/a"]
-    driver((card(2 * GIB),))
-    assert look(watch)["GPU-a"]["own"] == {WAITING: GIB}
 
 
 def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:
@@ -222,21 +204,6 @@ def test_a_look_that_fails_is_a_miss_and_said_once(
     finally:
         watch.stop()
     assert len(caplog.records) <= 2  # once for each time that it began
-
-
-def test_a_driver_that_fails_is_a_miss(driver: Callable[[Any], None]) -> None:
-    watch = DeviceWatch("auto", dict)
-    driver((card(GIB),))
-    look(watch)
-    driver(RuntimeError("NVML_ERROR_GPU_IS_LOST"))
-    assert [list(look(watch)) for _ in range(4)] == [["GPU-a"]] * 2 + [[]] * 2
-
-
-def test_the_name_of_a_process_may_be_no_text() -> None:
-    names = f"import ctypes; ctypes.CDLL(None).prctl(15, bytes([0xff, 0x29, 0x20]), 0, 0, 0); {HOLDS}"
-    with holding(60 * MB, names) as pid:
-        assert computer({"/a": [pid]})["own"]["/a"] > 60 * MB
-        assert pid in visible_devices._with_descendants({"/a": [os.getpid()]})["/a"]
 
 
 SHARES = """
