@@ -98,7 +98,7 @@ def test_a_stopped_configuration_keeps_its_worker_busy_until_its_unit_ends() -> 
 def test_all_units_that_may_start_are_equally_likely_in_the_randomized_schedule() -> None:
     """Algorithm 1 shuffles the units and takes the first that may start."""
     counts = {(configuration, partition): 0 for configuration in range(3) for partition in range(2)}
-    for seed in range(300):
+    for seed in range(1200):
         schedule = HopSchedule(3, POLICIES["randomized"](Stream(seed, "hops", 0)))
         for configuration in range(3):
             schedule.add(configuration, to=1)
