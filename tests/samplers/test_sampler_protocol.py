@@ -346,7 +346,7 @@ def test_curves_cross_only_where_they_should() -> None:
     assert discordant(SyntheticProblem("overfitting", 0), 1) > 0.3
 
 
-@pytest.mark.parametrize("kind", KINDS[::4])
+@pytest.mark.parametrize("kind", [*KINDS][::4])
 def test_worlds_follow_from_the_seed_and_nothing_is_below_their_floor(kind: str) -> None:
     problem, again, other = SyntheticProblem(kind, 3), SyntheticProblem(kind, 3), SyntheticProblem(kind, 4)
     places = places_of(problem, 40)
